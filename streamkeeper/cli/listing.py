@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import textwrap
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from streamkeeper.amounts import counted, size_in_words
-from streamkeeper.cli.output import Grid, lines_of, put, say, show
+from streamkeeper.cli.output import Grid, lines_of, put, say, show, terminal_width
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.summary import newest_summary
 from streamkeeper.drivers.batch_numbers import Batch, machinery, recent, told_by
@@ -35,6 +35,10 @@ _HEADING = (
 _DASH = "–"
 _OFTEN_EMPTY = ("state size", "last recovery")
 """Columns that are left out where no flow has a value."""
+_FIRST_LEFT_OUT = ("last recovery", "state size", "rows/s", "generation", "batch took", "last batch")
+"""Columns that are left out, in this order, where a terminal is too narrow for all."""
+_NAME = 20
+"""Characters of a flow's name that are shown however narrow the terminal is."""
 _LONGEST = 40
 """Characters of a last recovery that are shown; ``streamkeeper flow`` has all of them."""
 
@@ -81,7 +85,7 @@ def show_flows(as_json: bool, asked: Asked = ALL) -> None:
     known, rows = health.look_now(Settings.from_environment())
     wanted = asked.rows(rows)
     found = [row for row in wanted if row.state != UNREADABLE]
-    show([item.to_json() for item in found], as_json, _grid(found))
+    show([item.to_json() for item in found], as_json, _grid(found, terminal_width()))
     for message in known.errors.values():
         say(f"streamkeeper: {message}")
     unreadable = [f"{row.flow}: {row.detail}" for row in wanted if row.state == UNREADABLE]
@@ -98,17 +102,34 @@ def as_text(asked: Asked, width: int) -> str:
     wanted = asked.rows(rows)
     counts = ", ".join(f"{number} {state}" for state, number in health.counts(tuple(wanted)))
     heading = f"{time.strftime('%H:%M:%S')}  {counts or 'no flow'}"
-    return "\n".join([heading, "", *lines_of(_grid(wanted), width), *known.errors.values()])
+    return "\n".join([heading, "", *lines_of(_grid(wanted, width), width), *known.errors.values()])
 
 
-def _grid(rows: Sequence[FlowHealth]) -> Grid:
-    cells = [_row(row) for row in rows]
-    shown = [
-        number
-        for number, title in enumerate(_HEADING)
-        if title not in _OFTEN_EMPTY or any(row[number] != _DASH for row in cells)
-    ]
-    return Grid([_HEADING[one] for one in shown], [[row[one] for one in shown] for row in cells])
+def _grid(rows: Sequence[FlowHealth], width: int | None) -> Grid:
+    """Return the table of some flows; in a terminal with what fits beside each other.
+
+    :param width: of the terminal; None for all columns, and whole texts.
+    """
+    cells = [dict(zip(_HEADING, _row(row), strict=True)) for row in rows]
+    empty = {title for title in _OFTEN_EMPTY if all(cell[title] == _DASH for cell in cells)}
+    shown = [title for title in _HEADING if title not in empty]
+    if width is not None:
+        for cell in cells:
+            cell["flow"] = _cut(cell["flow"], max(_NAME, width // 3))
+            cell["detail"] = _cut(cell["detail"], 2 * width)
+        for title in _FIRST_LEFT_OUT:
+            if title in shown and _width_of(shown, cells) > width:
+                shown.remove(title)
+    return Grid(shown, [[cell[title] for title in shown] for cell in cells])
+
+
+def _width_of(shown: Sequence[str], cells: Sequence[Mapping[str, str]]) -> int:
+    """Return the width of all columns but the last, for which there is room below."""
+    return sum(max(len(title), *(len(cell[title]) for cell in cells), 0) + 2 for title in shown[:-1])
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def show_metrics(over_otlp: bool) -> None:

@@ -10,7 +10,7 @@ from streamkeeper.amounts import in_words
 from streamkeeper.declare.model import pipeline_to_json, without_code
 from streamkeeper.declare.offsets import describe
 from streamkeeper.delta import log as delta_log
-from streamkeeper.delta.summary import newest_summary
+from streamkeeper.delta.summary import read_summary
 from streamkeeper.drivers import batch_numbers, failures
 from streamkeeper.errors import SourceError, StreamkeeperError
 from streamkeeper.flows import generations, holds, leases
@@ -148,9 +148,14 @@ def _events(home: FlowHome) -> list[dict[str, Any]]:
 
 
 def _table(settings: Settings, name: str) -> dict[str, Any]:
-    """Return a table's place and size; ``rows`` is None where they are not counted."""
+    """Return a table's place and size, which lags a commit behind; ``rows`` is None where they are not
+    counted.
+    """
     path = settings.table_path(name)
-    summary = newest_summary(path) if delta_log.exists(path) else None
+    newest = delta_log.latest_version(path) if delta_log.exists(path) else None
+    # Spark writes a version's summary after its commit.
+    versions = () if newest is None else range(newest, max(-1, newest - 2), -1)
+    summary = next((found for version in versions if (found := read_summary(path, version))), None)
     if summary is None:
         return {"name": name, "path": path, "version": None, "files": None, "bytes": None, "rows": None}
     rows = _rows(path, summary.version) if summary.files <= COUNTED_FILES else None

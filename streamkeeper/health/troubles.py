@@ -24,6 +24,8 @@ from streamkeeper.times import describe_age
 
 JUDGED = (FlowState.RUNNING, FlowState.CHANGE_REFUSED, IDLE, CATCHING_UP)
 """States of flows that are judged: what stands still has another alert, or somebody wants it so."""
+STANDS = (FlowState.HELD, FlowState.PARKED, FlowState.STOPPING)
+"""States in which no input is read, which is not the flow's being behind: the time after them is counted."""
 WINDOW = 3600.0
 """Seconds of history that are looked at; :data:`GROWTH` of a flow with state."""
 GROWTH = MOST_BEHIND_FOR
@@ -80,7 +82,7 @@ def _behind(row: FlowHealth, rows: Sequence[Row], pipeline: Pipeline, now: float
         text = f"{row.flow} is {describe_age(lag.seconds)} behind; {describe_age(bound)} are allowed."
         return Judgement(AlertKind.BEHIND, False, text)
     known = [one for one in reversed(rows) if one.lag_seconds is not None]
-    above = list(takewhile(lambda one: (one.lag_seconds or 0.0) > bound, known))
+    above = list(takewhile(lambda one: one.state not in STANDS and (one.lag_seconds or 0.0) > bound, known))
     since = above[-1].at - above[-1].seconds if above else now
     if lag.seconds <= bound or now - since < pipeline.behind_for:
         return None
@@ -101,7 +103,9 @@ def _behind(row: FlowHealth, rows: Sequence[Row], pipeline: Pipeline, now: float
 
 def _what_fits(row: FlowHealth) -> str:
     last = row.batch_numbers
-    if last is not None and last.seconds > trigger_seconds(row.trigger):
+    if last is None:
+        return "Its driver has run no batch yet."
+    if last.seconds > trigger_seconds(row.trigger):
         return (
             f"Its last batch took {last.seconds:.0f} s, longer than its trigger ({row.trigger}): give it more"
             " cores, or look at `streamkeeper advise`."

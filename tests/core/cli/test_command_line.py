@@ -21,7 +21,7 @@ import typer
 from typer.testing import CliRunner
 
 from streamkeeper import __version__
-from streamkeeper.cli import recovery_session, running
+from streamkeeper.cli import listing, recovery_session, running
 from streamkeeper.cli.commands import app
 from streamkeeper.cli.output import Grid, lines_of
 from streamkeeper.drivers import batch_numbers, behind, failures, submit
@@ -111,6 +111,23 @@ def test_flows_shows_state_generation_batch_and_age(command: Command, stands: Wo
     (value,) = json.loads(command("flows", "--json").stdout)
     assert (value["flow"], value["generation"], value["batch"]) == (FLOW, 1, 2)
     assert (text.returncode, text.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("width", [60, 80, 150])
+def test_a_terminal_shows_whole_columns_whatever_the_texts(
+    stands: World, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    name = "a_name_that_a_template_made_" * 3
+    stands.declare(EVENTS.replace("events", "orders").replace("clean_orders", name), "orders.py")
+    home = stands.home.beside("orders", name)
+    holds.put(home, holds.person("ada"), "word " * 100 + "x" * 300, "ada")
+    for key, value in stands.settings.as_environment().items():
+        monkeypatch.setenv(key, value)
+    heading, *lines = listing.as_text(listing.ALL, width).splitlines()[2:]
+    [line] = [line for line in lines if line.startswith("orders.a_name")]
+    assert line[heading.index("state") : heading.index("since")].strip() == "held"
+    assert all(len(line) <= width for line in lines) and len(lines) < 14
+    assert ("generation" in heading) is (width == 150)
 
 
 def test_advise_says_what_to_declare_and_what_it_could_not_judge(command: Command, stands: World) -> None:

@@ -69,6 +69,8 @@ def test_a_flow_is_behind_once_it_was_so_for_the_declared_time() -> None:
     assert there(far, minutes(30, lag_seconds=unknown), AlertKind.BEHIND) is True, (
         "a minute without a measure"
     )
+    held = ["held"] * 25 + ["running"] * 5
+    assert there(far, minutes(30, lag_seconds=400.0, state=held), AlertKind.BEHIND) is None, "after a hold"
     long = replace(PIPELINE, behind_for=5 * 3600.0)
     assert there(far, minutes(310, lag_seconds=400.0), AlertKind.BEHIND, long) is True
     undeclared = replace(PIPELINE, behind_above=None)
@@ -84,6 +86,8 @@ def test_its_text_says_how_long_how_much_whether_it_grows_and_what_fits() -> Non
     )
     assert "It grows by 30 s a minute." in growing.text
     assert "let each read more" in growing.text
+    idle = said(replace(behind(400.0), batch_numbers=None), rows, AlertKind.BEHIND)
+    assert idle is not None and idle.text.endswith("Its driver has run no batch yet.")
     slow = replace(behind(400.0, trend=-2.0), batch_numbers=Batch(1, 0.0, 20.0, 9))
     shrinking = said(slow, rows, AlertKind.BEHIND)
     assert shrinking is not None
