@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from streamkeeper.amounts import size_in_words
+from streamkeeper.amounts import counted, size_in_words
 from streamkeeper.declare.checkpoint_window import trigger_seconds
 from streamkeeper.declare.language import MOST_BEHIND_FOR
 from streamkeeper.declare.model import Pipeline
@@ -86,8 +86,8 @@ def _behind(row: FlowHealth, rows: Sequence[Row], pipeline: Pipeline, now: float
     since = above[-1].at - above[-1].seconds if above else now
     if lag.seconds <= bound or now - since < pipeline.behind_for:
         return None
-    waits = "" if lag.records is None else f", {lag.records:,} records"
-    waits += "" if lag.files is None else f", {lag.files:,} files"
+    waits = "" if lag.records is None else f", {counted(lag.records, 'records')}"
+    waits += "" if lag.files is None else f", {counted(lag.files, 'files')}"
     ends = lag.caught_up_in
     if lag.trend is not None and lag.trend > 0:
         pace = f"It grows by {lag.trend * 60:.0f} s a minute."
