@@ -334,6 +334,15 @@ def why_left(home: FlowHome, lease: Lease) -> str | None:
     return None if said is None else str(said.get("why"))
 
 
+def left_at(home: FlowHome, lease: Lease) -> str | None:
+    """Return when a driver left, by its own clock; None as in :func:`why_left`."""
+    try:
+        said = read_json(home.storage, home.left(lease.epoch))
+    except StorageError:
+        return None
+    return None if said is None else said.get("at")
+
+
 def note_failure(home: FlowHome, lease: Lease, failure: dict[str, Any]) -> None:
     """Record the failure that ends a driver without another record, for its supervisor to report."""
     home.storage.create(home.failed(lease.epoch), to_json({**failure, "epoch": lease.epoch, "at": now()}))

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
+from urllib.request import urlopen
 
 import pytest
 from airflow.sdk import Context
@@ -21,7 +22,7 @@ from deltalake import DeltaTable
 from streamkeeper_airflow.flow import supervise
 from streamkeeper_airflow.flow.supervise import FlowOperator
 
-from streamkeeper.drivers import clusters, stopping
+from streamkeeper.drivers import batch_numbers, clusters, stopping
 from streamkeeper.drivers.stopping import By
 from streamkeeper.flows import holds, leases
 from streamkeeper.flows.files import FlowHome, open_home
@@ -105,6 +106,7 @@ def bed(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     file.write_text(file.read_text().replace('sources=["raw"]', f'sources=["raw"], spark_conf={SMALL}'))
     monkeypatch.setenv("STREAMKEEPER_JARS", str(PROJECT / ".cache" / "jars"))
     monkeypatch.setenv("STREAMKEEPER_LEASE_TERM", NEVER)
+    monkeypatch.setenv("STREAMKEEPER_SPARK_UI", "true")
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     monkeypatch.setattr(supervise, "alert", lambda *_, **__: None)
     (tmp_path / "cluster").mkdir()
@@ -135,6 +137,10 @@ def test_a_driver_that_the_cluster_runs_is_followed_found_again_replaced_and_end
     assert lease is not None
     assert leases.life(bed.home, lease) is Life.UNKNOWN, "its process is not visible from here"
     await_words("generation 1, batch 0, 3 rows")  # the driver's own
+    beat = leases.present_heartbeat(bed.home)
+    assert beat is not None
+    with urlopen(beat.details[batch_numbers.UI], timeout=30) as page:
+        assert b"Spark Jobs" in page.read(), "the link of the flow's page leads to its driver"
 
     other = bed.task()
     await_words("attaching to it")
