@@ -22,6 +22,8 @@ AWAITED = "spark.yarn.submit.waitAppCompletion"
 """Setting by which spark-submit stays until the end of its application."""
 ATTEMPTS = "spark.yarn.maxAppAttempts"
 """Setting of how often YARN itself starts a driver: a second one would fight a park."""
+CODE = "spark.yarn.dist.pyFiles"
+"""Setting of Python files that go along; spark-submit adds those that a flow declares."""
 ENVIRONMENT = "spark.yarn.appMasterEnv."
 """Prefix of the settings by which a driver gets variables of the environment."""
 _CONTAINER = re.compile(r"container_(?:e[0-9]+_)?([0-9]{13}_[0-9]{4,})_[0-9]+_[0-9]+")

@@ -47,7 +47,6 @@ SUPERVISED_VARIABLE = "STREAMKEEPER_SUPERVISED"
 
 YARN = "yarn"
 """Master of a YARN cluster, whose address is in Hadoop's configuration (``HADOOP_CONF_DIR``)."""
-_PY_FILES = "spark.yarn.dist.pyFiles"
 _OF_DRIVERS = (
     LOG_VARIABLE, SUPERVISED_VARIABLE, cluster_drivers.PAGE_VARIABLE,
     "PYSPARK_PYTHON", "PYSPARK_PIN_THREAD", "PYTHONUNBUFFERED",
@@ -198,13 +197,12 @@ class Submission:
             for name, value in self.environment.items()
             if name in {*settings.as_environment(), *_OF_DRIVERS}
         }
-        code = ",".join(filter(None, (self.conf.get(_PY_FILES), str(packed_code()))))
         return replace(
             self,
             conf={
                 **{f"{yarn.ENVIRONMENT}{name}": value for name, value in handed.items()},
                 **self.conf,
-                _PY_FILES: code,
+                yarn.CODE: str(packed_code()),
                 yarn.ATTEMPTS: "1",
                 yarn.AWAITED: str(wait).lower(),
             },

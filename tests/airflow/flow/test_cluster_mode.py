@@ -22,6 +22,7 @@ from airflow.sdk import Context
 from deltalake import DeltaTable
 from streamkeeper_airflow.flow import supervise
 from streamkeeper_airflow.flow.supervise import FlowOperator
+from streamkeeper_airflow.recovery.tasks import PLAN, SparkStep
 
 from streamkeeper.clusters import cluster_drivers
 from streamkeeper.drivers import stopping
@@ -29,6 +30,9 @@ from streamkeeper.drivers.stopping import By
 from streamkeeper.flows import holds, leases
 from streamkeeper.flows.files import FlowHome, open_home
 from streamkeeper.flows.leases import ClusterDriver, Life
+from streamkeeper.manifest.manifest import read_manifest
+from streamkeeper.recover import engine
+from streamkeeper.recover.plans.kind import kind
 from streamkeeper.settings import PROJECT, Settings
 from tests.worlds.clusters.standalone import Cluster, standalone
 from tests.worlds.clusters.yarn import Yarn, yarn
@@ -178,6 +182,26 @@ def test_a_driver_that_the_cluster_runs_is_followed_found_again_replaced_and_end
         task.join(SOON)
         assert not task.is_alive()
     assert "RUNNING" not in bed.cluster.drivers().values()
+
+    ran = set(bed.cluster.drivers())
+    holds.release(bed.home, holds.person("ada"))
+    _empty_the_table()
+    bed.table_has()
+    [step] = set(bed.cluster.drivers()) - ran
+    assert bed.cluster.drivers()[step] == "FINISHED", "the cluster ran the step, too"
+
+
+def _empty_the_table() -> None:
+    """Carry out a full refresh up to its step that needs Spark, and that one as its task does."""
+    settings, of, at = Settings.from_environment(), kind("full_refresh"), ("first", "r1")
+    request = of.parse({"table": "first.first_clean"}, read_manifest(settings), "ada")
+    plan = engine.propose(settings, engine.plan(settings, of, request, "r1"))
+    engine.approve(settings, *at, "ada")
+    for step in plan.steps[: plan.steps.index("empty_tables")]:
+        engine.carry_out(settings, *at, step)
+    handed = {"kind": "full_refresh", "recovery": "r1", "pipeline": "first", "dry_run": False}
+    ti = SimpleNamespace(xcom_pull=lambda task_ids: {PLAN: handed}[task_ids])
+    SparkStep(of="full_refresh", task_id="empty_tables").execute(cast("Context", {"ti": ti}))
 
 
 def _kill_jvm(pattern: str) -> None:
