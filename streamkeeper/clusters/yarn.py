@@ -28,6 +28,8 @@ ENVIRONMENT = "spark.yarn.appMasterEnv."
 """Prefix of the settings by which a driver gets variables of the environment."""
 _CONTAINER = re.compile(r"container_(?:e[0-9]+_)?([0-9]{13}_[0-9]{4,})_[0-9]+_[0-9]+")
 _OVER = ("COMPLETE", "DONE")
+_HEAD = re.compile(rb"\nLogLength:([0-9]+)\nLogContents:\n")
+"""Ends what a node says before the content of a log; behind it comes more."""
 
 
 @dataclass(frozen=True)
@@ -83,11 +85,20 @@ def output(driver: ClusterDriver, start: int, size: int) -> bytes:
     :raises OSError: a page does not answer.
     """
     attempt = _newest(driver)
-    rest = _size(attempt) - start if attempt else 0
-    if attempt is None or rest <= 0:
-        return b""
-    # A negative size is that of the end: a node gives no other part but the beginning.
-    return read(f"{attempt.page}/logs/stdout?size={-rest}")[:size]
+    length = _size(attempt) if attempt else 0
+    while attempt is not None and start < length:
+        # A node gives the beginning or, by a negative size, the end; never a part between them.
+        asked = length - start
+        text = read(f"{attempt.page}/logs/stdout?size={-asked}")
+        head = _HEAD.search(text)
+        if head is None:
+            return b""
+        length = int(head[1])
+        begins = length - min(asked, length)
+        if begins <= start:
+            return text[head.end() + start - begins : head.end() + min(asked, length)][:size]
+        # It has grown since its length was asked for: what is given begins too late.
+    return b""
 
 
 def output_size(driver: ClusterDriver) -> int:

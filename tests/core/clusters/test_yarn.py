@@ -31,6 +31,7 @@ class Cluster:
         self.state, self.final = "RUNNING", "UNDEFINED"
         self.container: str | None = "RUNNING"
         self.silent, self.asked = False, list[str]()
+        self.grown = b""
         cluster = self
 
         class Page(BaseHTTPRequestHandler):
@@ -69,8 +70,9 @@ class Cluster:
         if self.container is not None:
             known[node] = {"container": {"state": self.container}}
         if path == f"{node}/logs/stdout":
-            size = int(query.removeprefix("size="))
-            return SAID[size:] if size < 0 else SAID[:size]
+            said = SAID + self.grown
+            head = f"Container: {CONTAINER}\nLogType:stdout\nLogLength:{len(said)}\nLogContents:\n"
+            return head.encode() + said[int(query.removeprefix("size=")) :] + b"\nEnd of LogType:stdout."
         return json.dumps(known[path]).encode() if path in known else None
 
     def close(self) -> None:
@@ -119,6 +121,11 @@ def test_a_driver_is_ended_by_the_resource_manager(cluster: Cluster) -> None:
 def test_the_output_is_read_from_where_it_was_read_to(cluster: Cluster, start: int, size: int) -> None:
     assert cluster_drivers.output_size(cluster.driver) == len(SAID)
     assert cluster_drivers.output(cluster.driver, start, size) == SAID[start : start + size]
+
+
+def test_no_output_is_left_out_where_it_grows_while_it_is_asked_for(cluster: Cluster) -> None:
+    cluster.grown = b"generation 1, batch 2\n"
+    assert cluster_drivers.output(cluster.driver, 22, 1000) == (SAID + cluster.grown)[22:]
 
 
 def test_a_driver_knows_itself_by_its_container(monkeypatch: pytest.MonkeyPatch) -> None:
