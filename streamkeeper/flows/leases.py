@@ -64,7 +64,7 @@ SILENT_SECONDS = 86400.0
 @dataclass(frozen=True)
 class ClusterDriver:
     """Driver that a cluster started: its id there, and the address of the cluster's pages
-    (:mod:`streamkeeper.drivers.clusters`).
+    (:mod:`streamkeeper.clusters`).
     """
 
     page: str

@@ -17,8 +17,9 @@ from pyspark.sql import SparkSession
 
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.checkpoint.damage import ERROR
+from streamkeeper.clusters import cluster_drivers
 from streamkeeper.declare.model import NAME, RETRY, Pipeline, quarantine_of
-from streamkeeper.drivers import clusters, failures, supervision
+from streamkeeper.drivers import failures, supervision
 from streamkeeper.drivers.batch_numbers import UI
 from streamkeeper.drivers.failures import Cause, Failure, FailureClass
 from streamkeeper.drivers.submit import LOG_VARIABLE, SUPERVISED_VARIABLE
@@ -168,7 +169,7 @@ def take_lease(asked: DriverRequest) -> Lease:
         _present_generation(home),
         asked.settings.lease_term,
         log=os.environ.get(LOG_VARIABLE),
-        cluster=clusters.here(),
+        cluster=cluster_drivers.here(),
     )
     if asked.lifts_park:
         holds.release(home, holds.PARK, "driver")
