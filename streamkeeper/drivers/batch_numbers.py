@@ -32,8 +32,9 @@ class Batch:
     ``at`` is when it began, and ``watermark`` the watermark that it had, both in seconds since 1970;
     ``seconds`` is how long it took, ``phases`` how long each of its parts, by Spark's names. ``rows_out`` is
     None where the sink does not tell. ``state_rows`` and ``state_bytes`` are those of all stateful operators
-    after it, ``late`` the rows that they dropped as later than the watermark. ``expectations`` are the rows
-    that passed and that failed, by name.
+    after it, ``operators`` the same of each, by its place in the query and its name. ``late`` are the rows
+    that they dropped as later than the watermark. ``expectations`` are the rows that passed and that failed,
+    by name.
     """
 
     number: int
@@ -47,6 +48,7 @@ class Batch:
     watermark: float | None = None
     phases: Mapping[str, float] = field(default_factory=dict)
     expectations: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    operators: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     def as_totals(self) -> Totals:
         """Return the sums over this batch alone."""
@@ -71,6 +73,10 @@ class Batch:
             late=sum(int(one["numRowsDroppedByWatermark"]) for one in operators),
             watermark=_seconds((progress["eventTime"] or {}).get("watermark")),
             phases=phases,
+            operators={
+                f"{place} {one['operatorName']}": [int(one["numRowsTotal"]), int(one["memoryUsedBytes"])]
+                for place, one in enumerate(operators)
+            },
         )
 
 

@@ -142,6 +142,16 @@ def _driver(value: Callable[[Totals], float | None]) -> _Samples:
     ]
 
 
+def _of_operators(place: int) -> _Samples:
+    """One number of each stateful operator of each flow's last batch: its rows (0) or its bytes (1)."""
+    return lambda seen: [
+        Sample({**_of(row), "operator": name}, float(numbers[place]))
+        for row in seen.readable
+        if row.batch_numbers is not None
+        for name, numbers in row.batch_numbers.operators.items()
+    ]
+
+
 def _last(value: Callable[[Batch], float | None]) -> _Samples:
     """A number of each flow's last batch."""
     return _flow(lambda row: None if row.batch_numbers is None else value(row.batch_numbers))
@@ -252,14 +262,8 @@ _DEFINITIONS: tuple[tuple[str, str, str, str, _Samples], ...] = (
         _expectations,
     ),
     ("flow.batch.duration", GAUGE, "s", "How long the last batch took.", _last(lambda last: last.seconds)),
-    ("flow.state.rows", GAUGE, "{row}", "Rows in the state of a flow.", _last(lambda last: last.state_rows)),
-    (
-        "flow.state.memory",
-        GAUGE,
-        "By",
-        "Memory of the state of a flow.",
-        _last(lambda last: last.state_bytes),
-    ),
+    ("flow.state.rows", GAUGE, "{row}", "Rows in the state of an operator of a flow.", _of_operators(0)),
+    ("flow.state.memory", GAUGE, "By", "Memory of the state of an operator of a flow.", _of_operators(1)),
     (
         "flow.watermark.timestamp",
         GAUGE,

@@ -29,8 +29,13 @@ PROGRESS: dict[str, Any] = {
     "numInputRows": 1000,
     "durationMs": {"triggerExecution": 2500, "addBatch": 2000, "walCommit": 100},
     "stateOperators": [
-        {"numRowsTotal": 40, "memoryUsedBytes": 4096, "numRowsDroppedByWatermark": 3},
-        {"numRowsTotal": 2, "memoryUsedBytes": 1024, "numRowsDroppedByWatermark": 0},
+        {
+            "operatorName": "dedupe",
+            "numRowsTotal": 40,
+            "memoryUsedBytes": 4096,
+            "numRowsDroppedByWatermark": 3,
+        },
+        {"operatorName": "save", "numRowsTotal": 2, "memoryUsedBytes": 1024, "numRowsDroppedByWatermark": 0},
     ],
     "eventTime": {"watermark": "2026-01-01T00:00:00.000Z"},
     "sink": {"numOutputRows": -1},
@@ -57,6 +62,7 @@ def test_the_numbers_of_a_batch_are_those_of_spark_in_seconds_and_bytes() -> Non
         late=3,
         watermark=1767225600.0,
         phases={"addBatch": 2.0, "walCommit": 0.1},
+        operators={"0 dedupe": [40, 4096], "1 save": [2, 1024]},
     )
     bare = {**PROGRESS, "stateOperators": [], "eventTime": {}, "sink": {"numOutputRows": 5}}
     found = Batch.of(bare)

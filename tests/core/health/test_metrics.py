@@ -36,7 +36,8 @@ from tests.worlds.metrics.otelcol import otelcol
 from tests.worlds.small_world import World
 from tools.waiting import wait_until
 
-BATCH = Batch(7, 1767225610.5, 2.5, 1000, None, 42, 5120, 3, 1767225600.0, {}, {"is_known": [9, 1]})
+STATES = {"0 dedupe": [40, 4096], "1 stateStoreSave": [2, 1024]}
+BATCH = Batch(7, 1767225610.5, 2.5, 1000, None, 42, 5120, 3, 1767225600.0, {}, {"is_known": [9, 1]}, STATES)
 LABELS = 'pipeline="events",flow="clean_events"'
 Samples = dict[str, dict[str, float]]
 
@@ -93,7 +94,10 @@ def test_metrics_are_those_of_the_rows_in_base_units_with_all_digits(driven: Wor
     found = samples(text)
     assert found["streamkeeper_flow_input_rows_total"] == {LABELS: 5000}
     assert found["streamkeeper_flow_batch_seconds_total"] == {LABELS: 11.75}
-    assert found["streamkeeper_flow_state_memory_bytes"] == {LABELS: 5120}
+    assert found["streamkeeper_flow_state_memory_bytes"] == {
+        f'{LABELS},operator="0 dedupe"': 4096,
+        f'{LABELS},operator="1 stateStoreSave"': 1024,
+    }
     assert f"streamkeeper_flow_watermark_timestamp_seconds{{{LABELS}}} 1767225600\n" in text
     assert found["streamkeeper_flow_state"][f'{LABELS},state="running"'] == 1
     assert sum(found["streamkeeper_flow_state"].values()) == 2, "one state a flow"
