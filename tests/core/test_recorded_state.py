@@ -78,6 +78,7 @@ def test_every_flow_has_the_state_it_had(recorded: World) -> None:
     for was, words in (
         ("left in good order", "ended normally"),
         ("once, and has read all there was", "once and has read all its input"),
+        ("person-ada: ", "by ada: "),
     ):
         for item in then.values():
             item["detail"] = item["detail"].replace(was, words)
