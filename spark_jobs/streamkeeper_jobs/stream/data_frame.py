@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import lit
 
 from streamkeeper.declare.model import AutoCdcFlow, Source, View, Where
-from streamkeeper.errors import DeclarationError
+from streamkeeper.errors import DeclarationError, SourceError
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper_jobs.stream.readers import read_stream
 
@@ -28,6 +28,7 @@ def flow_frame(
     :param checkpoint: the path of the checkpoint for the query, if it is to run.
     :param closed: let no row of any source through, so that a run only advances positions and creates state.
     :raises DeclarationError: a function of the pipeline file raises, or returns no streaming DataFrame.
+    :raises SourceError: what a function asks, such as a schema registry, does not answer.
     """
 
     def read(source: Source) -> DataFrame:
@@ -73,6 +74,8 @@ def _call(
     assert function is not None, "the driver imported the pipeline file, functions included"
     try:
         given = function(*(frames[name] for name in inputs))
+    except SourceError:  # it may answer later, and the file is not at fault
+        raise
     except Exception as error:
         # What Spark says after its first line is the plan.
         said = str(error).partition("\n")[0].rstrip(";") if isinstance(error, PySparkException) else error
