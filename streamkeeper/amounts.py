@@ -103,6 +103,11 @@ def in_words(amount: Amount) -> str:
     return ", ".join(parts)
 
 
+def counted(number: int, what: str) -> str:
+    """Return a number of things, which are named in the plural: ``1 file``, ``1,234 files``."""
+    return f"{number:,} {what.removesuffix('s') if number == 1 else what}"
+
+
 def size_in_words(size: float) -> str:
     """Return a number of bytes as text: ``512 B``, ``1.2 kB``, ``3.4 GB``."""
     for unit in ("B", "kB", "MB", "GB"):

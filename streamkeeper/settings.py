@@ -94,6 +94,7 @@ class Settings:
     history_server: str = ""
     """Address of Spark's history server, for links; empty means none."""
     pipeline_env: tuple[str, ...] = (
+        "FRUIT_COUNTS",
         "ORDERS_BROKERS",
         "ORDER_TOTALS",
         "SHIPMENTS_BROKERS",

@@ -103,8 +103,7 @@ def why_refused(names: Iterable[str], allowed: Iterable[str]) -> str | None:
         )
     return (
         f"{', '.join(refused)} is not an environment variable that pipelines may read: {PIPELINE_ENV} names"
-        f" {', '.join(allowed) or 'none'}. Add it there, for Airflow, its workers and the command line"
-        " alike"
+        f" {', '.join(allowed) or 'none'}. Add it there, for Airflow, its workers and the command line alike"
     )
 
 

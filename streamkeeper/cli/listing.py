@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import textwrap
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from streamkeeper.cli.output import Grid, lines_of, put, say, show
+from streamkeeper.amounts import counted, size_in_words
+from streamkeeper.cli.output import Grid, lines_of, put, say, show, terminal_width
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.summary import newest_summary
-from streamkeeper.drivers.batch_numbers import machinery, recent, told_by
+from streamkeeper.drivers.batch_numbers import Batch, machinery, recent, told_by
 from streamkeeper.errors import RequestError, StreamkeeperError
 from streamkeeper.flows.files import open_home
 from streamkeeper.flows.status import Kept
@@ -18,13 +21,26 @@ from streamkeeper.health import flows as health
 from streamkeeper.health import metrics, otlp
 from streamkeeper.health.advise import Evidence
 from streamkeeper.health.flows import STATES, UNREADABLE, FlowHealth
+from streamkeeper.health.troubles import JUDGED
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import Settings
+from streamkeeper.sources.base.format import Lag
 from streamkeeper.storage import open_storage
-from streamkeeper.times import describe_age
+from streamkeeper.times import describe_age, in_seconds
 
-STEADY = 0.05
-"""Change of the seconds behind, a second, below which a lag neither grows nor shrinks."""
+_HEADING = (
+    *("flow", "state", "since", "generation", "last batch", "behind", "rows/s", "batch took"),
+    *("state size", "last recovery", "detail"),
+)
+_DASH = "–"
+_OFTEN_EMPTY = ("state size", "last recovery")
+"""Columns that are left out where no flow has a value."""
+_FIRST_LEFT_OUT = ("last recovery", "state size", "rows/s", "generation", "batch took", "last batch")
+"""Columns that are left out, in this order, where a terminal is too narrow for all."""
+_NAME = 20
+"""Characters of a flow's name that are shown however narrow the terminal is."""
+_LONGEST = 40
+"""Characters of a last recovery that are shown; ``streamkeeper flow`` has all of them."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +85,7 @@ def show_flows(as_json: bool, asked: Asked = ALL) -> None:
     known, rows = health.look_now(Settings.from_environment())
     wanted = asked.rows(rows)
     found = [row for row in wanted if row.state != UNREADABLE]
-    show([item.to_json() for item in found], as_json, _grid(found))
+    show([item.to_json() for item in found], as_json, _grid(found, terminal_width()))
     for message in known.errors.values():
         say(f"streamkeeper: {message}")
     unreadable = [f"{row.flow}: {row.detail}" for row in wanted if row.state == UNREADABLE]
@@ -86,12 +102,34 @@ def as_text(asked: Asked, width: int) -> str:
     wanted = asked.rows(rows)
     counts = ", ".join(f"{number} {state}" for state, number in health.counts(tuple(wanted)))
     heading = f"{time.strftime('%H:%M:%S')}  {counts or 'no flow'}"
-    return "\n".join([heading, "", *lines_of(_grid(wanted), width), *known.errors.values()])
+    return "\n".join([heading, "", *lines_of(_grid(wanted, width), width), *known.errors.values()])
 
 
-def _grid(rows: Sequence[FlowHealth]) -> Grid:
-    heading = ["flow", "state", "generation", "batch", "age", "behind", "rows/s", "batch took", "detail"]
-    return Grid(heading, [_row(row) for row in rows])
+def _grid(rows: Sequence[FlowHealth], width: int | None) -> Grid:
+    """Return the table of some flows; in a terminal with what fits beside each other.
+
+    :param width: of the terminal; None for all columns, and whole texts.
+    """
+    cells = [dict(zip(_HEADING, _row(row), strict=True)) for row in rows]
+    empty = {title for title in _OFTEN_EMPTY if all(cell[title] == _DASH for cell in cells)}
+    shown = [title for title in _HEADING if title not in empty]
+    if width is not None:
+        for cell in cells:
+            cell["flow"] = _cut(cell["flow"], max(_NAME, width // 3))
+            cell["detail"] = _cut(cell["detail"], 2 * width)
+        for title in _FIRST_LEFT_OUT:
+            if title in shown and _width_of(shown, cells) > width:
+                shown.remove(title)
+    return Grid(shown, [[cell[title] for title in shown] for cell in cells])
+
+
+def _width_of(shown: Sequence[str], cells: Sequence[Mapping[str, str]]) -> int:
+    """Return the width of all columns but the last, for which there is room below."""
+    return sum(max(len(title), *(len(cell[title]) for cell in cells), 0) + 2 for title in shown[:-1])
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def show_metrics(over_otlp: bool) -> None:
@@ -135,33 +173,79 @@ def show_advice(name: str, as_json: bool) -> None:
 
 
 def _row(item: FlowHealth) -> list[str]:
-    age = "–" if item.age is None else describe_age(item.age)
-    rate = "–" if item.rows_per_second is None else f"{item.rows_per_second:,.0f}"
-    took = "–" if item.batch_numbers is None else f"{item.batch_numbers.seconds:.1f} s"
+    last = item.batch_numbers
+    since = None if item.since is None else in_seconds(item.since)
+    committed = "" if item.age is None else f", {describe_age(item.age)} ago"
     return [
         item.flow,
         item.state,
+        _DASH if since is None else describe_age(max(0.0, time.time() - since)),
         _or_dash(item.generation),
-        _or_dash(item.batch),
-        age,
+        f"{_or_dash(item.batch)}{committed}",
         _behind(item),
-        rate,
-        took,
+        _DASH if item.rows_per_second is None else f"{item.rows_per_second:,.0f}",
+        _DASH if last is None else f"{last.seconds:.1f} s of {item.trigger}",
+        _DASH if last is None or not last.state_rows else _state(last),
+        textwrap.shorten(item.last_recovery, _LONGEST, placeholder=" …") or _DASH,
         item.detail,
     ]
 
 
+def numbers_of(item: FlowHealth) -> list[str]:
+    """Return the columns of a flow that have a value, one a line."""
+    cells = dict(zip(_HEADING, _row(item), strict=True)) | {"last recovery": item.last_recovery or _DASH}
+    return [f"{title}: {cells[title]}" for title in _HEADING[2:-1] if cells[title] != _DASH]
+
+
+def sources_of(value: dict[str, Any], item: FlowHealth) -> list[str]:
+    """Return each source of a flow with its position and what waits, or why that is unknown.
+
+    :param value: as :func:`streamkeeper.health.one_flow.look` returns it.
+    """
+    lags = {} if item.lag is None else item.lag.sources
+    return [
+        f"{one['name']} ({one['kind']}): {one['position'] or 'nothing is read yet'}"
+        f"{_waits(lags.get(one['name']))}"
+        for one in value["sources"]
+    ]
+
+
+def _waits(lag: Lag | None) -> str:
+    if lag is None:
+        return ""
+    if lag.unknown:
+        return f"; what waits is unknown: {lag.why}"
+    numbers = {"records": lag.records, "files": lag.files, "versions": lag.versions}
+    parts = [counted(number, name) for name, number in numbers.items() if number]
+    parts += [size_in_words(lag.bytes)] if lag.bytes else []
+    parts += [f"the oldest for {describe_age(lag.seconds)}"] if lag.seconds else []
+    why = f" ({lag.why})" if lag.why else ""
+    return f"; waits: {', '.join(parts)}{why}" if parts else why or "; nothing waits"
+
+
+def _state(batch: Batch) -> str:
+    """Return how large the state of a batch is."""
+    return f"{batch.state_rows:,} rows, {size_in_words(batch.state_bytes)}"
+
+
 def _behind(item: FlowHealth) -> str:
-    """Return how far a flow is behind, in seconds and records, and whether that grows."""
+    """Return how far a flow is behind, in seconds and records or files, and whether that grows."""
     lag = item.lag
-    if lag is None or (lag.seconds is None and lag.records is None):
-        return "–"
-    parts = [] if lag.seconds is None else [describe_age(lag.seconds)]
-    parts += [] if lag.records is None else [f"{lag.records:,} records"]
-    steady = lag.trend is None or abs(lag.trend) < STEADY
-    arrow = "" if lag.trend is None else " →" if steady else " ↑" if lag.trend > 0 else " ↓"
-    return ", ".join(parts) + arrow
+    if lag is None:
+        return _DASH
+    nothing_known = all(one.unknown for one in lag.sources.values())
+    unknown = "" if not lag.partly_unknown else "unknown" if nothing_known else "partly unknown"
+    if lag.seconds == 0:
+        return unknown or "nothing waits"
+    numbers = {name: getattr(lag, name) for name in ("records", "files", "versions")}
+    counts = [counted(number, name) for name, number in numbers.items() if number is not None]
+    age = "" if lag.seconds is None else describe_age(lag.seconds)
+    parts = [part for part in (age, *counts[:1], unknown) if part]
+    arrow = {None: "", "steady": " →", "grows": " ↗", "shrinks": " ↘"}[lag.moves]
+    ends = lag.caught_up_in if lag.moves == "shrinks" and item.state in JUDGED else None
+    caught_up = "" if ends is None else f" caught up in {describe_age(ends)}"
+    return (", ".join(parts) or _DASH) + arrow + caught_up
 
 
 def _or_dash(value: object) -> str:
-    return "–" if value is None else str(value)
+    return _DASH if value is None else str(value)

@@ -57,14 +57,18 @@ def is_closed() -> bool:
     return bool(_closed)
 
 
+def terminal_width() -> int | None:
+    """Return the width of the terminal that is written to; None where it is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
 def show(value: Any, as_json: bool, text: str | Grid) -> None:
     """Print ``value`` as JSON, or ``text``, on standard output."""
     if as_json:
         plain = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
         _put(json.dumps(value, indent=1, ensure_ascii=plain, default=str), sys.stdout)
     elif isinstance(text, Grid):
-        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        put("\n".join(line.rstrip() for line in lines_of(text, width)))
+        put("\n".join(line.rstrip() for line in lines_of(text, terminal_width())))
     else:
         put(text)
 

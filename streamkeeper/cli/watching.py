@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,7 +14,6 @@ from streamkeeper.cli.examples import example
 from streamkeeper.cli.output import put, say, show
 from streamkeeper.errors import RequestError
 from streamkeeper.settings import Settings
-from streamkeeper.times import describe_age
 
 if TYPE_CHECKING:
     from streamkeeper.flows.files import FlowHome
@@ -28,6 +28,8 @@ Watch = Annotated[
     typer.Option("--watch", min=0.5, metavar="SECONDS", help="Refresh in place, until Ctrl-C."),
 ]
 FlowName = Annotated[str, typer.Argument(help="A flow, as pipeline.flow or by its own name.", metavar="FLOW")]
+EVENTS = 10
+"""Newest events of a flow that are shown."""
 POLL_SECONDS = 0.5
 """Seconds between two looks at a log that is followed."""
 _STARTS = ("number", "at", "why", "by", "start", "state")
@@ -80,6 +82,7 @@ def _listed(
 
 def flow(flow: FlowName, *, json: AsJson = False) -> None:
     """Show all that is known of one flow: its state and why, generations, sources, table, log and more."""
+    from streamkeeper.cli import listing
     from streamkeeper.health import flows as health
     from streamkeeper.health import one_flow
     from streamkeeper.manifest.manifest import read_manifest
@@ -92,22 +95,17 @@ def flow(flow: FlowName, *, json: AsJson = False) -> None:
     if row.state == health.UNREADABLE:
         raise RequestError(f"{found.full_name} cannot be read: {row.detail}")
     value = one_flow.look(settings, found, row)
-    show(value, json, "\n".join(_in_words(value)))
+    show(value, json, "\n".join(_in_words(value, listing.numbers_of(row), listing.sources_of(value, row))))
 
 
-def _in_words(value: dict[str, Any]) -> Iterator[str]:
+def _in_words(value: dict[str, Any], numbers: list[str], sources: list[str]) -> Iterator[str]:
     row, table = value["row"], value["table"]
     yield f"{row['flow']}: {row['state']}"
     yield f"  {row['detail']}"
-    if row["batch"] is not None:
-        yield f"  generation {row['generation']}, batch {row['batch']}, {describe_age(row['age'])} ago"
-    if row["lag"] is not None and row["lag"]["seconds"] is not None:
-        yield f"  behind: {describe_age(row['lag']['seconds'])}"
+    yield from (f"  {line}" for line in numbers)
     yield from _part("Why it does not run", [_hold(hold) for hold in value["holds"]])
     yield from _part("Change of the declaration", [value["verdict"]] if value["verdict"] else [])
-    yield from _part(
-        "Sources", [f"{one['name']} ({one['kind']}): {one['position']}" for one in value["sources"]]
-    )
+    yield from _part("Sources", sources)
     yield from _part("Last batches", [_batch(batch) for batch in value["batches"][-5:]])
     last = row["batch_numbers"] or {"expectations": {}}
     yield from _part(
@@ -115,6 +113,7 @@ def _in_words(value: dict[str, Any]) -> Iterator[str]:
         [f"{name}: {met:,} met it, {not_:,} did not" for name, (met, not_) in last["expectations"].items()],
     )
     yield from _part("Generations", [_generation(one) for one in value["generations"]])
+    yield from _part("Newest events", [_event(one) for one in value["events"][:EVENTS]])
     rows = "rows not counted" if table["rows"] is None else f"{table['rows']:,} rows"
     size = "not written yet"
     if table["version"] is not None:
@@ -150,7 +149,13 @@ def _part(title: str, lines: Sequence[str]) -> Iterator[str]:
 
 
 def _hold(hold: dict[str, Any]) -> str:
-    return f"{hold['owner']}, by {hold['by']}, {hold['at']}: {hold['reason']}"
+    return f"{hold['owner']}, by {hold['by']}, {hold['at']}: {hold['said']}"
+
+
+def _event(event: dict[str, Any]) -> str:
+    by = f", by {event['by']}" if event["by"] else ""
+    at = datetime.fromtimestamp(event["at"], timezone.utc).isoformat(timespec="seconds")
+    return f"{at} {event['kind']}: {event['text']}{by}"
 
 
 def _batch(batch: dict[str, Any]) -> str:

@@ -109,8 +109,7 @@ def _check_alone(flows: Sequence[AnyFlow]) -> None:
     }
     raise DeclarationError(
         f"{other.where}: the flow {other.name} writes {other.target}, which the {alone.mode} flow"
-        f" {alone.name}"
-        f" ({alone.where}) writes alone. {why[alone.mode]}. Give it another table."
+        f" {alone.name} ({alone.where}) writes alone. {why[alone.mode]}. Give it another table."
     )
 
 
@@ -138,8 +137,7 @@ def with_keys(flow: AnyFlow, table: Table) -> AnyFlow:
         own = "its own keys" if isinstance(flow, AutoCdcFlow) else "no use for them"
         raise DeclarationError(
             f"{table.where}: the table {table.name} has keys, and the flow {flow.name} ({flow.where}) has"
-            f" {own}."
-            " keys are for update flows (dp.update_flow): leave them out, or declare the flow as one."
+            f" {own}. keys are for update flows (dp.update_flow): leave them out, or declare the flow as one."
         )
     return flow
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from streamkeeper.checkpoint.log_entries import CHANGELOG, PROVIDER, WATERMARK_POLICY
+from streamkeeper.ddl import Column, as_json, columns_of
 from streamkeeper.declare.driver import Driver, check_settings
 from streamkeeper.declare.model import (
     ASK,
@@ -21,6 +22,7 @@ from streamkeeper.declare.model import (
     RETRY,
     TRY,
     Expectation,
+    GivenState,
     Where,
     check_name,
 )
@@ -93,8 +95,12 @@ def check_policies(flow: str, on_failure: object, on_change: object, once: bool,
 
 
 def check_new(registry: Registry, name: str, where: Where) -> None:
-    """Check that no source or view has the name already."""
-    for taken in (registry.sources.get(name), registry.views.get(name)):
+    """Check that no source, view or initial state has the name already."""
+    for taken in (
+        registry.sources.get(name),
+        registry.views.get(name),
+        registry.initial_states.get(name),
+    ):
         if taken is not None:
             raise DeclarationError(
                 f"{where}: the name {name} is declared at {taken.where} already. Rename one of the two."
@@ -354,8 +360,12 @@ def count_of_parameters(function: Callable[..., Any]) -> int:
     return len(inspect.signature(function).parameters)
 
 
-def inputs_of(what: str, function: Callable[..., Any], sources: object, where: Where) -> tuple[str, ...]:
-    """Return the inputs of a function, after a check that it takes one parameter for each."""
+def inputs_of(
+    what: str, function: Callable[..., Any], sources: object, where: Where, given: GivenState | None = None
+) -> tuple[str, ...]:
+    """Return the inputs of a function, after a check that it takes one parameter for each, and a last one
+    for its initial state, if it has one.
+    """
     if (
         isinstance(sources, str)
         or not isinstance(sources, Sequence)
@@ -367,11 +377,77 @@ def inputs_of(what: str, function: Callable[..., Any], sources: object, where: W
             " ['events']."
         )
     try:
-        inspect.signature(function).bind(*sources)
+        inspect.signature(function).bind(*sources, *(() if given is None else (given.name,)))
     except TypeError as error:
         raise DeclarationError(
-            f"{where}: {what} has {len(sources)} sources ({listed(sources)}) but its function takes"
+            f"{where}: {what} has {len(sources)} sources ({listed(sources)})"
+            f"{'' if given is None else f' and the initial state {given.name}'} but its function takes"
             f" {inspect.signature(function)}: {error}. Give it one parameter for each source, in the same"
-            " order."
+            f" order{'' if given is None else ', and a last one for the initial state'}."
         ) from error
     return tuple(sources)
+
+
+MOST_ROWS = 1000
+"""Most rows of an initial state that stand in a pipeline file: the manifest holds them."""
+
+
+def initial_state_of(registry: Registry, flow: str, name: object, where: Where) -> GivenState | None:
+    """Return the initial state that a flow takes by name; None if it takes none."""
+    if name is None:
+        return None
+    if not isinstance(name, str) or name not in registry.initial_states:
+        raise DeclarationError(
+            f"{where}: the flow {flow} has the initial_state {name!r}. Declared above it are"
+            f" {listed(registry.initial_states)}. Give one of these names, or declare it with"
+            " dp.create_initial_state."
+        )
+    return registry.initial_states[name]
+
+
+def schema_columns(what: str, schema: object, where: Where) -> tuple[Column, ...]:
+    """Return the columns of a schema that is given as DDL."""
+    try:
+        return columns_of(str(schema))
+    except ValueError as error:
+        raise DeclarationError(
+            f"{where}: {what} has the schema {schema!r}: {error}. Give columns in DDL, such as"
+            " 'fruit STRING, pieces BIGINT'."
+        ) from error
+
+
+def given_rows(name: str, rows: object, schema: str, where: Where) -> tuple[Mapping[str, Any], ...]:
+    """Return the rows of an initial state as JSON values, after a check of each against the schema."""
+    what = f"the initial state {name}"
+    columns = schema_columns(what, schema, where)
+    if isinstance(rows, (str, Mapping)) or not isinstance(rows, Sequence) or len(rows) > MOST_ROWS:
+        found = f"{len(rows):,} rows" if isinstance(rows, Sequence) else repr(rows)
+        raise DeclarationError(
+            f"{where}: {what} has as rows {found}. Allowed is a list of at most {MOST_ROWS:,} dicts, such as"
+            " [{'fruit': 'apple', 'pieces': 3}]; more belong into a table (table=…)."
+        )
+    return tuple(_given_row(f"{where}: row {at} of {what}", row, columns) for at, row in enumerate(rows, 1))
+
+
+def _given_row(what: str, row: object, columns: Sequence[Column]) -> Mapping[str, Any]:
+    names = [column.name for column in columns]
+    if not isinstance(row, Mapping) or set(row) != set(names):
+        raise DeclarationError(
+            f"{what} is {row!r}. Give a dict with one value for each column of the schema:"
+            f" {listed(names)}; None where there is none."
+        )
+    try:
+        plain = {name: as_json(row[name]) for name in names}
+    except TypeError as error:
+        raise DeclarationError(
+            f"{what} cannot be used: {error}. Allowed are texts, numbers, truth values, dates, times, None,"
+            " and lists and dicts of them."
+        ) from error
+    for column in columns:
+        said = column.misfit(plain[column.name])
+        if said is not None:
+            raise DeclarationError(
+                f"{what} has {column.name} {row[column.name]!r}, and {column.name} is {column.type}. Give"
+                f" {said}."
+            )
+    return plain

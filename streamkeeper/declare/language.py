@@ -31,10 +31,13 @@ from streamkeeper.declare.checks import (
     duration,
     expectations_of,
     filled_path,
+    given_rows,
     how_often,
+    initial_state_of,
     inputs_of,
     new_flow,
     options_of,
+    schema_columns,
     share,
     spark_conf_of,
 )
@@ -56,6 +59,7 @@ from streamkeeper.declare.model import (
     AppendFlow,
     AutoCdcFlow,
     Expectation,
+    GivenState,
     Notifier,
     Schedule,
     Source,
@@ -77,6 +81,7 @@ __all__ = [
     "complete_flow",
     "configure_pipeline",
     "create_auto_cdc_flow",
+    "create_initial_state",
     "create_sink",
     "create_source",
     "create_streaming_table",
@@ -232,6 +237,11 @@ def _check_place(format: str, name: str, path: object, table: object, where: Whe
         raise DeclarationError(
             f"{where}: source {name} has format {format!r}, which takes no table. Only Delta sources do."
         )
+    _check_named_table(table, where)
+
+
+def _check_named_table(table: object, where: Where) -> None:
+    """Check the name of a table of the warehouse."""
     parts = table.split(".") if isinstance(table, str) else [table]
     for part in parts:
         check_name("table", part, where)
@@ -240,6 +250,54 @@ def _check_place(format: str, name: str, path: object, table: object, where: Whe
             f"{where}: the table name {table!r} has more than one dot. Allowed are `table` and"
             " `schema.table`."
         )
+
+
+@known_parameters
+def create_initial_state(
+    name: str,
+    *,
+    schema: str | None = None,
+    rows: Sequence[Mapping[str, object]] | None = None,
+    table: str | None = None,
+) -> None:
+    """Declare what a flow's own state begins with; an append or update flow takes it as ``initial_state``.
+
+    Its function gets it as its last DataFrame, to hand to ``transformWithState(…,
+    initialState=given.groupBy(…))``. It is given once a generation, in the first batch, and not with a state
+    that is copied.
+
+    :param name: letters, digits, underscores.
+    :param schema: a DDL string (``"fruit STRING, pieces BIGINT"``). For a table, the columns that it must
+        have; all of its own by default.
+    :param rows: dicts by column, one value for each, at most 1,000. Times are ISO texts or ``datetime``.
+    :param table: instead of rows, a table of the warehouse, read at its version of the moment when a
+        generation begins.
+    :raises DeclarationError: with file, line, what was found and what is allowed.
+    """
+    where = caller()
+    registry = current(where)
+    check_name("initial state", name, where)
+    check_new(registry, name, where)
+    what = f"the initial state {name}"
+    if (rows is None) == (table is None):
+        raise DeclarationError(
+            f"{where}: {what} has {'neither rows nor a table' if rows is None else 'both rows and a table'}."
+            " Give one of the two."
+        )
+    check_text(f"schema of {what}", schema, where)
+    if table is not None:
+        _check_named_table(table, where)
+        if schema is not None:
+            schema_columns(what, schema, where)
+        registry.initial_states[name] = GivenState(name, schema, where, table=table)
+        return
+    if schema is None:
+        raise DeclarationError(
+            f"{where}: {what} has rows and no schema. Give their columns in DDL, such as"
+            " schema='fruit STRING, pieces BIGINT'."
+        )
+    found = given_rows(name, rows, schema, where)
+    registry.initial_states[name] = GivenState(name, schema, where, rows=found)
 
 
 @known_parameters
@@ -498,6 +556,7 @@ def append_flow(
     state_store: str | None = None,
     watermark_policy: str | None = None,
     driver: Driver | None = None,
+    initial_state: str | None = None,
 ) -> Callable[[Function], Function]:
     """Declare a flow that appends every row of its function's result to ``target``, exactly once.
 
@@ -526,12 +585,13 @@ def append_flow(
         too.
     :param driver: what the flow's driver needs (:func:`driver`). What it names replaces the same of the
         pipeline's (:func:`configure_pipeline`), lists as a whole.
+    :param initial_state: one of :func:`create_initial_state`, which the function gets as its last DataFrame.
     :raises DeclarationError: with file, line, what was found and what is allowed.
     """
     where = caller()
     return _flow(
         APPEND, where, target, sources, name, trigger, spark_conf, on_failure, on_change, once, rewind_window,
-        state_store, watermark_policy, driver,
+        state_store, watermark_policy, driver, initial_state,
     )  # fmt: skip
 
 
@@ -550,6 +610,7 @@ def update_flow(
     state_store: str | None = None,
     watermark_policy: str | None = None,
     driver: Driver | None = None,
+    initial_state: str | None = None,
 ) -> Callable[[Function], Function]:
     """Declare a flow whose query runs in Spark's output mode ``update``: an aggregate's updated rows replace
     those of the same key in ``target``, exactly once.
@@ -564,7 +625,7 @@ def update_flow(
     where = caller()
     return _flow(
         UPDATE, where, target, sources, name, trigger, spark_conf, on_failure, on_change, once, rewind_window,
-        state_store, watermark_policy, driver,
+        state_store, watermark_policy, driver, initial_state,
     )  # fmt: skip
 
 
@@ -583,6 +644,7 @@ def complete_flow(
     state_store: str | None = None,
     watermark_policy: str | None = None,
     driver: Driver | None = None,
+    initial_state: str | None = None,
 ) -> Callable[[Function], Function]:
     """Declare a flow whose query runs in Spark's output mode ``complete``: each batch replaces the whole
     ``target``, exactly once. For small aggregates.
@@ -594,7 +656,7 @@ def complete_flow(
     where = caller()
     return _flow(
         COMPLETE, where, target, sources, name, trigger, spark_conf, on_failure, on_change, once,
-        rewind_window, state_store, watermark_policy, driver,
+        rewind_window, state_store, watermark_policy, driver, initial_state,
     )  # fmt: skip
 
 
@@ -613,6 +675,7 @@ def _flow(  # noqa: PLR0917 - it mirrors the decorators
     state_store: str | None,
     watermark_policy: str | None,
     driver: Driver | None,
+    initial_state: str | None,
 ) -> Callable[[Function], Function]:
     def declare(function: Function) -> Function:
         registry = current(where)
@@ -620,13 +683,14 @@ def _flow(  # noqa: PLR0917 - it mirrors the decorators
         often = how_often(flow, trigger, once, where)
         check_policies(flow, on_failure, on_change, once, where)
         check_function(f"flow {flow}", function, where)
-        inputs = inputs_of(f"flow {flow}", function, sources, where)
+        given = initial_state_of(registry, flow, initial_state, where)
+        inputs = inputs_of(f"flow {flow}", function, sources, where, given)
         window = duration(f"rewind_window of flow {flow}", rewind_window, where)
-        given = conf_of(
+        settings = conf_of(
             flow, spark_conf, where,
             state_store=state_store, watermark_policy=watermark_policy, driver=driver,
         )  # fmt: skip
-        conf = with_window(given, flow, window, often, once=once, where=where)
+        conf = with_window(settings, flow, window, often, once=once, where=where)
         registry.flows[flow] = AppendFlow(
             flow,
             str(target),
@@ -640,6 +704,7 @@ def _flow(  # noqa: PLR0917 - it mirrors the decorators
             on_change,
             function=function,
             mode=mode,
+            initial_state=given,
         )
         return function
 

@@ -169,6 +169,29 @@ class Table:
     function: Callable[..., Any] | None = field(default=None, compare=False, repr=False)
 
 
+@dataclass(frozen=True)
+class GivenState:
+    """Initial state of a flow: rows that its query is given once, in its first batch.
+
+    They are ``rows``, as JSON values by column, or those of a Delta ``table`` of the warehouse. ``schema`` is
+    a DDL string; None if the table's own counts. ``path`` and ``version`` of the table are filled in by who
+    reads it.
+    """
+
+    name: str
+    schema: str | None
+    where: Where
+    rows: tuple[Mapping[str, Any], ...] = ()
+    table: str | None = None
+    path: str | None = None
+    version: int | None = None
+
+    def __str__(self) -> str:
+        if self.table is not None:
+            return f"{self.name}, the table {self.table}"
+        return f"{self.name}, {len(self.rows):,} {'row' if len(self.rows) == 1 else 'rows'}"
+
+
 PARK, RETRY = "park", "retry"
 """Allowed values of a flow's ``on_failure``."""
 
@@ -219,7 +242,8 @@ class AppendFlow:
     ``on_failure`` decides whether a failure that a restart cannot fix parks the flow or is retried;
     ``on_change``, whether a changed declaration is tried before it replaces the one that runs. A flow that
     runs ``once`` stops when it has read the data of its sources, and its ``trigger`` has no effect. An update
-    flow has the ``keys`` of its target.
+    flow has the ``keys`` of its target. The function of one with an ``initial_state`` gets it as its last
+    DataFrame.
     """
 
     name: str
@@ -236,6 +260,7 @@ class AppendFlow:
     expectations: tuple[Expectation, ...] = ()
     mode: str = APPEND
     keys: tuple[str, ...] = ()
+    initial_state: GivenState | None = None
 
     @property
     def spec(self) -> CdcSpec | None:
@@ -267,6 +292,7 @@ class AutoCdcFlow:
     expectations: tuple[Expectation, ...] = ()
     mode: ClassVar[str] = APPEND
     replaces: ClassVar[bool] = False
+    initial_state: ClassVar[None] = None
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -466,6 +492,8 @@ def _flow_from_json(value: JsonObject) -> AnyFlow:
     ]
     kind = plain.pop("kind", APPEND)
     if kind == APPEND:
+        if plain.get("initial_state") is not None:
+            plain["initial_state"] = _restore(GivenState, plain["initial_state"])
         append: AppendFlow = _restore(AppendFlow, plain)
         return append
     spec: JsonObject = {

@@ -24,9 +24,8 @@ _SINKS = (
     " (dp.foreach_batch_sink)"
 )
 _MODES = (
-    "the kind of the flow is its output mode. Allowed are dp.append_flow, dp.update_flow (rows replace"
-    " those of"
-    " the same key) and dp.complete_flow (each batch replaces the table)"
+    "the kind of the flow is its output mode. Allowed are dp.append_flow, dp.update_flow (rows replace those"
+    " of the same key) and dp.complete_flow (each batch replaces the table)"
 )
 _QUERY = (
     "Streamkeeper starts the query itself, with the output mode of the flow's kind. What is done with each"

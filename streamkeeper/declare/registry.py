@@ -23,6 +23,7 @@ from streamkeeper.declare.model import (
     AnyFlow,
     AppendFlow,
     Expectation,
+    GivenState,
     Notifier,
     Pipeline,
     Schedule,
@@ -72,6 +73,7 @@ class Registry:
         self.views: dict[str, View] = {}
         self.tables: dict[str, Table] = {}
         self.flows: dict[str, AnyFlow] = {}
+        self.initial_states: dict[str, GivenState] = {}
         self.schedules: dict[str, Schedule] = {}
         self.options: Options | None = None
         self.expected_of_tables: dict[str, tuple[Expectation, ...]] = {}
@@ -187,9 +189,8 @@ class Registry:
             )
         if self.tables[table].sink is not None:
             raise DeclarationError(
-                f"{where}: the quarantine {table} is a sink ({self.tables[table].where}). Allowed is a"
-                " table of"
-                " dp.create_streaming_table."
+                f"{where}: the quarantine {table} is a sink ({self.tables[table].where}). Allowed is a table"
+                " of dp.create_streaming_table."
             )
         writer = next((other for other in self.flows.values() if other.target == table), None)
         if writer is not None:

@@ -185,9 +185,8 @@ def version_at(history: History, moment_ms: int) -> int:
         if last >= moment_ms:
             if version == history.oldest > 0:
                 raise SourceError(
-                    f"The log of {history.path} starts with version {version}, which is newer than that"
-                    " time, so the first commits after it are no longer known. Choose a later time, or"
-                    " earliest."
+                    f"The log of {history.path} starts with version {version}, which is newer than that time,"
+                    " so the first commits after it are no longer known. Choose a later time, or earliest."
                 )
             return version
     return history.newest + 1

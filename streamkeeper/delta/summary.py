@@ -100,10 +100,9 @@ def check_takes_backup_rows(path: str) -> None:
     for field in schema.get("fields", ()):
         if field.get("metadata", {}).get(_EXPLICIT) is False:
             raise RequestError(
-                f"{path} has the column {field['name']}, GENERATED ALWAYS AS IDENTITY: Delta gives its"
-                " values and takes none, but the rows of a backup bring theirs. Nothing was changed. Fill"
-                " the table from its flows' sources; or put the backup back with restore_table, which"
-                " keeps the values."
+                f"{path} has the column {field['name']}, GENERATED ALWAYS AS IDENTITY: Delta gives its values"
+                " and takes none, but the rows of a backup bring theirs. Nothing was changed. Fill the table"
+                " from its flows' sources; or put the backup back with restore_table, which keeps the values."
             )
 
 

@@ -30,6 +30,8 @@ MEASURE_SECONDS = 20.0
 _AT_ONCE = 8
 TREND_SECONDS = 900.0
 """Time over which the trend is told."""
+STEADY = 0.02
+"""Seconds behind that are added or gone each second, below which a lag neither grows nor shrinks."""
 _POINTS = 30
 """Measures that are kept for it."""
 
@@ -55,6 +57,11 @@ class Behind:
         return max(known, default=None)
 
     @property
+    def partly_unknown(self) -> bool:
+        """Whether nothing is known of what waits in some source."""
+        return any(lag.unknown for lag in self.sources.values())
+
+    @property
     def records(self) -> int | None:
         """Records that wait in all sources; None where a source cannot tell."""
         return _sum([lag.records for lag in self.sources.values()])
@@ -77,21 +84,31 @@ class Behind:
     @property
     def caught_up_in(self) -> float | None:
         """Seconds until nothing waits, if the trend stays; None if that is unknown, or it does not shrink."""
-        if self.seconds == 0:
+        if self.seconds == 0 and not self.partly_unknown:
             return 0.0
         if self.seconds is None or self.trend is None or self.trend >= 0:
             return None
         return self.seconds / -self.trend
 
+    @property
+    def moves(self) -> str | None:
+        """``grows``, ``steady`` or ``shrinks``; None while that is unknown, or where nothing waits."""
+        if self.trend is None or not self.seconds:
+            return None
+        return "steady" if abs(self.trend) < STEADY else "grows" if self.trend > 0 else "shrinks"
+
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON object, with the numbers of all sources together."""
-        together = ("seconds", "records", "files", "bytes", "versions", "caught_up_in")
+        together = (
+            *("seconds", "records", "files", "bytes", "versions"),
+            *("caught_up_in", "moves", "partly_unknown"),
+        )
         return {**asdict(self), **{name: getattr(self, name) for name in together}}
 
     def _sum_of_some(self, name: str) -> int | None:
-        lags = self.sources.values()
-        if any(lag.unknown for lag in lags):
+        if self.partly_unknown:
             return None
+        lags = self.sources.values()
         return _sum([found for lag in lags if (found := getattr(lag, name)) is not None])
 
 

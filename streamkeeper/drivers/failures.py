@@ -8,8 +8,8 @@ A Spark failure is a chain of causes. Its name is the first error condition othe
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any
 
@@ -360,6 +360,15 @@ def _fits(rule: Rule, cause: Cause) -> bool:
         elif cause.condition != rule.condition:
             return False
     return rule.message is None or re.search(rule.message, cause.message) is not None
+
+
+def read(details: Mapping[str, Any]) -> Failure | None:
+    """Return the failure in the details of a park; None where a park has none that was classed."""
+    names = {field.name for field in fields(Failure)}
+    known = {name: value for name, value in details.items() if name in names}
+    if known.get("classed") not in {item.value for item in FailureClass}:
+        return None
+    return Failure(**{**known, "classed": FailureClass(known["classed"])})
 
 
 def describe(flow: str, failure: Failure, retried: bool = False) -> str:

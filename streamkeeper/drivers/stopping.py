@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
 
-from streamkeeper.drivers import clusters
+from streamkeeper.clusters import cluster_drivers
 from streamkeeper.errors import LeaseHeld, StreamkeeperError
 from streamkeeper.flows import holds, leases
 from streamkeeper.flows.files import FlowHome
@@ -174,12 +174,12 @@ def _end_in_cluster(
         f" {driver.page} to end {driver.id}."
     )
     try:
-        clusters.end(driver)
+        cluster_drivers.end(driver)
     except OSError as error:
         why = f"and {driver.page} cannot be asked to end {driver.id} ({error})"
         raise LeaseHeld(_beyond(home, lease, waited, why)) from error
     until = time.monotonic() + DYING
-    while not clusters.note_end(home, lease) and time.monotonic() < until:
+    while not cluster_drivers.note_end(home, lease) and time.monotonic() < until:
         time.sleep(0.5)
 
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from streamkeeper.checkpoint.log_entries import PARTITIONS
+from streamkeeper.clusters import cluster_drivers, standalone, yarn
+from streamkeeper.clusters.packed_code import packed_code
 from streamkeeper.declare.driver import (
     CHECKPOINT_MANAGER,
     FAIR,
@@ -26,7 +28,6 @@ from streamkeeper.declare.driver import (
     job_conf,
 )
 from streamkeeper.declare.model import AnyFlow, Pipeline
-from streamkeeper.drivers import clusters
 from streamkeeper.errors import SettingsError
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.settings import DEFAULT_MASTER, PROJECT, Settings, is_s3
@@ -53,6 +54,14 @@ SUPERVISED_VARIABLE = "STREAMKEEPER_SUPERVISED"
 """Variable that is ``1`` for a supervised driver: without its supervisor's heartbeat it stops by itself
 (streamkeeper.drivers.supervision).
 """
+
+YARN = "yarn"
+"""Master of a YARN cluster, whose address is in Hadoop's configuration (``HADOOP_CONF_DIR``)."""
+_OF_DRIVERS = (
+    LOG_VARIABLE, SUPERVISED_VARIABLE, cluster_drivers.PAGE_VARIABLE,
+    "PYSPARK_PYTHON", "PYSPARK_PIN_THREAD", "PYTHONUNBUFFERED",
+)  # fmt: skip
+"""Variables beside the settings that a driver needs on whatever host."""
 
 _CHECKPOINT_MANAGER = "streamkeeper.storage.S3CheckpointFileManager"
 _DELTA = "io.delta.sql.DeltaSparkSessionExtension"
@@ -115,15 +124,20 @@ class Submission:
     environment: Mapping[str, str]
     java_class: str | None = None
 
-    def by_master(self, page: str, settings: Settings, wait: bool = False) -> Submission:
-        """Return it as a standalone master runs it on one of its workers: by a class, from a jar that is
-        there.
+    def by_cluster(self, page: str, settings: Settings, wait: bool = False) -> Submission:
+        """Return it as a cluster runs it on one of its hosts.
+
+        :param page: address of the cluster's pages, which the driver hands on by its lease.
+        :param wait: whether spark-submit stays until the job's end.
+        :raises SettingsError: what the cluster needs cannot be made.
+        """
+        named = replace(self, environment={**self.environment, cluster_drivers.PAGE_VARIABLE: page})
+        return named._by_yarn(settings, wait) if self.master == YARN else named._by_master(settings, wait)
+
+    def _by_master(self, settings: Settings, wait: bool) -> Submission:
+        """Return it as a standalone master takes it: by a class, from a jar that is there.
 
         Job, Python and jars must be at the same place on every worker.
-
-        :param page: address of the master's pages, which the driver hands on by its lease.
-        :param wait: whether spark-submit stays until the job's end.
-        :raises SettingsError: there is no jar.
         """
         jars = sorted(settings.jars.glob("*.jar"))
         if not jars:
@@ -137,10 +151,31 @@ class Submission:
                 **self.conf,
                 # spark-submit ships them only with an application that is Python to it.
                 **({"spark.files": _joined(self.conf.get("spark.files"), modules)} if modules else {}),
-                **({clusters.AWAITED: "true"} if wait else {}),
+                **({standalone.AWAITED: "true"} if wait else {}),
             },
-            environment={**self.environment, clusters.PAGE_VARIABLE: page},
-            java_class=clusters.RUNNER,
+            java_class=standalone.RUNNER,
+        )
+
+    def _by_yarn(self, settings: Settings, wait: bool) -> Submission:
+        """Return it as YARN takes it: with Streamkeeper's code, its settings, and one attempt.
+
+        Python, and the folders that the settings name, must be at the same place on every node. Only settings
+        go along: other variables would be arguments of a command, which all can read.
+        """
+        handed = {
+            name: value
+            for name, value in self.environment.items()
+            if name in {*settings.as_environment(), *_OF_DRIVERS}
+        }
+        return replace(
+            self,
+            conf={
+                **{f"{yarn.ENVIRONMENT}{name}": value for name, value in handed.items()},
+                **self.conf,
+                yarn.CODE: str(packed_code()),
+                yarn.ATTEMPTS: "1",
+                yarn.AWAITED: str(wait).lower(),
+            },
         )
 
     def command(self) -> list[str]:

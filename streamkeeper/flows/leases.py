@@ -64,7 +64,7 @@ SILENT_SECONDS = 86400.0
 @dataclass(frozen=True)
 class ClusterDriver:
     """Driver that a cluster started: its id there, and the address of the cluster's pages
-    (:mod:`streamkeeper.drivers.clusters`).
+    (:mod:`streamkeeper.clusters`).
     """
 
     page: str
@@ -332,6 +332,15 @@ def why_left(home: FlowHome, lease: Lease) -> str | None:
     except StorageError:
         return None
     return None if said is None else str(said.get("why"))
+
+
+def left_at(home: FlowHome, lease: Lease) -> str | None:
+    """Return when a driver left, by its own clock; None as in :func:`why_left`."""
+    try:
+        said = read_json(home.storage, home.left(lease.epoch))
+    except StorageError:
+        return None
+    return None if said is None else said.get("at")
 
 
 def note_failure(home: FlowHome, lease: Lease, failure: dict[str, Any]) -> None:

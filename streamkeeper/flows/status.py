@@ -129,7 +129,7 @@ def _state(kept: Kept, flow: Flow) -> tuple[FlowState, str]:
     there = life in (Life.ALIVE, Life.UNKNOWN)
     if found:
         park = next((hold for hold in found if hold.owner == holds.PARK), None)
-        said = "; ".join(f"{hold.owner}: {hold.reason.splitlines()[0]}" for hold in found)
+        said = "; ".join(map(_in_words, found))
         if (
             park is not None
             and park.details.get("fingerprint") not in (None, flow.fingerprint)
@@ -152,6 +152,14 @@ def _state(kept: Kept, flow: Flow) -> tuple[FlowState, str]:
     told = progress_in(beat)
     detail = f"{leases.describe(lease)}; {told}" if told else leases.describe(lease)
     return (state, detail) if life is Life.ALIVE else _far_away(home, lease, state)
+
+
+def _in_words(hold: Hold) -> str:
+    """Return who holds a flow, unless it is parked, and the first line of why."""
+    why = (hold.reason.splitlines() or [""])[0]
+    if hold.owner == holds.PARK:
+        return why
+    return f"by {hold.by}: {why}" if hold.owner.startswith(holds.PERSON) else f"{hold.owner}: {why}"
 
 
 def _far_away(home: FlowHome, lease: Lease, state: FlowState) -> tuple[FlowState, str]:

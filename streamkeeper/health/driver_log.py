@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from streamkeeper.drivers import clusters
+from streamkeeper.clusters import cluster_drivers
 from streamkeeper.flows.leases import ClusterDriver, Lease
 from streamkeeper.redaction import redact_text
 
@@ -64,13 +64,13 @@ class ClusterLog:
 
     def there(self) -> bool:
         try:
-            return clusters.output_size(self._driver) >= 0
+            return cluster_drivers.output_size(self._driver) >= 0
         except (OSError, ValueError):
             return False
 
     def size(self) -> int:
         try:
-            return clusters.output_size(self._driver)
+            return cluster_drivers.output_size(self._driver)
         except (OSError, ValueError):
             return 0
 
@@ -79,7 +79,7 @@ class ClusterLog:
             return b""
         self._asked = time.monotonic()
         try:
-            return clusters.output(self._driver, start, CHUNK)
+            return cluster_drivers.output(self._driver, start, CHUNK)
         except (OSError, ValueError):
             return b""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timezone
 from typing import Any
 
 from streamkeeper.declare.checkpoint_window import trigger_seconds
@@ -12,7 +13,7 @@ from streamkeeper.drivers import behind, crash_loops
 from streamkeeper.drivers.batch_numbers import Batch, Numbers, told_by
 from streamkeeper.drivers.behind import Behind
 from streamkeeper.errors import StreamkeeperError
-from streamkeeper.flows import status
+from streamkeeper.flows import leases, status
 from streamkeeper.flows.files import FlowHome, of_each
 from streamkeeper.flows.status import FlowState, FlowStatus, Kept
 from streamkeeper.history.rows import Totals
@@ -29,6 +30,8 @@ IDLE, CATCHING_UP, RETRYING, UNREADABLE = "idle", "catching up", "retrying", "un
 *retrying* has no driver now, and a task that starts one.
 """
 STATES = (*map(str, FlowState), IDLE, CATCHING_UP, RETRYING, UNREADABLE)
+_ENDED = (FlowState.DOWN, FlowState.STOPPED, FlowState.DONE, RETRYING)
+"""States of flows without a driver, which nothing holds."""
 SUPERVISED_SECONDS = 300.0
 """Age of a supervisor's last beat up to which it is taken to be there. For people: clocks are compared."""
 
@@ -37,9 +40,11 @@ SUPERVISED_SECONDS = 300.0
 class FlowHealth:
     """How a flow does.
 
-    ``since`` is when it came into its state, ``age`` the seconds since its last commit. ``batch_numbers`` are
-    those of the last batch of its present or last driver, ``totals`` that driver's. ``waiting_since`` is
-    when the monitor first found input that waits, in seconds since 1970; None if it found none.
+    ``since`` is when it came into its state: its hold, the end of its last driver, or the start of its
+    present one; for one that catches up, since when input waits. ``age`` is the seconds since its last
+    commit. ``batch_numbers`` are those of the last batch of its present or last driver, ``totals`` that
+    driver's. ``waiting_since`` is when the monitor first found input that waits, in seconds since 1970; None
+    if it found none.
     ``last_recovery`` is why its generation began, empty for the first. ``lag`` is how far it is behind, as
     the monitor measured it; None if it never did, or the flow is done. ``driver_since`` is when its present
     or last driver took the lease, in seconds since 1970, ``failures`` how many drivers failed since the last
@@ -134,9 +139,11 @@ def look(home: FlowHome, flow: Flow) -> FlowHealth:
     kept = Kept(home)
     seen, newest, lease, numbers = refused_or(kept, flow), kept.newest, kept.lease, told_by(kept.beat)
     recovered = newest is not None and newest.previous is not None
+    state = _in_a_word(home, flow, seen, numbers)
+    lag = None if seen.state is FlowState.DONE else behind.read(home)
     return replace(
-        _row(flow, _in_a_word(home, flow, seen, numbers), seen.detail),
-        since=next((hold.at for hold in kept.holds), lease.at if lease is not None else None),
+        _row(flow, state, seen.detail),
+        since=_since(kept, flow, state, lag),
         generation=seen.generation,
         batch=seen.batch,
         age=seen.age,
@@ -147,8 +154,26 @@ def look(home: FlowHome, flow: Flow) -> FlowHealth:
         driver_since=None if lease is None else in_seconds(lease.at),
         failures=crash_loops.since_commit(home),
         last_recovery=f"{newest.why}, by {newest.by}, {newest.at}" if newest and recovered else "",
-        lag=None if seen.state is FlowState.DONE else behind.read(home),
+        lag=lag,
     )
+
+
+def _since(kept: Kept, flow: Flow, state: str, lag: Behind | None) -> str | None:
+    """Return since when a flow is in its state, by the clock of whoever noted it; None if it never started.
+
+    A flow that runs does so since its driver took the lease, and catches up since input waits.
+    """
+    home, lease, beat = kept.home, kept.lease, kept.beat
+    if kept.holds:
+        return min(hold.at for hold in kept.holds)
+    if lease is None:
+        return None
+    if state in _ENDED:
+        return leases.left_at(home, lease) or (lease.at if beat is None else beat.at)
+    if state == CATCHING_UP and lag is not None and lag.since is not None:
+        return datetime.fromtimestamp(lag.since, timezone.utc).isoformat(timespec="seconds")
+    changed = change.read(home, flow.fingerprint) if state == FlowState.CHANGE_REFUSED else None
+    return lease.at if changed is None else changed.at or lease.at
 
 
 def refused_or(kept: Kept, flow: Flow) -> FlowStatus:

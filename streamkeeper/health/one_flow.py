@@ -11,28 +11,30 @@ from streamkeeper.declare.driver import needs_of
 from streamkeeper.declare.model import pipeline_to_json, without_code
 from streamkeeper.declare.offsets import describe
 from streamkeeper.delta import log as delta_log
-from streamkeeper.delta.summary import newest_summary
-from streamkeeper.drivers import batch_numbers
+from streamkeeper.delta.summary import read_summary
+from streamkeeper.drivers import batch_numbers, failures
 from streamkeeper.errors import SourceError, StreamkeeperError
 from streamkeeper.flows import generations, holds, leases
 from streamkeeper.flows.files import FlowHome, open_home
 from streamkeeper.flows.generations import Generation
+from streamkeeper.flows.holds import Hold
 from streamkeeper.flows.position import last_begun
 from streamkeeper.flows.status import FlowState
 from streamkeeper.health.driver_log import last_lines, output_of
 from streamkeeper.health.flows import CATCHING_UP, IDLE, FlowHealth
 from streamkeeper.health.inspection import inspect
+from streamkeeper.history import events
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.preflight import change
 from streamkeeper.recover import engine
 from streamkeeper.recover.plans.plan import FlowPlan
-from streamkeeper.redaction import redact
+from streamkeeper.redaction import redact, redact_text
 from streamkeeper.settings import Settings
 from streamkeeper.sources.delta.statistics import amount_at
 from streamkeeper.tables import backups
 
-GENERATIONS, BACKUPS, LINES = 20, 10, 20
-"""Newest generations, backups and lines of the log that are shown."""
+GENERATIONS, BACKUPS, EVENTS, LINES = 20, 10, 50, 20
+"""Newest generations, backups, events and lines of the log that are shown."""
 RUNS = (FlowState.RUNNING, FlowState.CHANGE_REFUSED, FlowState.STOPPING, IDLE, CATCHING_UP)
 """States in which there is a driver."""
 COUNTED_FILES = 2_000
@@ -41,7 +43,7 @@ COUNTED_FILES = 2_000
 
 def look(settings: Settings, flow: Flow, row: FlowHealth) -> dict[str, Any]:
     """Return a flow: its row, recent batches, generations, holds, the verdict on a change, its sources, its
-    table and backups, what is declared, and the end of its driver's log.
+    table and backups, its newest events, what is declared, and the end of its driver's log.
 
     :raises StreamkeeperError: one of its files cannot be read.
     """
@@ -56,13 +58,19 @@ def look(settings: Settings, flow: Flow, row: FlowHealth) -> dict[str, Any]:
             if (one := generations.read(home, number)) is not None
         ],
         "holds": [
-            {**_only(hold, "owner", "reason", "by", "at"), "details": redact(hold.details)}
+            {
+                **_only(hold, "owner", "reason", "by", "at"),
+                "details": redact(hold.details),
+                "said": _said(home, hold),
+                "recovery": hold.details.get("recovery"),
+            }
             for hold in holds.all_of(home)
         ],
         "verdict": None if changed is None else changed.in_words(),
-        "sources": _sources(home),
+        "sources": _sources(home, flow),
         "table": _table(settings, flow.declaration.target),
         "backups": _backups(home, flow.declaration.target),
+        "events": _events(home),
         "declaration": _declaration(flow),
         "log": _log(home),
         "spark": _spark(settings, home, row.state in RUNS),
@@ -71,6 +79,12 @@ def look(settings: Settings, flow: Flow, row: FlowHealth) -> dict[str, Any]:
 
 def _only(item: object, *names: str) -> dict[str, Any]:
     return {name: getattr(item, name) for name in names}
+
+
+def _said(home: FlowHome, hold: Hold) -> str:
+    """Return why a flow is held; of a park what failed, and what helps."""
+    failure = failures.read(hold.details) if hold.owner == holds.PARK else None
+    return hold.reason if failure is None else redact_text(failures.describe(home.full_name, failure))
 
 
 def _generation(settings: Settings, home: FlowHome, one: Generation) -> dict[str, Any]:
@@ -112,18 +126,37 @@ def prices_of(flow: FlowPlan) -> list[dict[str, str]]:
     ]
 
 
-def _sources(home: FlowHome) -> list[dict[str, str]]:
+def _sources(home: FlowHome, flow: Flow) -> list[dict[str, Any]]:
+    """Return each source and its position, which is None where the flow has read nothing of it yet."""
     begun = last_begun(home)
-    if begun is None:
-        return []
-    found = inspect(home.storage, begun[1].checkpoint, home)
-    return [{"name": one.name, "kind": one.kind, "position": str(one.position)} for one in found.sources]
+    found = () if begun is None else inspect(home.storage, begun[1].checkpoint, home).sources
+    read = [{"name": one.name, "kind": one.kind, "position": str(one.position)} for one in found]
+    names = {one["name"] for one in read}
+    return [
+        *read,
+        *(
+            {"name": one.name, "kind": one.format, "position": None}
+            for one in flow.pipeline.sources_of(flow.declaration)
+            if one.name not in names
+        ),
+    ]
+
+
+def _events(home: FlowHome) -> list[dict[str, Any]]:
+    """Return the newest events of a flow, the newest first."""
+    found = events.of_flow(events.read(home.storage, home.pipeline), home.names, home.full_name)
+    return [_only(one, "at", "kind", "text", "by", "recovery") for one in reversed(found[-EVENTS:])]
 
 
 def _table(settings: Settings, name: str) -> dict[str, Any]:
-    """Return a table's place and size; ``rows`` is None where they are not counted."""
+    """Return a table's place and size, which lags a commit behind; ``rows`` is None where they are not
+    counted.
+    """
     path = settings.table_path(name)
-    summary = newest_summary(path) if delta_log.exists(path) else None
+    newest = delta_log.latest_version(path) if delta_log.exists(path) else None
+    # Spark writes a version's summary after its commit.
+    versions = () if newest is None else range(newest, max(-1, newest - 2), -1)
+    summary = next((found for version in versions if (found := read_summary(path, version))), None)
     if summary is None:
         return {"name": name, "path": path, "version": None, "files": None, "bytes": None, "rows": None}
     rows = _rows(path, summary.version) if summary.files <= COUNTED_FILES else None

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from streamkeeper.amounts import size_in_words
+from streamkeeper.amounts import counted, size_in_words
 from streamkeeper.declare.checkpoint_window import trigger_seconds
 from streamkeeper.declare.language import MOST_BEHIND_FOR
 from streamkeeper.declare.model import Pipeline
@@ -24,6 +24,8 @@ from streamkeeper.times import describe_age
 
 JUDGED = (FlowState.RUNNING, FlowState.CHANGE_REFUSED, IDLE, CATCHING_UP)
 """States of flows that are judged: what stands still has another alert, or somebody wants it so."""
+STANDS = (FlowState.HELD, FlowState.PARKED, FlowState.STOPPING)
+"""States in which no input is read, which is not the flow's being behind: the time after them is counted."""
 WINDOW = 3600.0
 """Seconds of history that are looked at; :data:`GROWTH` of a flow with state."""
 GROWTH = MOST_BEHIND_FOR
@@ -75,15 +77,17 @@ def _behind(row: FlowHealth, rows: Sequence[Row], pipeline: Pipeline, now: float
     if bound is None or lag is None or lag.seconds is None:
         return None
     if lag.seconds < bound * AGAIN:
+        if lag.partly_unknown:
+            return None  # what cannot be measured may be what is behind
         text = f"{row.flow} is {describe_age(lag.seconds)} behind; {describe_age(bound)} are allowed."
         return Judgement(AlertKind.BEHIND, False, text)
     known = [one for one in reversed(rows) if one.lag_seconds is not None]
-    above = list(takewhile(lambda one: (one.lag_seconds or 0.0) > bound, known))
+    above = list(takewhile(lambda one: one.state not in STANDS and (one.lag_seconds or 0.0) > bound, known))
     since = above[-1].at - above[-1].seconds if above else now
     if lag.seconds <= bound or now - since < pipeline.behind_for:
         return None
-    waits = "" if lag.records is None else f", {lag.records:,} records"
-    waits += "" if lag.files is None else f", {lag.files:,} files"
+    waits = "" if lag.records is None else f", {counted(lag.records, 'records')}"
+    waits += "" if lag.files is None else f", {counted(lag.files, 'files')}"
     ends = lag.caught_up_in
     if lag.trend is not None and lag.trend > 0:
         pace = f"It grows by {lag.trend * 60:.0f} s a minute."
@@ -99,7 +103,9 @@ def _behind(row: FlowHealth, rows: Sequence[Row], pipeline: Pipeline, now: float
 
 def _what_fits(row: FlowHealth) -> str:
     last = row.batch_numbers
-    if last is not None and last.seconds > trigger_seconds(row.trigger):
+    if last is None:
+        return "Its driver has run no batch yet."
+    if last.seconds > trigger_seconds(row.trigger):
         return (
             f"Its last batch took {last.seconds:.0f} s, longer than its trigger ({row.trigger}): give it more"
             " cores, or look at `streamkeeper advise`."
@@ -138,7 +144,12 @@ def _slow(row: FlowHealth, rows: Sequence[Row], now: float) -> Judgement | None:
     ran = [one for one in rows if one.batches and one.at > now - SLOW_FOR]
     times = [one.batch_seconds / one.batches for one in ran]
     waits = row.lag is not None and bool(row.lag.seconds)
-    if not ran or min(times) <= every * AGAIN or not waits:
+    unknown = row.lag is not None and row.lag.partly_unknown
+    if (waits or unknown) and not ran:
+        return None  # as after a hold: what its batches take is yet to be seen
+    if unknown and not waits and min(times) > every * AGAIN:
+        return None
+    if not waits or min(times) <= every * AGAIN:
         text = f"{row.flow} keeps up with its trigger ({row.trigger})."
         return Judgement(AlertKind.SLOW, False, text)
     whole = now - (ran[0].at - ran[0].seconds) >= SLOW_FOR - _STILL

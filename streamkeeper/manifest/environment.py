@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from streamkeeper.declare.model import Source
+from streamkeeper.declare.model import AnyFlow, AutoCdcFlow, Source
 from streamkeeper.errors import SettingsError
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.settings import Settings
@@ -77,7 +77,8 @@ def opened_if_possible(source: Source, settings: Settings) -> Source:
 
 
 def opened_flow(flow: Flow, settings: Settings, how: Callable[[Source, Settings], Source] = opened) -> Flow:
-    """Return a flow with the sources that it reads opened; the other sources of its file stay as they are.
+    """Return a flow with the sources that it reads opened, and the path of its initial state's table; the
+    other sources of its file stay as they are.
 
     :param how: :func:`opened`, or :func:`opened_if_possible`.
     :raises SettingsError: an environment variable in the options of one is not set, or pipelines may not see
@@ -87,10 +88,19 @@ def opened_flow(flow: Flow, settings: Settings, how: Callable[[Source, Settings]
     read = {source.name: how(source, settings) for source in pipeline.sources_of(flow.declaration)}
     return replace(
         flow,
+        declaration=_with_path(flow.declaration, settings),
         pipeline=replace(
             pipeline, sources=tuple(read.get(source.name, source) for source in pipeline.sources)
         ),
     )
+
+
+def _with_path(flow: AnyFlow, settings: Settings) -> AnyFlow:
+    """Return a flow with the path of the table that its initial state is of, if it is of one."""
+    given = flow.initial_state
+    if given is None or given.table is None or isinstance(flow, AutoCdcFlow):
+        return flow
+    return replace(flow, initial_state=replace(given, path=settings.table_path(given.table)))
 
 
 def variables(source: Source) -> tuple[str, ...]:

@@ -34,6 +34,7 @@ from streamkeeper.manifest import pipeline_files
 _DECLARING = (
     "configure_pipeline",
     "create_auto_cdc_flow",
+    "create_initial_state",
     "create_source",
     "create_streaming_table",
     "only_where_set",
@@ -111,6 +112,10 @@ def fingerprint(pipeline: Pipeline, flow: AnyFlow) -> str:
     _leave_out(parts["table"], [name for name in ("keys", "sink", "code") if not parts["table"][name]])
     for item in parts["flow"].get("expectations", ()):
         del item["where"]
+    if flow.initial_state is None:
+        parts["flow"].pop("initial_state", None)
+    else:
+        del parts["flow"]["initial_state"]["where"]
     if isinstance(flow, AppendFlow):
         del parts["flow"]["kind"]
     for part in parts["inputs"]:

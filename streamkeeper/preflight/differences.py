@@ -6,11 +6,20 @@ Whatever differs is noted, unless it is known to change no row. So is what comes
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from streamkeeper.checkpoint.log_entries import PARTITIONS
-from streamkeeper.declare.model import AutoCdcFlow, Expectation, Source, Table, View
+from streamkeeper.declare.model import (
+    FILE_SINKS,
+    AutoCdcFlow,
+    Expectation,
+    GivenState,
+    Source,
+    Table,
+    View,
+    Where,
+)
 from streamkeeper.declare.source_options import TOPICS
 from streamkeeper.manifest.manifest import Flow
 
@@ -51,9 +60,28 @@ def differences(before: Flow, now: Flow, pinned: Collection[str]) -> Iterator[st
     if isinstance(old_table, Table) and isinstance(table, Table) and (old_table.sink or table.sink):
         for said in _of_fields("The sink", old_table, table, ("name", "where", "function", "code")):
             yield f"{said.replace('has properties', 'has the options')} What was given so far stays there."
+        if old_table.sink == table.sink and old_table.code != table.code:
+            yield "The function of the sink changed: what it was given so far stays as it left it."
         return
     for said in _of_fields("The table", old_table, table, ("name", "where", "keys", "function", "code")):
         yield f"{said} That is of a new table; the one that is there keeps its own."
+
+
+def moved_files(before: Flow, now: Flow) -> str | None:
+    """Return why a flow cannot go on with its sink of files: the entries of its generation are in the log of
+    another folder. None if it can.
+    """
+    old, table = (flow.pipeline.sink_of(flow.declaration) for flow in (before, now))
+    if old is None or table is None or not {old.sink, table.sink} <= {*FILE_SINKS}:
+        return None
+    had, has = (one.properties["path"] for one in (old, table))
+    if had == has:
+        return None
+    return (
+        f"The sink {table.name} writes its files to {has}, and wrote them to {had}: the entries of this"
+        " generation are in the log of that folder. Reset the flow: its next generation begins in the new"
+        " one."
+    )
 
 
 def _of_flow(before: Flow, now: Flow) -> Iterator[str]:
@@ -62,15 +90,25 @@ def _of_flow(before: Flow, now: Flow) -> Iterator[str]:
         kinds = ["applied changes" if isinstance(one, AutoCdcFlow) else "appended rows" for one in (old, new)]
         yield f"The flow {kinds[0]}, and is of the other kind now: one table would hold rows of both."
         return
-    yield from _of_fields("The flow", old, new, (*_SAME_ROWS, "spec", "expectations"))
+    yield from _of_fields("The flow", old, new, (*_SAME_ROWS, "spec", "expectations", "initial_state"))
     had, has = ([_checked(item) for item in flow.expectations] for flow in (old, new))
     names = [item[0] for item in (*had, *has) if (item in had) != (item in has)]
     if names:
         changed = ", ".join(repr(name) for name in dict.fromkeys(names))
         yield f"The flow has other expectations ({changed}): rows so far were checked by the old ones."
+    was, given = (_without_line(flow.initial_state) for flow in (old, new))
+    if was != given:
+        yield (
+            f"The flow has the initial state {given or 'none'}, and had {was or 'none'}: the state that runs"
+            " keeps what it was given. A generation whose state is not copied begins with the new one."
+        )
     if isinstance(old, AutoCdcFlow) and isinstance(new, AutoCdcFlow):
         for said in _of_fields("The flow", old.spec, new.spec, ()):
             yield f"{said} What was applied stays as it was applied."
+
+
+def _without_line(given: GivenState | None) -> GivenState | None:
+    return None if given is None else replace(given, where=Where("", 0))
 
 
 def _checked(item: Expectation) -> tuple[str, str, str, str | None]:

@@ -23,7 +23,7 @@ RECORDS = "spark.streamkeeper.replay.records"
 
 OWN_STATE = (
     "The query's state is made by its own code, which is run over history again, in larger batches than it"
-    " came in: what its timers did on the way they do at the end."
+    " came in: what its timers did on the way they do at the end, and times to live count anew."
 )
 """Note of a plan on state that the pipeline's own code rebuilds, such as with transformWithState."""
 

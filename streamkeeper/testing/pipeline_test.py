@@ -20,10 +20,12 @@ from streamkeeper.flows.files import open_home
 from streamkeeper.flows.holds import Hold
 from streamkeeper.manifest.import_file import load_pipeline
 from streamkeeper.settings import PROJECT, Settings
-from streamkeeper.testing.rewritten import rewritten, schema_of
+from streamkeeper.testing.rewritten import rewritten, schema_of, schema_of_state
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from streamkeeper.declare.model import GivenState, Pipeline
 
 _FIRST = 1_700_000_000
 """Time of the first file: Spark reads files in the order of their times, and they must differ."""
@@ -71,6 +73,7 @@ class PipelineTest:
                 other.unlink()  # another pipeline
         self._text, self._arrived = self._file.read_text(), 0
         self._schemas: dict[str, str] = {}
+        self._tables: dict[str, str] = {}
         self._declare()
         if str(PROJECT / "spark_jobs") not in sys.path:
             sys.path.insert(0, str(PROJECT / "spark_jobs"))
@@ -106,26 +109,41 @@ class PipelineTest:
     def view(self, name: str, **rows: Rows) -> list[dict[str, Any]]:
         """Return what a view, or the function of an append flow, makes of rows of the sources that it reads.
 
-        They are one batch: what must be remembered over batches is tried with :meth:`run`.
+        They are one batch: what must be remembered over batches is tried with :meth:`run`. An initial state
+        may have other rows here than it is declared with.
 
         :raises RequestError: there is no such view or flow.
         """
         from streamkeeper_jobs.stream.data_frame import frames_of
+        from streamkeeper_jobs.stream.given_state import given_frame
 
+        from streamkeeper.manifest.environment import opened_flow
         from streamkeeper.manifest.manifest import Flow
+
+        def give(given: GivenState) -> DataFrame:
+            named = given.name in rows
+            return self.frame(given.name, rows[given.name]) if named else given_frame(self.spark, given)
 
         pipeline = self._loaded()
         for declared in pipeline.flows:
             read = {item.name for item in pipeline.inputs(declared)} | {declared.name}
             if name in read:
-                flow = Flow(pipeline, declared, "")
-                frames = frames_of(flow, lambda source: self.frame(source.name, rows.get(source.name, ())))
+                flow = opened_flow(Flow(pipeline, declared, ""), self.settings)
+                frames = frames_of(
+                    flow, lambda source: self.frame(source.name, rows.get(source.name, ())), give
+                )
                 return [row.asDict(recursive=True) for row in frames[name].collect()]
         known = [item.name for item in (*pipeline.views, *pipeline.flows)]
         raise RequestError(f"{self._file.name} has no view or flow {name!r}. It has {', '.join(known)}.")
 
     def arrive(self, source: str, rows: Rows) -> None:
-        """Let rows arrive in a source: the next batch of each flow that reads it."""
+        """Let rows arrive in a source: the next batch of each flow that reads it; or in the table of an
+        initial state.
+        """
+        if source in self._tables:
+            path = self.settings.table_path(self._tables[source])
+            self.frame(source, rows).write.format("delta").mode("append").save(path)
+            return
         self._arrived += 1
         folder = Path(self.settings.data) / source
         folder.mkdir(parents=True, exist_ok=True)
@@ -143,7 +161,7 @@ class PipelineTest:
         """
         from streamkeeper_jobs.driver.application import run
 
-        for source in self._schemas:
+        for source in self._schemas.keys() - self._tables.keys():
             (Path(self.settings.data) / source).mkdir(parents=True, exist_ok=True)
         return run(self.settings, [self._full(flow)], available_now=True)
 
@@ -180,15 +198,19 @@ class PipelineTest:
     def _full(self, flow: str) -> str:
         return flow if "." in flow else f"{self._file.stem}.{flow}"
 
-    def _loaded(self) -> Any:
+    def _loaded(self) -> Pipeline:
         return load_pipeline(self.settings.pipelines / self._file.name, self.settings.data)
 
     def _declare(self) -> None:
         here = self.settings.pipelines / self._file.name
         here.write_text(self._text)
-        self._schemas = {source.name: schema_of(source, self._given) for source in self._loaded().sources}
+        loaded = self._loaded()
+        schemas = {source.name: schema_of(source, self._given) for source in loaded.sources}
+        given = [flow.initial_state for flow in loaded.flows if flow.initial_state is not None]
+        self._tables = {state.name: state.table for state in given if state.table is not None}
+        self._schemas = {**schemas, **{state.name: schema_of_state(state, self._given) for state in given}}
         aside = here.with_suffix(".new")
-        aside.write_text(rewritten(self._text, self._schemas, self._file.name))
+        aside.write_text(rewritten(self._text, schemas, self._file.name))
         aside.replace(here)
 
 

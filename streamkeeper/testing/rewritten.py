@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 
-from streamkeeper.declare.model import Source
+from streamkeeper.declare.model import GivenState, Source
 from streamkeeper.errors import RequestError
 
 _HEADERS = ", headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
@@ -31,6 +31,21 @@ def schema_of(source: Source, schemas: Mapping[str, str]) -> str:
         f"{source.where}: the source {source.name} reads {what}. Give its columns to the test:"
         f' schemas={{"{source.name}": "id INT, …"}}.'
     )
+
+
+def schema_of_state(given: GivenState, schemas: Mapping[str, str]) -> str:
+    """Return the columns of an initial state as a DDL string.
+
+    :param schemas: by name, for those that declare none.
+    :raises RequestError: it is neither declared nor given.
+    """
+    found = given.schema or schemas.get(given.name)
+    if found is None:
+        raise RequestError(
+            f"{given.where}: the initial state {given.name} is of a table. Give its columns to the test:"
+            f' schemas={{"{given.name}": "id INT, …"}}.'
+        )
+    return found
 
 
 def rewritten(text: str, schemas: Mapping[str, str], file: str) -> str:

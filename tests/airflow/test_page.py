@@ -169,6 +169,29 @@ def test_the_database_is_asked_as_often_for_many_flows_as_for_one_and_never_for_
         event.remove(Engine, "before_cursor_execute", listener)
 
 
+def test_page_and_metrics_answer_while_the_database_is_slow(
+    get: Get, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TOKEN, "open sesame")
+    slow, waited = 0.5, list[None]()
+
+    def wait(*_: Any) -> None:
+        waited.append(None)
+        time.sleep(slow)
+
+    event.listen(Engine, "before_cursor_execute", wait)
+    try:
+        begun = time.monotonic()
+        assert "streamkeeper_flow_state" in get(METRICS, Authorization="Bearer open sesame").text
+        assert waited == []
+        assert len(get(FLOWS, "VIEWER").json()["flows"]) == 2
+        assert get(FIRST, "VIEWER").json()["row"]["flow"] == "first.first_flow"
+        assert 0 < len(waited) <= 10, "few questions, each of which is slow"
+        assert time.monotonic() - begun < slow * len(waited) + 5
+    finally:
+        event.remove(Engine, "before_cursor_execute", wait)
+
+
 @pytest.mark.long
 def test_behind_a_path_of_the_base_url_page_script_and_links_have_it() -> None:
     script = """
@@ -288,7 +311,9 @@ def test_a_recovery_tells_its_steps_with_times_and_who_may_answer(get: Get) -> N
     assert get(path.replace("now", "never"), "ADMIN").json().get("recovery") is None
 
 
-def test_a_torn_file_is_a_row_that_says_so_and_its_own_page_an_answer(get: Get) -> None:
+def test_a_torn_file_is_a_row_that_says_so_and_its_own_page_an_answer(
+    get: Get, monkeypatch: pytest.MonkeyPatch
+) -> None:
     home = open_home(Settings.from_environment(), "second.second_flow")
     home.storage.overwrite(home.hold(holds.PARK), b"{")
     rows = {row["flow"]: row for row in get(FLOWS, "VIEWER").json()["flows"]}
@@ -296,6 +321,11 @@ def test_a_torn_file_is_a_row_that_says_so_and_its_own_page_an_answer(get: Get) 
     assert rows["first.first_flow"]["state"] != "unreadable"
     alone = get("/streamkeeper/api/dags/flow__second__second_flow", "VIEWER")
     assert (alone.status_code, "park.json" in alone.json()["detail"]) == (503, True)
+    monkeypatch.setenv(TOKEN, "open sesame")
+    told = get(METRICS, Authorization="Bearer open sesame").text
+    flows = {name: f'{{pipeline="{name}",flow="{name}_flow"}}' for name in ("first", "second")}
+    for name, torn in (("first", 0), ("second", 1)):
+        assert f"streamkeeper_flow_unreadable{flows[name]} {torn}\n" in told
     holds.release(home, holds.PARK)
 
 

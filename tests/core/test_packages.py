@@ -31,6 +31,7 @@ STAIRS = (
     ("streamkeeper.sources.base",),
     ("streamkeeper.sources.files", "streamkeeper.sources.kafka", "streamkeeper.sources.delta"),
     ("streamkeeper.sources",),
+    ("streamkeeper.clusters",),
     ("streamkeeper.drivers",),
     ("streamkeeper.recover.requests",),
     ("streamkeeper.recover.plans",),

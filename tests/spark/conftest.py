@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from streamkeeper.checkpoint.log_entries import CHANGELOG, PROVIDER
 from streamkeeper.declare.model import AppendFlow, Where
 from streamkeeper.drivers.submit import spark_settings
 from streamkeeper.settings import PROJECT, Settings
@@ -60,12 +61,13 @@ def delta(tmp_path: Path, spark: SparkSession) -> Callable[..., DeltaBed]:
 
 @pytest.fixture(autouse=True)
 def _unpinned(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Take back what a driver pinned in the shared session: elsewhere a session is its own process's, and
+    """Take back what a driver set in the shared session: elsewhere a session is its own process's, and
     ends with it.
     """
     yield
     if "spark" in request.fixturenames:
-        request.getfixturevalue("spark").conf.unset("spark.sql.streaming.internal.stateStore.partitions")
+        for name in ("spark.sql.streaming.internal.stateStore.partitions", PROVIDER, CHANGELOG):
+            request.getfixturevalue("spark").conf.unset(name)
 
 
 @pytest.fixture

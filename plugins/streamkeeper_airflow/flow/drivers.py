@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from streamkeeper.drivers import clusters
+from streamkeeper.clusters import cluster_drivers
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import holds, leases
 from streamkeeper.flows.files import FlowHome
@@ -123,7 +123,7 @@ class InCluster:
             return self._await_submission(self._submitted)
         self._found = self._find()
         if self._found is None and self.cluster is not None:
-            state = clusters.ended_if_known(self.cluster)
+            state = cluster_drivers.ended_if_known(self.cluster)
             self._found = self._find()  # it may have begun since
             if state is not None and self._found is None:
                 return Ending(Outcome.FAILED, f"{self._id} is {state}, and had not begun; see {self._page}")
@@ -135,10 +135,10 @@ class InCluster:
         if ending is None:
             return None
         assert submitted.log is not None, "its output is in a file"
-        found = clusters.ID.findall(submitted.log.read_text(errors="replace"))
-        if ending.code or not found:
+        found = cluster_drivers.submitted_id(submitted.log.read_text(errors="replace"))
+        if ending.code or found is None:
             return Ending(Outcome.FAILED, f"the cluster did not take it: spark-submit ended ({ending.said})")
-        self._submitted, self._id = None, found[-1]
+        self._submitted, self._id = None, found
         return None
 
 
@@ -180,7 +180,7 @@ class Attached:
             case Life.ALIVE:
                 return False
             case Life.UNKNOWN:
-                if clusters.note_end(self._home, self._lease):
+                if cluster_drivers.note_end(self._home, self._lease):
                     return True
                 beat = leases.read_heartbeat(self._home, self._lease.epoch)
                 if beat != self._beat:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
 from streamkeeper.drivers import failures
@@ -17,7 +16,7 @@ def describe_park(flow: str, park: Hold) -> str:
     The recovery comes first, since Airflow's list shows only the first line of a note. A park without a
     classified failure has only its reason.
     """
-    failure = _failure(park.details)
+    failure = failures.read(park.details)
     said = failures.describe(flow, failure) if failure else f"The flow {flow} is parked: {park.reason}"
     return _with_form(flow, said, park.details.get("recovery"), failure)
 
@@ -27,7 +26,7 @@ def describe_retried(flow: str, details: dict[str, Any]) -> str:
 
     :param details: of :func:`streamkeeper.flows.leases.failure_of`, which may be empty.
     """
-    failure = _failure(details)
+    failure = failures.read(details)
     said = (
         failures.describe(flow, failure, retried=True)
         if failure
@@ -42,11 +41,3 @@ def _with_form(flow: str, said: str, recovery: str | None, failure: Failure | No
     if failure is not None and failure.classed is FailureClass.NEEDS_CORRECTION:
         return f"To be corrected: {failure.meaning}\n\n{said}"
     return said
-
-
-def _failure(details: dict[str, Any]) -> Failure | None:
-    names = {field.name for field in fields(Failure)}
-    known = {name: value for name, value in details.items() if name in names}
-    if known.get("classed") not in {item.value for item in FailureClass}:
-        return None
-    return Failure(**{**known, "classed": FailureClass(known["classed"])})

@@ -111,12 +111,11 @@ def check_supervisor_timeout(settings: Settings) -> None:
     most = settings.supervisor_timeout - needed + lost.total_seconds()
     lower = f", or lower [scheduler] {HEARTBEAT_TIMEOUT} to {most:.0f} s" if most > 0 else ""
     raise WrongSettings(
-        f"STREAMKEEPER_SUPERVISOR_TIMEOUT is {settings.supervisor_timeout:g} s, but a driver may go"
-        f" unwatched for {needed:.0f} s: Airflow's [scheduler] {HEARTBEAT_TIMEOUT}"
-        f" ({lost.total_seconds():.0f} s), then up to {LONGEST_DELAY.total_seconds():.0f} s until the next"
-        f" try, and {SPARE.total_seconds():.0f} s to start it. The driver would stop before the next try"
-        f" attaches to it, so none is started. Set STREAMKEEPER_SUPERVISOR_TIMEOUT to {needed:.0f} or"
-        f" more{lower}, and start Airflow again."
+        f"STREAMKEEPER_SUPERVISOR_TIMEOUT is {settings.supervisor_timeout:g} s, but a driver may go unwatched"
+        f" for {needed:.0f} s: Airflow's [scheduler] {HEARTBEAT_TIMEOUT} ({lost.total_seconds():.0f} s), then"
+        f" up to {LONGEST_DELAY.total_seconds():.0f} s until the next try, and {SPARE.total_seconds():.0f} s"
+        " to start it. The driver would stop before the next try attaches to it, so none is started. Set"
+        f" STREAMKEEPER_SUPERVISOR_TIMEOUT to {needed:.0f} or more{lower}, and start Airflow again."
     )
 
 

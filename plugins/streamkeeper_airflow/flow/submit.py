@@ -66,7 +66,8 @@ class SubmitJob(SparkSubmitOperator):
     """Runs a job to its end, with one spark-submit on the connection of the flows."""
 
     def __init__(self, *, job: Path, **kwargs: Any) -> None:
-        super().__init__(conn_id=CONNECTION, application=str(job), **kwargs)
+        # A step that is run again finds what it did: nothing needs to reconnect to an earlier application.
+        super().__init__(conn_id=CONNECTION, application=str(job), durable=False, **kwargs)
         self._job: Submission | None = None
 
     def take(self, make: Callable[[str], Submission]) -> None:
@@ -79,7 +80,7 @@ class SubmitJob(SparkSubmitOperator):
         where = find_master(self._conn_id)
         self._job = make(where.master)
         if where.page is not None:
-            self._job = self._job.by_master(where.page, Settings.from_environment(), wait=True)
+            self._job = self._job.by_cluster(where.page, Settings.from_environment(), wait=True)
         self.conf, self.application_args = dict(self._job.conf), list(self._job.arguments)
 
     def _get_hook(self) -> SparkSubmitHook:
@@ -101,13 +102,11 @@ def prepare(
     job = submit.driver(settings, [flows] if isinstance(flows, Flow) else flows, where.master)
     if take_over:
         job = replace(job, arguments=(*job.arguments, submit.TAKE_OVER))
+    more = {submit.LOG_VARIABLE: str(log), submit.SUPERVISED_VARIABLE: "1"}
+    job = replace(job, environment={**job.environment, **more})
     if where.page is not None:
-        job = job.by_master(where.page, settings)
-    return Hook(job, connection).command(), {
-        **job.environment,
-        submit.LOG_VARIABLE: str(log),
-        submit.SUPERVISED_VARIABLE: "1",
-    }
+        job = job.by_cluster(where.page, settings)
+    return Hook(job, connection).command(), dict(job.environment)
 
 
 @dataclass(frozen=True)
@@ -123,7 +122,8 @@ class Master:
 def find_master(connection: str) -> Master:
     """Return Spark's master.
 
-    Its pages are at the connection's extra ``cluster-page``, or at its host with Spark's usual port.
+    Its pages are at the connection's extra ``cluster-page``, or, of a standalone master, at its host with
+    Spark's usual port.
 
     :raises AirflowFailException: the connection does not exist, or names a deploy mode that cannot be
         supervised yet.
@@ -133,11 +133,14 @@ def find_master(connection: str) -> Master:
     master = str(found["master"])
     if found["deploy_mode"] != "cluster":
         return Master(master, None)
+    if master == submit.YARN and extra.get("cluster-page"):
+        return Master(master, str(extra["cluster-page"]).rstrip("/"))
     if not master.startswith("spark://"):
         raise AirflowFailException(
             f"The connection {connection!r} asks for deploy mode cluster on the master {master!r}. In that"
-            " mode drivers are supervised on Spark's own masters (spark://…) alone. Set it to client, or"
-            " remove it."
+            " mode drivers are supervised on Spark's own masters (spark://…), and on yarn where the extra"
+            " cluster-page has the resource manager's web address (http://…:8088). Add that, set the mode to"
+            " client, or remove it."
         )
     host = master.removeprefix("spark://").partition(",")[0].rpartition(":")[0]
     return Master(master, str(extra.get("cluster-page") or f"http://{host}:8080").rstrip("/"))

@@ -14,7 +14,8 @@ from typing import Any
 from airflow.sdk import BaseOperator, Context, conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from streamkeeper.drivers import clusters, crash_loops, submit
+from streamkeeper.clusters import cluster_drivers
+from streamkeeper.drivers import crash_loops, submit
 from streamkeeper.drivers.alerts import AlertKind
 from streamkeeper.drivers.crash_loops import Failures
 from streamkeeper.errors import SettingsError
@@ -289,7 +290,7 @@ class FlowOperator(BaseOperator):
         log = self._log_file(context, submit.application_name(flows))
         command, environment = submitting.prepare(settings, flows, self.spark_conn_id, log, take_over)
         driver = Submitted(command, environment, log)
-        page = environment.get(clusters.PAGE_VARIABLE)
+        page = environment.get(cluster_drivers.PAGE_VARIABLE)
         if page is not None:
             self.log.info("Submitted the driver of %s to the cluster of %s.", self.flow, page)
             return InCluster(driver, page, partial(self._find_newer, homes, settings.lease_term))

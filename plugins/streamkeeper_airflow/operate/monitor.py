@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -35,7 +36,6 @@ from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage
 from streamkeeper.times import describe_age
 from streamkeeper_airflow.operate import notify
-from streamkeeper_airflow.operate.notify import stream_page
 
 
 class MonitorFlows(BaseOperator):
@@ -103,19 +103,15 @@ class MonitorFlows(BaseOperator):
             self.log.info("%s: the hold of %s is over.", flow.full_name, owner)
         look = progress.look(home, opened_flow(flow, settings, opened_if_possible), now)
         if look.state is State.NO_PROGRESS:
-            notify.alert(
-                settings,
-                AlertKind.NO_PROGRESS,
-                flow.full_name,
-                _silence(look),
-                str(look.position),
-                link=stream_page(flow.dag_id),
-            )
+            silent = str(look.position)
+            notify.alert(settings, AlertKind.NO_PROGRESS, flow.full_name, _silence(look), silent)
         self._tell_recovered(settings, home, flow, look)
         row = health.look(home, flow)
         self._tell_troubles(settings, home, flow, row, now)
         for alert in alerts.pending(home):
-            notify.deliver(home, alert, flow.pipeline.notifiers, lambda: now)
+            # A driver, which tells of expectations, knows no address of Airflow.
+            told = alert if alert.link else replace(alert, link=notify.stream_page(flow))
+            notify.deliver(home, told, flow.pipeline.notifiers, lambda: now)
         # Last: an alert does not wait for a history that cannot be written.
         past.keep(home, row, now)
         return look
@@ -137,7 +133,7 @@ class MonitorFlows(BaseOperator):
             else:
                 kind, occasion = AlertKind.RELIEVED, f"{known.kind.value} {known.occasion}"
                 text = f"{found.text} The alert of {known.at} ({known.kind.value}) is resolved."
-            notify.alert(settings, kind, flow.full_name, text, occasion, link=stream_page(flow.dag_id))
+            notify.alert(settings, kind, flow.full_name, text, occasion)
             if known is not None:
                 alerts.close_trouble(home, known)
 
@@ -157,9 +153,7 @@ class MonitorFlows(BaseOperator):
                 f" ({trouble.kind.value}) is resolved."
             )
             occasion = f"{trouble.kind.value} {trouble.occasion}"
-            notify.alert(
-                settings, AlertKind.RECOVERED, flow.full_name, text, occasion, link=stream_page(flow.dag_id)
-            )
+            notify.alert(settings, AlertKind.RECOVERED, flow.full_name, text, occasion)
             alerts.close_trouble(home, trouble)
 
 

@@ -24,7 +24,7 @@ from streamkeeper.drivers import alerts, progress
 from streamkeeper.drivers.alerts import Alert, AlertKind
 from streamkeeper.errors import StreamkeeperError
 from streamkeeper.flows.files import FlowHome, open_home
-from streamkeeper.manifest.manifest import read_manifest
+from streamkeeper.manifest.manifest import Flow, read_manifest
 from streamkeeper.settings import Settings
 from streamkeeper.times import now
 
@@ -50,10 +50,11 @@ def alert(
     :param flow: ``pipeline.flow``.
     :param occasion: identifies what happened, so that it is reported once: a park's time, a recovery's id, a
         lease epoch.
+    :param link: where it is shown; the flow's page by default.
     """
     try:
         home = open_home(settings, flow)
-        stood = progress.position(home)
+        stood, link = progress.position(home), link or _page_of(settings, flow)
         found = Alert(kind, flow, str(redact(text)), occasion, now(), link, stood.generation, stood.batch)
         if not alerts.record(home, found):
             return False
@@ -180,9 +181,14 @@ def page(dag_id: str, run_id: str | None = None) -> str:
     return f"{base}/dags/{quote(dag_id)}" + (f"/runs/{quote(run_id)}" if run_id else "")
 
 
-def stream_page(dag_id: str) -> str:
-    """Return the URL of the tab *Stream* of a flow's DAG."""
-    return f"{page(dag_id)}/plugin/stream"
+def stream_page(flow: Flow) -> str:
+    """Return the URL of the tab *Stream* of a flow's DAG, which may have several flows."""
+    return f"{page(flow.dag_id)}/plugin/stream?flow={quote(flow.full_name)}"
+
+
+def _page_of(settings: Settings, flow: str) -> str | None:
+    declared = (found for found in read_manifest(settings).flows() if found.full_name == flow)
+    return next(map(stream_page, declared), None)
 
 
 def _fill(made: BaseNotifier, found: Alert) -> None:

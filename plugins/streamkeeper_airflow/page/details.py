@@ -10,11 +10,11 @@ from statistics import median
 from typing import Any
 
 from streamkeeper.flows import generations, ledger
-from streamkeeper.flows.files import FlowHome, open_home
+from streamkeeper.flows.files import open_home
 from streamkeeper.flows.ledger import Event
 from streamkeeper.health import one_flow
 from streamkeeper.health.flows import FlowHealth
-from streamkeeper.history import events, rows
+from streamkeeper.history import rows
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.recover import engine
 from streamkeeper.recover.plans import explain
@@ -24,8 +24,6 @@ from streamkeeper.recover.steps.shared import APPROVED
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 
-EVENTS = 50
-"""Newest events of a flow that are shown."""
 PAST = 5
 """Newest recoveries of a kind whose steps tell how long a step takes."""
 _HOW = ("done", "failed", "started")
@@ -33,7 +31,7 @@ _HOW = ("done", "failed", "started")
 
 
 def of_flow(settings: Settings, flow: Flow, row: FlowHealth) -> dict[str, Any]:
-    """Return all that is known of a flow, its newest events, and what its forms are filled in with.
+    """Return all that is known of a flow, and what its forms are filled in with.
 
     :raises StreamkeeperError: one of its files cannot be read.
     """
@@ -42,7 +40,6 @@ def of_flow(settings: Settings, flow: Flow, row: FlowHealth) -> dict[str, Any]:
     start = generations.read_start(home, numbers[-1]) if numbers else None
     return {
         **one_flow.look(settings, flow, row),
-        "events": _events(home),
         "stateful": None if start is None else bool(start.operators),
         "read": [one.name for one in flow.pipeline.sources_of(flow.declaration)],
         "others": [
@@ -84,12 +81,6 @@ def _only(item: object, *fields: str) -> dict[str, Any]:
     return {name: getattr(item, name) for name in fields}
 
 
-def _events(home: FlowHome) -> list[dict[str, Any]]:
-    """Return the newest events of a flow, the newest first."""
-    found = events.of_flow(events.read(home.storage, home.pipeline), home.names, home.full_name)
-    return [_only(one, "at", "kind", "text", "by", "recovery") for one in reversed(found[-EVENTS:])]
-
-
 def of_recovery(dag_id: str, run_id: str, flows: Sequence[FlowHealth]) -> dict[str, Any]:
     """Return a recovery: its plan in words, its prices, its steps, the events of its ledger, and the DAGs of
     all flows that it tells of.
@@ -110,6 +101,7 @@ def of_recovery(dag_id: str, run_id: str, flows: Sequence[FlowHealth]) -> dict[s
     over = next((event for event in ledger.OVER if event in named), None)
     usual = {} if over else _usual_seconds(settings.state, pipeline, recovery, plan.recovery)
     return {
+        "now": time.time(),
         "recovery": recovery,
         "kind": plan.recovery,
         "flows": [flow.flow for flow in plan.flows],

@@ -283,10 +283,8 @@ def _check_single(found: Row, layout: Layout) -> None:
         keys = ", ".join(field.name for field in layout.keys)
         raise ChangeRefused(
             f"The batch has several rows of the key {found[SEVERAL]}, and none is newer than the other."
-            " Nothing of the"
-            f" batch was written. The keys ({keys}) must identify a row of the query: group by them alone,"
-            " or declare"
-            " another table with all columns that the query groups by as its keys."
+            f" Nothing of the batch was written. The keys ({keys}) must identify a row of the query: group by"
+            " them alone, or declare another table with all columns that the query groups by as its keys."
         )
 
 

@@ -17,8 +17,9 @@ from pyspark.sql import SparkSession
 
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.checkpoint.damage import ERROR
+from streamkeeper.clusters import cluster_drivers
 from streamkeeper.declare.model import NAME, RETRY, Pipeline, quarantine_of
-from streamkeeper.drivers import clusters, failures, supervision
+from streamkeeper.drivers import failures, supervision
 from streamkeeper.drivers.batch_numbers import UI
 from streamkeeper.drivers.failures import Cause, Failure, FailureClass
 from streamkeeper.drivers.submit import LOG_VARIABLE, SUPERVISED_VARIABLE
@@ -59,6 +60,7 @@ from streamkeeper_jobs.spark.object_storage import check_conditional_writes
 from streamkeeper_jobs.spark.stateful_operators import stateful_operators
 from streamkeeper_jobs.stream.batch_header import pin_state_partitions
 from streamkeeper_jobs.stream.declaration_watch import Declaration
+from streamkeeper_jobs.stream.given_state import as_recorded
 from streamkeeper_jobs.stream.logical_plan import normal_plan
 from streamkeeper_jobs.stream.query import StillRunning, ended, follow
 from streamkeeper_jobs.stream.watch import NothingYet, Reason, Stopped, Watch
@@ -167,7 +169,7 @@ def take_lease(asked: DriverRequest) -> Lease:
         _present_generation(home),
         asked.settings.lease_term,
         log=os.environ.get(LOG_VARIABLE),
-        cluster=clusters.here(),
+        cluster=cluster_drivers.here(),
     )
     if asked.lifts_park:
         holds.release(home, holds.PARK, "driver")
@@ -253,12 +255,14 @@ def _run_generation(job: Job, declared: Flow) -> None:
     if start is None:
         start = begin(job, generation)
     schemas = learn_schemas(job, start.schemas)
+    checkpoint = Checkpoint(job.home.storage, start.checkpoint)
+    spent = checkpoint.last_commit() is not None
+    job = replace(job, flow=as_recorded(job.spark, job.flow, start.evidence, spent=spent))
     frame = job.frame(schemas, checkpoint=start.checkpoint)
     operators = stateful_operators(frame)
     job.watch.tell(details={"operators": list(operators), UI: job.spark.sparkContext.uiWebUrl})
     progress = Progress(job, start, operators)
     check_consistency(job, generation, start)
-    checkpoint = Checkpoint(job.home.storage, start.checkpoint)
     check_sources(job.flow, checkpoint)
     check_histories(job, start)
     begin_connections(job, checkpoint, generation.query_id)

@@ -6,7 +6,7 @@ next one starts over in a checkpoint folder of its own, and finds the same.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from streamkeeper.checkpoint import Checkpoint
@@ -26,6 +26,7 @@ from streamkeeper_jobs.sinks.job import Job
 from streamkeeper_jobs.sources.formats import Looks
 from streamkeeper_jobs.spark.log import say
 from streamkeeper_jobs.spark.stateful_operators import stateful_operators
+from streamkeeper_jobs.stream.given_state import RECORD, as_recorded, recorded
 from streamkeeper_jobs.stream.ledger_note import note_in_ledger
 from streamkeeper_jobs.stream.readers import infer_schema, is_empty, is_there
 from streamkeeper_jobs.stream.watch import NothingYet, Order, Reason, Stopped
@@ -40,6 +41,7 @@ def begin(job: Job, generation: Generation) -> Start:
     :raises RecoveryError: the decision cannot be carried out as it stands.
     """
     schemas = learn_schemas(job, generation.schemas)
+    job, given = _with_given(job, generation)
     frame = job.frame(schemas)
     job.sink.check(frame)
     operators = stateful_operators(frame)
@@ -63,6 +65,7 @@ def begin(job: Job, generation: Generation) -> Start:
         at=now(),
         evidence={
             **found,
+            **given,
             **_origin_of(generation),
             "notes": list(made.notes),
             **({"topics": made.topics} if made.topics else {}),
@@ -117,6 +120,23 @@ def _make(job: Job, new: NewCheckpoint, where: CommittedPosition | None) -> _Mad
     origin = find_origin(generation, job.sources, where, looks)
     keep_schema_logs(job, generation, where, new.folder)
     return _Made(*create_checkpoint(job, new, origin, looks), looks.topic_ids(), origin.notes)
+
+
+def _with_given(job: Job, generation: Generation) -> tuple[Job, dict[str, Any]]:
+    """Return the job with the initial state that a generation begins with, and what is recorded of it.
+
+    A copied state was given its own. Only a copied batch 0 that is to be repeated is given it again, as it
+    was.
+    """
+    if generation.state == COPIED:
+        place = generation.start.generation or generation.previous
+        before = generations.read_start(job.home, place) if place is not None else None
+        given = {} if before is None or RECORD not in before.evidence else {RECORD: before.evidence[RECORD]}
+        spent = before is None or Checkpoint(job.home.storage, before.checkpoint).last_commit() is not None
+        if given or spent:
+            return replace(job, flow=as_recorded(job.spark, job.flow, given, spent=spent)), given
+    given = recorded(job.spark, job.flow)
+    return replace(job, flow=as_recorded(job.spark, job.flow, given, spent=False)), given
 
 
 def learn_schemas(job: Job, known: dict[str, str]) -> dict[str, str]:

@@ -81,7 +81,7 @@ def create_checkpoint(
     )
     if new.rebuilds and origin.sources:
         check_history(job, new.generation, origin, looks)
-    made_of = hashlib.sha256()
+    made_of = hashlib.sha256(_given(job))
     twice = any(format_in_job(source).twice for source in job.sources if source.name in origin.sources)
     steps = _steps(new, origin, spread(_write_sources(job, new, origin, looks, made_of)), twice)
     if not steps:
@@ -98,6 +98,12 @@ def create_checkpoint(
         storage.overwrite(f"{folder}/offsets/{batch}", write_offsets(written))
         storage.overwrite(f"{folder}/commits/{batch}", write_commit(CommitEntry(batch, 1, step.watermark_ms)))
     return len(steps) - 1, positions
+
+
+def _given(job: Job) -> bytes:
+    """Return what distinguishes an initial state from one of another version of its table."""
+    given = job.flow.declaration.initial_state
+    return b"" if given is None or given.version is None else str(given.version).encode()
 
 
 def _steps(new: NewCheckpoint, origin: Origin, ends: list[dict[str, Any]], twice: bool) -> tuple[Step, ...]:

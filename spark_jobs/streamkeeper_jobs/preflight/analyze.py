@@ -6,27 +6,36 @@ a schema takes that of the files that are there.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import SparkSession
 
 from streamkeeper.declare.model import Source
 from streamkeeper.drivers.failures import classify
-from streamkeeper.errors import SettingsError, SourceError, StorageError, StreamkeeperError
+from streamkeeper.errors import DeclarationError, SettingsError, SourceError, StorageError, StreamkeeperError
 from streamkeeper.manifest.environment import opened_flow, opened_if_possible
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.preflight.verdict import Fit, Verdict
 from streamkeeper.settings import Settings
-from streamkeeper_jobs.preflight.dry_run import DoesNotFit, plan_query, session_of
+from streamkeeper_jobs.preflight.dry_run import DoesNotFit, plan_query, schemas_of, session_of
 from streamkeeper_jobs.spark.exceptions import causes_of
-from streamkeeper_jobs.stream.readers import is_empty, is_there
+from streamkeeper_jobs.stream.data_frame import frames_of
+from streamkeeper_jobs.stream.given_state import given_frame
+from streamkeeper_jobs.stream.readers import is_empty, is_there, read_stream
+
+MOST_GIVEN = 1_000
+"""Rows of an initial state that are given to a query's code at most, to try it."""
+_IN_STATE = re.compile(r'File ".*", line (\d+), in (handleInitialState|init)$')
+_RAISED = re.compile(r"[\w.]+(Error|Exception): ")
 
 
 def analyze(spark: SparkSession, settings: Settings, flow: Flow, empty: Path) -> Verdict:
-    """Plan a flow's query, and check its expectations, its output mode and, if it is there, its table.
+    """Plan a flow's query, and check its expectations, its output mode and, if it is there, its table. What
+    takes its initial state is run.
 
     :param flow: as imported, functions included.
     :param empty: a folder without files.
@@ -38,7 +47,9 @@ def analyze(spark: SparkSession, settings: Settings, flow: Flow, empty: Path) ->
         awaited = tuple(_awaited(spark, opened))
         if awaited:
             return replace(verdict, fit=Fit.UNDEFINED, why=awaited)
-        plan_query(session_of(spark, flow), settings, _without_rows(opened, empty), {})
+        session, without_rows = session_of(spark, flow), _without_rows(opened, empty)
+        plan_query(session, settings, without_rows, {})
+        _give_initial_state(session, without_rows)
     except PySparkException as error:
         said = DoesNotFit(classify(causes_of(error))).said()
         return replace(verdict, fit=Fit.BREAKS, why=(f"{where}: Spark says {said}",))
@@ -47,6 +58,35 @@ def analyze(spark: SparkSession, settings: Settings, flow: Flow, empty: Path) ->
     except StreamkeeperError as error:
         return replace(verdict, fit=Fit.BREAKS, why=(str(error),))
     return verdict
+
+
+def _give_initial_state(spark: SparkSession, flow: Flow) -> None:
+    """Run a flow's query as a batch that has no rows but those of its initial state, into nowhere.
+
+    :raises DeclarationError: the code of its state raises.
+    """
+    given, declared = flow.declaration.initial_state, flow.declaration
+    if given is None:
+        return
+    schemas = schemas_of(spark, flow, {})
+    frames = frames_of(
+        flow,
+        lambda source: spark.createDataFrame([], read_stream(spark, source, schemas).schema),
+        lambda state: given_frame(spark, state).limit(MOST_GIVEN),
+    )
+    try:
+        frames[declared.name].write.format("noop").mode("overwrite").save()
+    except PythonException as error:
+        said = [line.strip() for line in str(error).splitlines()]
+        at = [found for line in said if (found := _IN_STATE.match(line))]
+        line = f" (line {at[-1][1]}, in {at[-1][2]})" if at else ""
+        raised = next((line for line in reversed(said) if _RAISED.match(line)), said[0])
+        columns = given_frame(spark, given).schema.toDDL()
+        raise DeclarationError(
+            f"{declared.where}: the flow {declared.name}, given the initial state {given.name}, raises"
+            f" {raised}{line}. Allowed are its columns: {columns}. Correct the code, or the initial state"
+            f" ({given.where})."
+        ) from error
 
 
 def _without_rows(flow: Flow, empty: Path) -> Flow:

@@ -126,7 +126,7 @@ def plan_query(
     :raises DeclarationError: a function of the pipeline file raises, or an expectation does not fit.
     :raises RecoveryError: it does not fit its table.
     """
-    frame = flow_frame(session, flow, _schemas(session, flow, schemas), checkpoint=checkpoint)
+    frame = flow_frame(session, flow, schemas_of(session, flow, schemas), checkpoint=checkpoint)
     check_expectations(frame, flow.declaration)
     check_mode(frame, flow.declaration.mode)
     _check_table(session, settings, flow, frame, adopted)
@@ -142,7 +142,8 @@ def session_of(spark: SparkSession, flow: Flow) -> SparkSession:
     return session
 
 
-def _schemas(spark: SparkSession, flow: Flow, known: Mapping[str, str]) -> Mapping[str, str]:
+def schemas_of(spark: SparkSession, flow: Flow, known: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the schemas of files sources that declare none: known ones, else inferred from their files."""
     sources = flow.pipeline.sources_of(flow.declaration)
     found = {
         source.name: known.get(source.name) or infer_schema(spark, source)

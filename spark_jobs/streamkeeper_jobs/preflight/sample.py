@@ -1,7 +1,7 @@
 """Rows of a flow or a view, computed once from what its sources hold: neither state nor table is touched.
 
 Sources are read as batches, a bounded number of rows each. So an aggregation is of these rows, and state of
-one's own begins empty.
+one's own begins empty, or with its initial state.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from streamkeeper.settings import Settings
 from streamkeeper_jobs.preflight.dry_run import session_of
 from streamkeeper_jobs.spark.session import spark_url
 from streamkeeper_jobs.stream.data_frame import frames_of
+from streamkeeper_jobs.stream.given_state import given_frame
 
 READ = 10_000
 """Rows that are read of each source at most."""
@@ -36,7 +37,11 @@ def sample(
     """
     session = session_of(spark, flow)
     most = max(READ, rows)
-    frames = frames_of(opened_flow(flow, settings), lambda source: _read(session, source).limit(most))
+    frames = frames_of(
+        opened_flow(flow, settings),
+        lambda source: _read(session, source).limit(most),
+        lambda given: given_frame(session, given).limit(most),
+    )
     wanted = name or flow.name
     if wanted not in frames:
         raise RequestError(

@@ -21,7 +21,7 @@ from streamkeeper.flows.position import last_begun
 from streamkeeper.manifest.environment import opened_flow
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.preflight import last_run
-from streamkeeper.preflight.differences import differences
+from streamkeeper.preflight.differences import differences, moved_files
 from streamkeeper.preflight.last_run import LastRun
 from streamkeeper.preflight.standing import standing
 from streamkeeper.preflight.verdict import UNCHANGED, Fit, Verdict
@@ -30,6 +30,7 @@ from streamkeeper.storage import Storage
 from streamkeeper_jobs.generation.consistency import check_sources
 from streamkeeper_jobs.preflight.dry_run import DoesNotFit, Rehearsal, rehearse
 from streamkeeper_jobs.sources.formats import look_with_spark
+from streamkeeper_jobs.stream.given_state import as_recorded
 from streamkeeper_jobs.stream.logical_plan import normal_plan
 from streamkeeper_jobs.stream.readers import is_empty, is_there
 
@@ -61,9 +62,10 @@ def _tried(
     assert begun is not None, "a flow that never began needs no Spark"
     generation, start = begun
     checkpoint = Checkpoint(home.storage, start.checkpoint)
-    opened = opened_flow(flow, settings)
-    check_sources(opened, checkpoint)
     last = checkpoint.last_commit()
+    opened = opened_flow(flow, settings)
+    opened = as_recorded(spark, opened, start.evidence, spent=last is not None)
+    check_sources(opened, checkpoint)
     first = replace(verdict, why=("It has no batch yet, so there is no state that must fit.",))
     awaited = tuple(_awaited(spark, opened, start.schemas))
     if awaited:
@@ -79,6 +81,9 @@ def _tried(
     if before is None:
         why = "Spark goes on. What the flow ran before is not known, so nothing was compared."
         return replace(verdict, fit=Fit.NOTED, why=(why, *stands.why))
+    moved = moved_files(before.flow(flow.name), flow) if before.pipeline else None
+    if moved is not None:
+        return replace(verdict, fit=Fit.BREAKS, why=(moved,), recovery="reset_checkpoint")
     more = (*_declared(before, flow, _kept(checkpoint, last)), *stands.why)
     return _compared(verdict, before, last_run.of(flow, normal_plan(frame), opened=opened), more)
 

@@ -27,6 +27,7 @@ from streamkeeper_jobs.spark.log import say
 from streamkeeper_jobs.spark.session import spark_url
 from streamkeeper_jobs.stream.batch_header import pin_state_partitions
 from streamkeeper_jobs.stream.data_frame import flow_frame
+from streamkeeper_jobs.stream.given_state import as_recorded
 from streamkeeper_jobs.stream.query import ended, last_batch, writer_of
 
 SECONDS = 120.0
@@ -58,6 +59,7 @@ def _run(spark: SparkSession, home: FlowHome, flow: Flow) -> None:
     copy_checkpoint(checkpoint, last, home.trial, QUERY_ID, lambda: None, home.storage)
     pin_state_partitions(spark, Checkpoint(home.storage, home.trial))
     path = home.storage.path(home.trial)
+    flow = as_recorded(spark, flow, begun[1].evidence, spent=True)
     frame = flow_frame(spark, flow, begun[1].schemas, checkpoint=path)
     mode = flow.declaration.mode
     writer = writer_of(frame, f"{home.full_name} (for nothing)", path, None, mode)

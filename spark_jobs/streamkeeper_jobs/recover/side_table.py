@@ -93,9 +93,8 @@ def read_what_is_there(spark: SparkSession, work: Work, flows: list[Builder]) ->
         work.check_stop()
         if ended.why is not None:
             raise RecoveryError(
-                f"Reading for {builder.plan.flow} beside stopped after batch {ended.batch}:"
-                f" {ended.why}\nThe table was not changed. Fix that error and run this step again: it"
-                " continues from there."
+                f"Reading for {builder.plan.flow} beside stopped after batch {ended.batch}: {ended.why}\nThe"
+                " table was not changed. Fix that error and run this step again: it continues from there."
             )
         read += last_commit(builder.side) - before
     return read

@@ -44,13 +44,11 @@ class UpdateSink(CdcSink):
         newest = rows.agg(F.max(column(BOOKKEEPING, SEQUENCE, GENERATION))).first()
         if newest is not None and newest[0] is not None and newest[0] >= number:
             raise SinkDisagrees(
-                f"The table at {job.table_path} has rows of generation {newest[0]}, and"
-                f" {job.flow.full_name} begins"
-                f" generation {number}: those rows are another flow's, or of a newer state folder, and no"
-                " row of"
-                " this generation would replace them. Nothing of it was written. Rename the flow with"
-                " streamkeeper"
-                " rename, restore the newer state folder, or empty the table (full_refresh)."
+                f"The table at {job.table_path} has rows of generation {newest[0]}, and {job.flow.full_name}"
+                f" begins generation {number}: those rows are another flow's, or of a newer state folder, and"
+                " no row of this generation would replace them. Nothing of it was written. Rename the flow"
+                " with streamkeeper rename, restore the newer state folder, or empty the table"
+                " (full_refresh)."
             )
 
     def changes(self, rows: DataFrame, generation: int, batch: int) -> DataFrame:
@@ -84,9 +82,7 @@ def check_updates(frame: DataFrame, flow: AppendFlow) -> None:
         )
     if _DEDUPE.issuperset(stateful_operators(frame)):
         raise DeclarationError(
-            f"{said} has a query that updates nothing: it has no aggregation and no state of its own, so"
-            " two rows of a"
-            " key in one batch would have no order. Aggregate by the keys, append (dp.append_flow), or"
-            " apply the rows"
-            " as changes with a sequence of theirs (dp.create_auto_cdc_flow)."
+            f"{said} has a query that updates nothing: it has no aggregation and no state of its own, so two"
+            " rows of a key in one batch would have no order. Aggregate by the keys, append (dp.append_flow),"
+            " or apply the rows as changes with a sequence of theirs (dp.create_auto_cdc_flow)."
         )

@@ -47,6 +47,26 @@ def check_mode(frame: DataFrame, mode: str) -> None:
     checker.checkForStreaming(frame._jdf.queryExecution().analyzed(), getattr(modes, mode.capitalize())())
 
 
+def keys_of_given_states(frame: DataFrame) -> tuple[tuple[list[str], list[str]], ...]:
+    """Return, for each operator that begins with an initial state, the types of the columns that its rows
+    and that state are grouped by.
+    """
+    return tuple(_keys(frame._jdf.queryExecution().analyzed()))
+
+
+def _keys(node: Any) -> Iterator[tuple[list[str], list[str]]]:
+    children = node.children()
+    for index in range(children.size()):
+        yield from _keys(children.apply(index))
+    kind = node.getClass().getSimpleName()
+    if kind.startswith("TransformWithState") and node.hasInitialState():
+        yield _types(node.leftAttributes()), _types(node.rightAttributes())
+
+
+def _types(attributes: Any) -> list[str]:
+    return [attributes.apply(index).dataType().sql() for index in range(attributes.size())]
+
+
 def _walk(node: Any) -> Iterator[str]:
     if not node.isStreaming():
         return

@@ -56,10 +56,8 @@ def plan(settings: Settings, manifest: Manifest, request: BackfillRequest, recov
     if flow.declaration.replaces and request.read != BACKUP:
         raise RequestError(
             f"{flow.full_name} is a flow in the mode {flow.declaration.mode}: its rows are results of its"
-            " whole"
-            " state, and those of a backfill would replace them. Nothing was changed. Rebuild the table"
-            " instead"
-            " with full_refresh, or reset the flow to before those rows."
+            " whole state, and those of a backfill would replace them. Nothing was changed. Rebuild the table"
+            " instead with full_refresh, or reset the flow to before those rows."
         )
     if request.read != BACKUP:
         _check_state(flow, begun[1].operators if begun else ())

@@ -126,8 +126,7 @@ def declared(
     if template is not None:
         raise DeclarationError(
             f"{where}: the schedule of {recovery} has the value {template!r}. Airflow would render it as a"
-            " template, passwords of connections included. Give the value itself, without {{, {% and"
-            " {#."
+            " template, passwords of connections included. Give the value itself, without {{, {% and {#."
         )
     of = next((str(values[key]) for key in ("table", "flow") if isinstance(values.get(key), str)), "")
     named = (

@@ -137,8 +137,8 @@ class BackfillRequest(Rehearsable):
                 )
         if flow is not None and (sink := flow.pipeline.sink_of(flow.declaration)) and sink.sink in FILE_SINKS:
             wrong.append(
-                f"{flow.full_name} writes files, whose log ({sink.name}) has room for one query, and a"
-                " backfill is another. Rewind or reset the flow."
+                f"{flow.full_name} writes the files of {sink.name}: the log of their folder has room for one"
+                " query, and a backfill is another. Rewind or reset the flow."
             )
         source = _source(values["source"], flow, read, wrong) if flow is not None else None
         if flow is not None:

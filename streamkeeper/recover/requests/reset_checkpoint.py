@@ -100,9 +100,8 @@ class ResetRequest(Rehearsable):
             "generation",
             "number",
             "Generation",
-            "For start generation: the earlier generation after whose last batch the new one continues,"
-            " with a copy of its checkpoint if the declaration is the same. Rows read since then are read"
-            " again.",
+            "For start generation: the earlier generation after whose last batch the new one continues, with"
+            " a copy of its checkpoint if the declaration is the same. Rows read since then are read again.",
             nullable=True,
             whole=True,
             least=1,

@@ -105,8 +105,7 @@ class RewindRequest(Rehearsable):
         if values["target"] == RESTORED and flow is not None and flow.pipeline.sink_of(flow.declaration):
             wrong.append(
                 f"target is restored, but {flow.declaration.target} is a sink: its rows are kept elsewhere,"
-                " and no"
-                " recovery can change them. Keep the target."
+                " and no recovery can change them. Keep the target."
             )
         if values["target"] == RESTORED and to is not None and to.mode == OFFSETS:
             wrong.append(

@@ -141,10 +141,9 @@ def _from_an_unknown_batch(planned: Planned, safe: bool, way: StartOptions) -> P
     if safe or REPEATS in way.accept:
         return flow, refused
     said = (
-        f"{PRICES[REPEATS]}: the backup has rows of {flow.flow}, which was not declared when it was made,"
-        " and does not say up to which batch. The flow starts with all that its sources have, so an"
-        " unknown number of rows is duplicated. Choose another backup. To continue anyway, accept"
-        f" `{REPEATS}`."
+        f"{PRICES[REPEATS]}: the backup has rows of {flow.flow}, which was not declared when it was made, and"
+        " does not say up to which batch. The flow starts with all that its sources have, so an unknown"
+        f" number of rows is duplicated. Choose another backup. To continue anyway, accept `{REPEATS}`."
     )
     return flow, (*(item for item in refused if item.price != REPEATS), Refusal(REPEATS, said, flow.flow))
 

@@ -181,7 +181,7 @@ def _from_backup(flow: Flow, request: BackfillRequest, filters: Filters, backup:
         )
     else:
         views = ()
-        declared = replace(declared, sources=names[:1], function=filters.only)
+        declared = replace(declared, sources=names[:1], function=filters.only, initial_state=None)
     pipeline = replace(flow.pipeline, sources=sources, views=views)
     return Flow(pipeline, declared, flow.fingerprint)
 

@@ -182,7 +182,7 @@ def next_plan(
         stateful=present.stateful,
         operators_before=present.operators,
         prices=prices,
-        notes=(*notes, *_quarantine_notes(flow)),
+        notes=(*notes, *_initial_state_notes(flow, restart.state), *_quarantine_notes(flow)),
         keeps_schemas=keeps_schemas,
         once=flow.declaration.once,
         failure=present.failure,
@@ -234,11 +234,9 @@ def _given_again(flow: Flow, present: FlowNow, asked: ResetRequest) -> Iterator[
     if planned > (-1 if batch is None else batch):
         yield Refusal(
             REPEATS,
-            f"{PRICES[REPEATS]} (batch {planned} may be in the sink {flow.declaration.target}, whose log"
-            " does not"
-            " have it, and comes again under the new generation's transaction). To avoid that, start the"
-            " flow once"
-            f" more, so that it ends the batch. To continue anyway, accept `{REPEATS}`.",
+            f"{PRICES[REPEATS]} (batch {planned} may be in the sink {flow.declaration.target}, whose log does"
+            " not have it, and comes again under the new generation's transaction). To avoid that, start the"
+            f" flow once more, so that it ends the batch. To continue anyway, accept `{REPEATS}`.",
         )
 
 
@@ -257,8 +255,7 @@ def _totals_lost(flow: Flow, asked: ResetRequest, prices: Sequence[SourcePrice])
     yield Refusal(
         LOSS,
         f"{PRICES[LOSS]} ({why}, and they replace those in {flow.declaration.target}). To continue anyway,"
-        " accept"
-        f" `{LOSS}`.",
+        f" accept `{LOSS}`.",
     )
 
 
@@ -267,11 +264,24 @@ def _result_notes(flow: Flow) -> Iterator[str]:
     if flow.declaration.mode == UPDATE:
         yield (
             f"A row of {target} is replaced when the new generation writes its key, whatever an older one"
-            " wrote;"
-            " rows of keys that it never writes stay."
+            " wrote; rows of keys that it never writes stay."
         )
     else:
         yield f"The first batch of the new generation replaces all rows of {target}."
+
+
+def _initial_state_notes(flow: Flow, state: InitialState) -> Iterator[str]:
+    """Yield whether a flow's initial state is given to the next generation."""
+    given = flow.declaration.initial_state
+    if given is None:
+        return
+    read = "" if given.table is None else " It is read as it is when the generation begins."
+    if state == COPIED:
+        yield f"Initial state {given}: not given again, since the copied state began with its own."
+    elif state == REBUILT:
+        yield f"Initial state {given}: given again, and history after it.{read}"
+    else:
+        yield f"Initial state {given}: given again; the state starts with it and nothing else.{read}"
 
 
 def _quarantine_notes(flow: Flow) -> Iterator[str]:

@@ -133,10 +133,9 @@ def once_decided(plan: Plan) -> str:
     """
     flows = " ".join(flow.flow for flow in plan.flows)
     return (
-        "It was not restored. The flows' next generations are decided and must not start before the table"
-        f" is restored. Hold the flows (streamkeeper hold {flows}), give this recovery up (streamkeeper"
-        f" abandon {plan.recovery_id}), plan it again, and release the flows once the new recovery holds"
-        " them."
+        "It was not restored. The flows' next generations are decided and must not start before the table is"
+        f" restored. Hold the flows (streamkeeper hold {flows}), give this recovery up (streamkeeper abandon"
+        f" {plan.recovery_id}), plan it again, and release the flows once the new recovery holds them."
     )
 
 

@@ -1,5 +1,5 @@
-"""A flow whose driver a standalone master runs on one of its workers (deploy mode cluster), under its task:
-real Spark, and a worker whose processes nobody else can see.
+"""A flow whose driver a cluster runs on one of its hosts (deploy mode cluster), under its task: a real
+standalone master and a real YARN, each with a host whose processes nobody else can see.
 """
 
 from __future__ import annotations
@@ -10,24 +10,33 @@ import signal
 import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
+from urllib.request import urlopen
 
+import pyspark
 import pytest
 from airflow.sdk import Context
 from deltalake import DeltaTable
 from streamkeeper_airflow.flow import supervise
 from streamkeeper_airflow.flow.supervise import FlowOperator
+from streamkeeper_airflow.recovery.tasks import PLAN, SparkStep
 
-from streamkeeper.drivers import clusters, stopping
+from streamkeeper.clusters import cluster_drivers
+from streamkeeper.drivers import batch_numbers, stopping
 from streamkeeper.drivers.stopping import By
 from streamkeeper.flows import holds, leases
 from streamkeeper.flows.files import FlowHome, open_home
 from streamkeeper.flows.leases import ClusterDriver, Life
+from streamkeeper.manifest.manifest import read_manifest
+from streamkeeper.recover import engine
+from streamkeeper.recover.plans.kind import kind
 from streamkeeper.settings import PROJECT, Settings
-from tests.worlds.standalone import Cluster, standalone
+from tests.worlds.clusters.standalone import Cluster, standalone
+from tests.worlds.clusters.yarn import Yarn, yarn
 from tools.waiting import NotYet, wait_until
 
 pytestmark = pytest.mark.long
@@ -50,7 +59,7 @@ class Bed:
 
     home: FlowHome
     folder: Path
-    cluster: Cluster
+    cluster: Cluster | Yarn
 
     def arrive(self, *ids: int) -> None:
         aside = self.folder / "aside.json"
@@ -84,11 +93,6 @@ class Bed:
         thread.start()
         return thread
 
-    def drivers(self) -> dict[str, str]:
-        """Return the state of each driver that the master knows, by its id."""
-        known = self.cluster.state()
-        return {found["id"]: found["state"] for found in known["activedrivers"] + known["completeddrivers"]}
-
     def driver(self, epoch: int, task: threading.Thread) -> ClusterDriver:
         def look() -> ClusterDriver | None:
             assert task.is_alive(), task.ended  # type: ignore[attr-defined]
@@ -98,19 +102,43 @@ class Bed:
         return wait_until(look, SOON, f"the driver of epoch {epoch} has the lease")
 
 
-@pytest.fixture
-def bed(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bed]:
+@contextmanager
+def by_master(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[tuple[Cluster, str]]:
+    """Run a standalone cluster; give it and its master."""
+    with standalone(folder, memory="3500m", apart=True) as cluster:
+        yield cluster, cluster.master
+
+
+@contextmanager
+def by_yarn(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[tuple[Yarn, str]]:
+    """Run YARN, whose nodes have Spark's jars; give it and its master."""
+    conf = folder / "spark-conf"
+    conf.mkdir()
+    jars = Path(pyspark.__file__).parent / "jars"
+    lines = (f"spark.yarn.jars local:{jars}/*", "spark.executor.instances 1")
+    (conf / "spark-defaults.conf").write_text("\n".join(lines))
+    patch.setenv("SPARK_CONF_DIR", str(conf))
+    with yarn(folder) as cluster:
+        patch.setenv("HADOOP_CONF_DIR", str(cluster.conf))
+        yield cluster, cluster.master
+
+
+@pytest.fixture(params=[by_master, by_yarn])
+def bed(
+    request: pytest.FixtureRequest, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Bed]:
     (project / "data" / "raw").mkdir()
     file = project / "pipelines" / "first.py"
     file.write_text(file.read_text().replace('sources=["raw"]', f'sources=["raw"], spark_conf={SMALL}'))
     monkeypatch.setenv("STREAMKEEPER_JARS", str(PROJECT / ".cache" / "jars"))
     monkeypatch.setenv("STREAMKEEPER_LEASE_TERM", NEVER)
+    monkeypatch.setenv("STREAMKEEPER_SPARK_UI", "true")
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     monkeypatch.setattr(supervise, "alert", lambda *_, **__: None)
     (tmp_path / "cluster").mkdir()
-    with standalone(tmp_path / "cluster", memory="3500m", apart=True) as cluster:
+    with request.param(tmp_path / "cluster", monkeypatch) as (cluster, master):
         extra = {"deploy-mode": "cluster", "cluster-page": cluster.page}
-        connection = {"conn_type": "spark", "host": cluster.master, "extra": extra}
+        connection = {"conn_type": "spark", "host": master, "extra": extra}
         monkeypatch.setenv("AIRFLOW_CONN_STREAMKEEPER_SPARK", json.dumps(connection))
         yield Bed(open_home(Settings.from_environment(), FLOW), project, cluster)
 
@@ -135,32 +163,54 @@ def test_a_driver_that_the_cluster_runs_is_followed_found_again_replaced_and_end
     assert lease is not None
     assert leases.life(bed.home, lease) is Life.UNKNOWN, "its process is not visible from here"
     await_words("generation 1, batch 0, 3 rows")  # the driver's own
+    beat = leases.present_heartbeat(bed.home)
+    assert beat is not None
+    with urlopen(beat.details[batch_numbers.UI], timeout=30) as page:
+        assert b"Spark Jobs" in page.read(), "the link of the flow's page leads to its driver"
 
     other = bed.task()
     await_words("attaching to it")
-    assert bed.drivers() == {driver.id: "RUNNING"}
+    assert bed.cluster.drivers() == {driver.id: "RUNNING"}
 
-    _kill_jvm(driver.id)
+    _kill_jvm(bed.cluster.jvm_of(driver.id))
     bed.arrive(4, 5)
     second = bed.driver(2, first)
-    assert bed.drivers()[driver.id] == "FAILED"
+    assert bed.cluster.drivers()[driver.id] == "FAILED"
     assert leases.life(bed.home, lease) is Life.LEFT, "nobody waited for the lease's term"
     bed.table_has(1, 2, 3, 4, 5)
 
     holds.put(bed.home, holds.person("ada"), "maintenance", "ada")
     stop = stopping.stop(bed.home, 0.0, term=float(NEVER))
     assert stop.by in (By.HOLD, By.TERM)
-    wait_until(lambda: clusters.ended(second), SOON, "the master says that it ended")
+    wait_until(lambda: cluster_drivers.ended(second), SOON, "the master says that it ended")
     assert stop.epoch == 2
     for task in (first, other):
         task.join(SOON)
         assert not task.is_alive()
-    assert "RUNNING" not in bed.drivers().values()
+    assert "RUNNING" not in bed.cluster.drivers().values()
+
+    ran = set(bed.cluster.drivers())
+    holds.release(bed.home, holds.person("ada"))
+    _empty_the_table()
+    bed.table_has()
+    [step] = set(bed.cluster.drivers()) - ran
+    assert bed.cluster.drivers()[step] == "FINISHED", "the cluster ran the step, too"
 
 
-def _kill_jvm(driver: str) -> None:
-    found = subprocess.run(
-        ["pgrep", "-f", f"java.*DriverWrapper.*{driver}"], capture_output=True, text=True, check=True
-    )
+def _empty_the_table() -> None:
+    """Carry out a full refresh up to its step that needs Spark, and that one as its task does."""
+    settings, of, at = Settings.from_environment(), kind("full_refresh"), ("first", "r1")
+    request = of.parse({"table": "first.first_clean"}, read_manifest(settings), "ada")
+    plan = engine.propose(settings, engine.plan(settings, of, request, "r1"))
+    engine.approve(settings, *at, "ada")
+    for step in plan.steps[: plan.steps.index("empty_tables")]:
+        engine.carry_out(settings, *at, step)
+    handed = {"kind": "full_refresh", "recovery": "r1", "pipeline": "first", "dry_run": False}
+    ti = SimpleNamespace(xcom_pull=lambda task_ids: {PLAN: handed}[task_ids])
+    SparkStep(of="full_refresh", task_id="empty_tables").execute(cast("Context", {"ti": ti}))
+
+
+def _kill_jvm(pattern: str) -> None:
+    found = subprocess.run(["pgrep", "-f", pattern], capture_output=True, text=True, check=True)
     for pid in found.stdout.split():
         os.kill(int(pid), signal.SIGKILL)

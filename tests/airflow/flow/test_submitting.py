@@ -16,7 +16,8 @@ from airflow.sdk.exceptions import AirflowFailException
 from streamkeeper_airflow.flow import submit as submitting
 from streamkeeper_airflow.recovery.tasks import SparkStep
 
-from streamkeeper.drivers import clusters, submit
+from streamkeeper.clusters import cluster_drivers
+from streamkeeper.drivers import submit
 from streamkeeper.manifest.manifest import Flow, read_manifest
 from streamkeeper.recover import engine
 from streamkeeper.settings import Settings
@@ -71,7 +72,7 @@ def test_cluster_mode_is_refused_with_the_reason_where_drivers_are_not_supervise
         "AIRFLOW_CONN_STREAMKEEPER_SPARK",
         '{"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "cluster"}}',
     )
-    with pytest.raises(AirflowFailException, match=r"deploy mode cluster on.*yarn.*Set it to client"):
+    with pytest.raises(AirflowFailException, match=r"deploy mode cluster on.*yarn.*cluster-page"):
         prepare(flow, tmp_path / "driver.log")
 
 
@@ -100,6 +101,12 @@ MASTERS = {
         None,
     ),
     "yarn": ('{"conn_type": "spark", "host": "yarn", "extra": {"queue": "streams"}}', "yarn", None),
+    "yarn, deploy mode cluster": (
+        '{"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "cluster", "queue": "streams",'
+        ' "cluster-page": "http://there:8088/"}}',
+        "yarn",
+        None,
+    ),
 }
 SECRETS = {
     "AIRFLOW__CORE__FERNET_KEY": "s3cr3t",
@@ -175,16 +182,25 @@ def test_every_job_is_submitted_with_what_suits_the_connections_master_and_with_
         )
         assert call.conf["spark.driver.extraClassPath"] == f"{project}/jars/*"
         assert "spark.jars" not in call.conf
-    if "deploy-mode" in connection:
+    in_yarn = master == "yarn" and "deploy-mode" in connection
+    if in_yarn:
+        assert call.option("--deploy-mode") == "cluster"
+        assert call.conf["spark.yarn.appMasterEnv.STREAMKEEPER_CLUSTER_PAGE"] == "http://there:8088"
+        waits = call.conf["spark.yarn.submit.waitAppCompletion"] == "true"
+        assert waits == (application == submit.RECOVERY_JOB), "spark-submit waits for a step alone"
+        supervised = "spark.yarn.appMasterEnv.STREAMKEEPER_SUPERVISED" in call.conf
+        assert supervised == (application == submit.JOB)
+    elif "deploy-mode" in connection:
         runner = "org.apache.spark.deploy.PythonRunner"
         assert (call.option("--deploy-mode"), call.option("--class")) == ("cluster", runner)
         _, *arguments = call.arguments[call.arguments.index(f"{project}/jars/delta.jar") :]
         assert arguments[:2] == [str(application), ""], "no Python files beside it"
-        assert call.environment[clusters.PAGE_VARIABLE] == "http://there:8080"
+        assert call.environment[cluster_drivers.PAGE_VARIABLE] == "http://there:8080"
         waits = call.conf.get("spark.standalone.submit.waitAppCompletion") == "true"
         assert waits == (application == submit.RECOVERY_JOB), "spark-submit waits for a step alone"
     assert ("--queue" in call.arguments) == (master == "yarn"), "the rest of the connection holds, too"
-    assert not any("appMasterEnv" in argument or "s3cr3t" in argument for argument in call.arguments)
+    assert any("appMasterEnv" in argument for argument in call.arguments) == in_yarn
+    assert not any("s3cr3t" in argument for argument in call.arguments)
     assert "s3cr3t" not in call.environment.values()
     assert call.environment["HADOOP_CONF_DIR"] == "/conf"
     assert Settings.from_environment(call.environment) == Settings.from_environment()
@@ -199,7 +215,7 @@ def test_a_step_is_not_submitted_where_a_driver_would_not_be(
         "AIRFLOW_CONN_STREAMKEEPER_SPARK",
         '{"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "cluster"}}',
     )
-    with pytest.raises(AirflowFailException, match=r"deploy mode cluster on.*yarn.*Set it to client"):
+    with pytest.raises(AirflowFailException, match=r"deploy mode cluster on.*yarn.*cluster-page"):
         a_step(project)
     assert recorder.calls == []
 

@@ -219,10 +219,9 @@ def test_a_mail_of_which_nothing_is_declared_says_what_happened(project: Path, m
     [message] = mail.mails
     body = message.get_body()
     assert body is not None
-    assert (message["subject"], body.get_content().strip()) == (
-        f"{FLOW} is parked",
-        "<pre>its {{ state }} broke</pre>",
-    )
+    text, link = body.get_content().strip().split("<p>")
+    assert (message["subject"], text) == (f"{FLOW} is parked", "<pre>its {{ state }} broke</pre>")
+    assert f"/dags/flow__first__first_flow/plugin/stream?flow={FLOW}" in link
 
 
 @pytest.mark.parametrize(

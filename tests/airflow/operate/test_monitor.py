@@ -20,9 +20,11 @@ from streamkeeper_airflow.operate.monitor import MonitorFlows
 from streamkeeper_airflow.operate.notify import alert
 
 from streamkeeper.checkpoint import CommitEntry, write_commit
+from streamkeeper.declare.model import Expectation, Where
 from streamkeeper.drivers import alerts, behind, progress
 from streamkeeper.drivers.alerts import AlertKind
 from streamkeeper.drivers.batch_numbers import Batch, Numbers, Totals
+from streamkeeper.drivers.expectations import Shares
 from streamkeeper.errors import StorageError
 from streamkeeper.flows import generations, holds, leases
 from streamkeeper.flows.files import FlowHome
@@ -173,6 +175,21 @@ def test_a_parked_flow_is_not_silent_and_is_told_to_be_well_when_it_commits(bed:
     assert [said.split(":")[0] for said in bed.told()] == ["parked", "recovered"]
 
 
+def test_what_a_driver_told_of_an_expectation_is_sent_with_the_flow_s_page(bed: Bed) -> None:
+    bed.declare(
+        '"airflow.providers.http.notifications.http.HttpNotifier", http_conn_id="chat", endpoint="x",'
+        ' json={"text": "{{ alert.kind }} {{ alert.text }} {{ alert.link }}"}',
+        "None",
+    )
+    bed.begin()
+    known = Expectation("known", "user_id IS NOT NULL", "warn", Where("p.py", 1), alert_above=0.1)
+    Shares(bed.home, [known], 1).add(0, {"known": (70, 30)})
+    bed.look(0)
+    (told,) = bed.told()
+    assert told.startswith("expectation 30 of 100 rows (30.00%) fail the expectation 'known'")
+    assert told.endswith(f"/dags/flow__first__first_flow/plugin/stream?flow={FLOW}")
+
+
 def test_a_flow_that_is_behind_is_told_once_with_its_page_and_then_that_it_is_well(bed: Bed) -> None:
     bed.declare(
         '"airflow.providers.http.notifications.http.HttpNotifier", http_conn_id="chat", endpoint="x",'
@@ -194,8 +211,8 @@ def test_a_flow_that_is_behind_is_told_once_with_its_page_and_then_that_it_is_we
     kind, action, incident, said = told.split(" ", 3)
     assert (kind, action) == ("behind", "trigger")
     assert f"{FLOW} has been more than 5 min behind for" in said
-    assert "the oldest input that waits is 7 min old, 1 files. " in said
-    assert said.endswith("/dags/flow__first__first_flow/plugin/stream")
+    assert "the oldest input that waits is 7 min old, 1 file. " in said
+    assert said.endswith(f"/dags/flow__first__first_flow/plugin/stream?flow={FLOW}")
     holds.put(bed.home, holds.person("ada"), "maintenance", "ada", seconds=3600)
     assert [bed.look(1), bed.look(30)] == ["held", "held"]
     assert len(bed.told()) == 1

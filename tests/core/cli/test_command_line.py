@@ -21,12 +21,13 @@ import typer
 from typer.testing import CliRunner
 
 from streamkeeper import __version__
-from streamkeeper.cli import recovery_session, running
+from streamkeeper.cli import listing, recovery_session, running
 from streamkeeper.cli.commands import app
 from streamkeeper.cli.output import Grid, lines_of
-from streamkeeper.drivers import batch_numbers, behind, submit
+from streamkeeper.drivers import batch_numbers, behind, failures, submit
 from streamkeeper.drivers.batch_numbers import Batch, Machinery
 from streamkeeper.drivers.behind import Measured
+from streamkeeper.drivers.failures import Cause
 from streamkeeper.errors import RecoveryError, StreamkeeperError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, holds, leases, ledger
@@ -104,12 +105,29 @@ def test_a_pipeline_that_prints_does_not_spoil_the_json(command: Command, world:
 def test_flows_shows_state_generation_batch_and_age(command: Command, stands: World) -> None:
     text = command("flows")
     heading, line = text.stdout.splitlines()
-    numbers = ["state", "generation", "batch", "age", "behind", "rows/s", "batch", "took"]
-    assert heading.split() == ["flow", *numbers, "detail"]
-    assert line.split()[:4] == [FLOW, "declared", "1", "2"]
+    numbers = ["state", "since", "generation", "last batch", "behind", "rows/s", "batch took", "detail"]
+    assert re.split("  +", heading) == ["flow", *numbers]
+    assert re.fullmatch(rf"{FLOW} +declared +– +1 +2, \d+ s ago +– .*never started", line)
     (value,) = json.loads(command("flows", "--json").stdout)
     assert (value["flow"], value["generation"], value["batch"]) == (FLOW, 1, 2)
     assert (text.returncode, text.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("width", [60, 80, 150])
+def test_a_terminal_shows_whole_columns_whatever_the_texts(
+    stands: World, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    name = "a_name_that_a_template_made_" * 3
+    stands.declare(EVENTS.replace("events", "orders").replace("clean_orders", name), "orders.py")
+    home = stands.home.beside("orders", name)
+    holds.put(home, holds.person("ada"), "word " * 100 + "x" * 300, "ada")
+    for key, value in stands.settings.as_environment().items():
+        monkeypatch.setenv(key, value)
+    heading, *lines = listing.as_text(listing.ALL, width).splitlines()[2:]
+    [line] = [line for line in lines if line.startswith("orders.a_name")]
+    assert line[heading.index("state") : heading.index("since")].strip() == "held"
+    assert all(len(line) <= width for line in lines) and len(lines) < 14
+    assert ("generation" in heading) is (width == 150)
 
 
 def test_advise_says_what_to_declare_and_what_it_could_not_judge(command: Command, stands: World) -> None:
@@ -137,6 +155,9 @@ def test_top_shows_the_flow_first_that_is_furthest_behind_and_filters(
     assert [row["flow"] for row in found] == ["orders.clean_orders", FLOW]
     lines = command("top").stdout.splitlines()
     assert "90 s, 5 records" in lines[1] and "30 s, 5 records" in lines[2]
+    gone = {"raw": Lag(0, 0, 0, 0, 0.0), "other": Lag(why="no broker answers")}
+    behind.keep(stands.home, Measured(gone), 1_790_000_060.0)
+    assert "partly unknown" in command("flows").stdout.splitlines()[1], "it is not said that nothing waits"
     only = command("flows", "--pipeline", "events", "--state", "declared", "--json")
     assert [row["flow"] for row in json.loads(only.stdout)] == [FLOW]
     wrong = command("flows", "--state", "ill")
@@ -147,6 +168,11 @@ def test_top_shows_the_flow_first_that_is_furthest_behind_and_filters(
 
 def test_a_flow_is_shown_whole_in_the_terminal_and_as_json(command: Command, stands: World) -> None:
     holds.put(stands.home, holds.person("ada"), "the disk is changed", "ada")
+    cause = Cause("X", "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE", "42K06", "the key is another")
+    failure = failures.classify([cause])
+    details = {**asdict(failure), "classed": failure.classed.value}
+    holds.put(stands.home, holds.PARK, failure.meaning, "driver", details)
+    behind.keep(stands.home, Measured({"events_raw": Lag(why="no such folder")}), 1_790_000_000.0)
     batch_numbers.keep(stands.home, [Batch(2, 0.0, 2.5, 1_000, state_rows=7)])
     log = stands.root / "driver.log"
     log.write_text("one\ntoken=very-secret-1234\nthree\n")
@@ -159,7 +185,11 @@ def test_a_flow_is_shown_whole_in_the_terminal_and_as_json(command: Command, sta
         "person-ada, by ada",
         "the disk is changed",
         "2: 1,000 rows in 2.5 s, 7 rows of state",
+        "Spark says STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE (SQLSTATE 42K06): the key is another",
+        "Recover this flow with reset_checkpoint.",
         "events_raw (files): ",
+        "; what waits is unknown: no such folder",
+        " held: person-ada: the disk is changed, by ada",
         "not written yet",
         "  three",
     ):
@@ -988,10 +1018,7 @@ def test_what_stands_oddly_in_the_state_folder_is_shown_and_no_traceback(
     )
     done = command("flows")
     assert (done.returncode, done.stderr) == (0, "")
-    assert (
-        "park: no reason is given; person-p0: no reason is given; person-p1: 7; person-p2: None; person-p3: r"
-        in done.stdout
-    )
+    assert "no reason is given; by p: no reason is given; by p: 7; by p: None; by 3: r" in done.stdout
 
 
 def test_a_stray_file_beside_the_ledgers_is_no_recovery(command: Command, stands: World) -> None:

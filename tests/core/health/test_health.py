@@ -7,14 +7,16 @@ from typing import Any
 
 import pytest
 
-from streamkeeper.drivers import batch_numbers, supervision
+from streamkeeper.drivers import batch_numbers, behind, supervision
 from streamkeeper.drivers.batch_numbers import KEPT, Batch, Numbers, told_by
+from streamkeeper.drivers.behind import Measured
 from streamkeeper.errors import StorageError
 from streamkeeper.flows import holds
 from streamkeeper.flows.leases import Heartbeat
 from streamkeeper.health import flows as health
 from streamkeeper.health.flows import FlowHealth
 from streamkeeper.manifest.manifest import declared
+from streamkeeper.sources.base.format import Lag
 from tests.worlds.metrics.driven import HERE, drive
 from tests.worlds.small_world import EVENTS, World
 
@@ -35,6 +37,8 @@ PROGRESS: dict[str, Any] = {
 }
 """A progress of Spark 4.2 with two stateful operators, in the part that is read."""
 SLOW = Batch(3, 0.0, 30.0, 600)
+LEASED, LAST_BEAT = "2026-01-01T00:00:00+00:00", "2026-01-01T00:05:00+00:00"
+SINCE = {"catching up": "2026-01-01T00:01:00+00:00", "retrying": LAST_BEAT, "down": LAST_BEAT}
 
 
 def rows(world: World) -> tuple[FlowHealth, ...]:
@@ -88,15 +92,18 @@ def test_recent_batches_are_bounded_and_a_torn_file_is_an_error_that_names_it(wo
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_state_is_a_word_that_a_person_uses(
+def test_a_state_is_a_word_that_a_person_uses_and_has_a_beginning(
     world: World, process: Any, numbers: Numbers, supervised: bool, state: str
 ) -> None:
     drive(world, process, numbers)
+    behind.keep(world.home, Measured({"raw": Lag(seconds=60.0)}), 1767225720.0)
     if supervised:
         supervision.beat(world.home, 1, "a task")
     [row] = rows(world)
-    assert (row.state, row.batch_numbers) == (state, numbers.batch)
-    assert row.since == "2026-01-01T00:00:00+00:00"
+    assert (row.state, row.batch_numbers, row.since) == (state, numbers.batch, SINCE.get(state, LEASED))
+    holds.put(world.home, holds.person("ann"), "the disk is changed", "ann")
+    [hold], [row] = holds.all_of(world.home), rows(world)
+    assert (row.since, row.detail) == (hold.at, "by ann: the disk is changed")
 
 
 def test_a_flow_that_cannot_be_read_is_a_row_that_says_so_beside_the_others(world: World) -> None:

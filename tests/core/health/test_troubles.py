@@ -69,6 +69,8 @@ def test_a_flow_is_behind_once_it_was_so_for_the_declared_time() -> None:
     assert there(far, minutes(30, lag_seconds=unknown), AlertKind.BEHIND) is True, (
         "a minute without a measure"
     )
+    held = ["held"] * 25 + ["running"] * 5
+    assert there(far, minutes(30, lag_seconds=400.0, state=held), AlertKind.BEHIND) is None, "after a hold"
     long = replace(PIPELINE, behind_for=5 * 3600.0)
     assert there(far, minutes(310, lag_seconds=400.0), AlertKind.BEHIND, long) is True
     undeclared = replace(PIPELINE, behind_above=None)
@@ -84,6 +86,8 @@ def test_its_text_says_how_long_how_much_whether_it_grows_and_what_fits() -> Non
     )
     assert "It grows by 30 s a minute." in growing.text
     assert "let each read more" in growing.text
+    idle = said(replace(behind(400.0), batch_numbers=None), rows, AlertKind.BEHIND)
+    assert idle is not None and idle.text.endswith("Its driver has run no batch yet.")
     slow = replace(behind(400.0, trend=-2.0), batch_numbers=Batch(1, 0.0, 20.0, 9))
     shrinking = said(slow, rows, AlertKind.BEHIND)
     assert shrinking is not None
@@ -102,6 +106,13 @@ def test_a_quiet_flow_is_in_no_trouble_however_long_it_is_quiet() -> None:
         "unknown is no trouble, either"
     )
     assert not any(one.there for one in judge(replace(FLOW, lag=None), [], PIPELINE, None, NOW))
+
+
+def test_a_trouble_is_not_over_because_its_source_cannot_be_measured_any_more() -> None:
+    lags = {"raw": Lag(why="no broker answers"), "other": Lag(seconds=0.0)}
+    blind = replace(FLOW, lag=Behind(NOW, lags))
+    rows = minutes(16, batches=2, batch_seconds=30.0, lag_seconds=0.0)
+    assert [there(blind, rows, kind) for kind in (AlertKind.BEHIND, AlertKind.SLOW)] == [None, None]
 
 
 def test_a_state_grows_if_it_will_not_fit_within_a_day() -> None:
@@ -128,6 +139,8 @@ def test_batches_longer_than_the_trigger_are_told_after_a_quarter_of_an_hour() -
     assert there(waits, minutes(16, batches=2, batch_seconds=once), AlertKind.SLOW) is None
     assert there(waits, minutes(16, batches=2, batch_seconds=8.0), AlertKind.SLOW) is False
     assert there(behind(0.0), minutes(16, batches=2, batch_seconds=30.0), AlertKind.SLOW) is False
+    assert there(behind(0.0), minutes(16), AlertKind.SLOW) is False
+    assert there(waits, minutes(16), AlertKind.SLOW) is None, "it ran no batch yet, and may still be slow"
 
 
 def test_late_rows_are_told_by_their_share_of_an_hour() -> None:

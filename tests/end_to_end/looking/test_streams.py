@@ -18,8 +18,10 @@ import pytest
 
 from demo.airflow.service import Ports
 from demo.processes import end_group
+from streamkeeper.drivers.behind import Behind
 from streamkeeper.flows import generations
 from streamkeeper.health.flows import STATES, FlowHealth
+from streamkeeper.sources.base.format import Lag
 from tests.end_to_end.conftest import VIEWER
 from tests.end_to_end.world import ENDING, RESET, World
 from tests.worlds.browser import Person
@@ -73,6 +75,35 @@ def answer(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {"at": time.time(), "overdue": None, "counts": found, "flows": rows, "errors": {}, "may": []}
 
 
+def one_flow(ill: dict[str, Any]) -> dict[str, Any]:
+    """Give the answer of a flow's tab: one that is parked, with a source that cannot be measured."""
+    hold = {"owner": "park", "reason": "r", "by": "driver", "at": "2026-11-24T10:00:00+00:00", "details": {}}
+    happened = {"at": time.time(), "kind": "parked", "text": "y" * 400, "by": "driver", "recovery": None}
+    read = {"name": "other", "kind": "files", "position": "files log 7"}
+    unread = {"name": "raw", "kind": "kafka", "position": None}
+    return {
+        "row": ill,
+        "at": time.time(),
+        "overdue": None,
+        "may": ["reset_checkpoint", "hold_flows"],
+        "holds": [{**hold, "said": f"{SPITE} Recover it.", "recovery": "reset_checkpoint"}],
+        "verdict": None,
+        "sources": [read, unread],
+        "events": [happened],
+        "generations": [],
+        "backups": [],
+        "beside": [],
+        "batches": [],
+        "stateful": True,
+        "read": ["raw"],
+        "others": [],
+        "table": {"name": "t", "path": "/t", "version": None, "files": None, "bytes": None, "rows": None},
+        "declaration": {"file": "p.py", "flow": {"name": "f"}, "sources": [], "views": [], "table": {}},
+        "log": {"where": None, "lines": []},
+        "spark": {"ui": None, "history": None},
+    }
+
+
 def approve(world: World, person: Person, generation: int) -> None:
     """Press the approving button until the generation is decided: Airflow 3.3 may lose an answer, and ask
     again.
@@ -116,6 +147,30 @@ def test_every_state_is_a_row_in_words_and_texts_of_users_are_text(person: Perso
     person.await_that("all('[data-flow] a')[0].focus() || 1", "the first flow has the focus")
     person.type_key("Enter", 13, "\r")
     person.await_that("location.search.includes('flow=')", "Enter opens it")
+
+
+def test_long_texts_stay_in_their_place_and_what_is_unknown_or_fits_is_said(person: Person) -> None:
+    unknown = Behind(time.time(), {"raw": Lag(why="no broker answers"), "other": Lag(seconds=0.0)})
+    ill = row(1, "parked", detail=f"{SPITE} \u202e{'word ' * 90}{'x' * 300}", lag=unknown)
+    ill |= {"flow": f"p1.{'long_name_' * 10}"}
+    person.answers("/streamkeeper/api/flows", answer([ill, row(2, "running")]))
+    person.answers(f"/streamkeeper/api/dags/{DAG}", one_flow(ill))
+    for width in (1280, 400):
+        person.resize(width)
+        person.visit(LIST)
+        person.reads("[data-flow]", "unknown")
+        person.await_that("all('[data-flow]')[0].getBoundingClientRect().height < 260", "its row is low")
+        inside = "one.getBoundingClientRect().right <= window.innerWidth"
+        person.await_that(f"all('[data-flow] [data-detail]').every(one => {inside})", "why is in the window")
+        person.visit(TAB)
+        person.read("Parked after a failure")
+        person.read("raw (kafka): nothing is read yet; what waits is unknown: no broker answers")
+        person.read("other (files): files log 7; nothing waits")
+        person.read("There is none: it has never started.")
+        person.await_that(WIDTH, "the page needs no scrolling sideways")
+        person.await_that("all('[data-start=reset_checkpoint][title]').length", "what fits is marked")
+        person.await_that("all('[data-start]').length === 2", "hold is there, too, and unmarked")
+        person.await_that("!document.body.innerText.includes('\\u202e')", "no text turns what follows")
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -7,12 +7,12 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from tests.worlds.standalone import standalone
 
 from streamkeeper.drivers import submit
 from streamkeeper.exit_codes import Outcome
 from tests.worlds.drivers import batch_of
 from tests.worlds.flow_world import Flowbed, pipeline, running_driver
-from tests.worlds.standalone import standalone
 from tools.ivy import pyspark_jars
 from tools.java import find_javac
 
@@ -111,7 +111,7 @@ def test_executors_of_a_cluster_are_as_many_as_declared_and_have_jar_and_modules
         job = submit.driver(needy.settings, [needy.flow()], cluster.master, available_now=True)
         how: list[str] = []
         if mode == "cluster":
-            job = job.by_master(cluster.page, needy.settings, wait=True)
+            job = job.by_cluster(cluster.page, needy.settings, wait=True)
             how = ["--deploy-mode", "cluster", "--class", str(job.java_class)]
         command = [job.command()[0], *how, *job.command()[1:]]
         with running_driver(needy.settings, command, tmp_path / "driver.log") as driver:

@@ -15,9 +15,9 @@ import pytest
 from streamkeeper.drivers import submit
 from streamkeeper.exit_codes import Outcome
 from tests.oracle import first_per
+from tests.worlds.clusters.standalone import Cluster, standalone
 from tests.worlds.drivers import has_said
 from tests.worlds.flow_world import Flowbed, pipeline, running_driver
-from tests.worlds.standalone import Cluster, standalone
 from tools.waiting import wait_until
 
 pytestmark = pytest.mark.long

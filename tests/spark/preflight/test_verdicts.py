@@ -24,7 +24,9 @@ from streamkeeper.preflight.look import look, verdicts
 from streamkeeper.preflight.verdict import Fit, Verdict
 from streamkeeper.storage import open_storage
 from tests.worlds.flow_world import NAME, Flowbed
+from tests.worlds.flows.sinks import make_topic
 from tests.worlds.preflight.catalogue import (
+    BROKERS,
     BY_NAME,
     CATALOGUE,
     DELTA_WORLD,
@@ -58,6 +60,10 @@ def make_scene(tmp_path: Path, spark: SparkSession, request: pytest.FixtureReque
             scene = Scene(delta.bed, delta)
         else:
             scene = Scene(Flowbed.make(root, spark))
+            if BROKERS in old + new:
+                brokers = request.getfixturevalue("brokers")
+                topics = [make_topic(brokers)["subscribe"] for _ in range(2)]
+                old, new = (filled(text, topics[0], brokers, topics[1]) for text in (old, new))
             for number, name in ((30, "more"), (31, "elsewhere")):
                 scene.bed.arrive(number, folder=name)
         (scene.bed.root / "pipelines" / "helping.py").write_text(HELPING.format(least=0))

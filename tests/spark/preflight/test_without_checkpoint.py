@@ -20,6 +20,7 @@ from streamkeeper.manifest.import_file import load_pipeline
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.preflight.verdict import Fit, Verdict
 from tests.worlds.flow_world import NAME, Flowbed, event, pipeline
+from tests.worlds.states.given import COLUMNS, TABLE, numbering, put_table
 
 Make = Callable[..., Flowbed]
 KAFKA = 'format="kafka", options={"subscribe": "t", "kafka.bootstrap.servers": "127.0.0.1:1"}'
@@ -70,6 +71,42 @@ def test_a_query_is_planned_without_rows_brokers_or_state(
     assert (verdict.fit, said in verdict.why[0]) == (fit, True), verdict
     assert "\n" not in verdict.why[0]
     assert not (bed.root / "state").exists()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "case",
+    [
+        (numbering(), Fit.GOES_ON, "Spark plans it."),
+        (numbering(read="given.count_so_far"), Fit.BREAKS, "Attribute `count_so_far` is not supported"),
+        (numbering(handed_on=None), Fit.BREAKS, "and its query does not begin with it"),
+        (
+            numbering(handed_on='given.selectExpr("bigint(user_id) id", "seen").groupBy("id")'),
+            Fit.BREAKS,
+            "groups its rows by INT, but that by BIGINT",
+        ),
+        (numbering('rows=[{"a": ["x"]}]', 'schema="a ARRAY<INT>"'), Fit.BREAKS, "do not fit 'a ARRAY<INT>'"),
+        (numbering(TABLE), Fit.BREAKS, "is of the table known, and there is none"),
+    ],
+    ids=["fits", "column", "not handed on", "key", "nested value", "no table"],
+)
+def test_what_takes_an_initial_state_is_tried_with_it(
+    case: tuple[str, Fit, str], make_bed: Make, spark: SparkSession, tmp_path: Path
+) -> None:
+    text, fit, said = case
+    verdict = analyzed(make_bed(text), spark, tmp_path)
+    assert (verdict.fit, said in verdict.why[0]) == (fit, True), verdict
+    assert fit is Fit.GOES_ON or verdict.why[0].startswith("events.py, line "), verdict
+
+
+@pytest.mark.long
+def test_a_table_of_an_initial_state_has_the_declared_columns(
+    make_bed: Make, spark: SparkSession, tmp_path: Path
+) -> None:
+    bed = make_bed(numbering(TABLE, COLUMNS))
+    put_table(bed, {1: "ten"}, columns="user_id INT, seen STRING")
+    (said,) = analyzed(bed, spark, tmp_path).why
+    assert "which has the columns user_id INT,seen STRING. Declared are user_id INT, seen INT" in said
 
 
 def test_a_column_that_the_table_lacks_is_found(bed: Flowbed, spark: SparkSession, tmp_path: Path) -> None:

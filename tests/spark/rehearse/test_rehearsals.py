@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from streamkeeper_jobs.recover.steps import perform
 from streamkeeper_jobs.rehearse.differences import compare
 
 from streamkeeper.errors import RecoveryError, RequestError
@@ -19,44 +18,17 @@ from streamkeeper.exit_codes import Outcome
 from streamkeeper.manifest.manifest import read_manifest, write_manifest
 from streamkeeper.recover import engine
 from streamkeeper.recover.plans import rehearsal
-from streamkeeper.recover.plans.kind import Work, kind
+from streamkeeper.recover.plans.kind import kind
 from streamkeeper.recover.plans.plan import Plan
-from streamkeeper.recover.plans.rehearsal import Evidence
 from streamkeeper.recover.steps.rehearse import folder
-from streamkeeper.settings import Settings
 from tests.oracle import first_per
 from tests.worlds.flow_world import NAME, Flowbed, heartbeat, pipeline, wait_until
-from tests.worlds.rehearsing import original
+from tests.worlds.rehearsing import carry_out, original, planned, rehearse
 from tests.worlds.suites import long_after
 from tests.worlds.tables.customers_world import INCREMENTAL, SNAPSHOT, CustomersBed, delete, upsert
 
 DISTINCT, PLAIN = pipeline(), pipeline(view="")
 DEMANDED = '\ndp.configure_pipeline(rehearse=["reset_checkpoint"])\n'
-
-
-def planned(settings: Settings, of: str, as_id: str = "r1", **values: Any) -> Plan:
-    """Plan a recovery, and write the plan to the ledger."""
-    write_manifest(settings)
-    chosen = kind(of)
-    request = chosen.parse(values, read_manifest(settings), "a test")
-    return engine.propose(settings, engine.plan(settings, chosen, request, as_id))
-
-
-def carry_out(spark: SparkSession, settings: Settings, plan: Plan, *steps: str) -> dict[str, Any]:
-    """Carry out steps of a recovery, and return the evidence of the last."""
-
-    def in_spark(act: str, work: Work) -> dict[str, Any]:
-        return perform(spark, act, work)
-
-    evidence: dict[str, Any] = {}
-    for step in steps:
-        evidence = engine.carry_out(settings, plan.pipeline, plan.recovery_id, step, in_spark)
-    return evidence
-
-
-def rehearse(bed: Flowbed, plan: Plan) -> Evidence:
-    """Carry out the step that rehearses, and return what it came to."""
-    return rehearsal.read(carry_out(bed.spark, bed.settings, plan, rehearsal.REHEARSE))
 
 
 def planned_only(bed: Flowbed, values: dict[str, Any]) -> Plan:

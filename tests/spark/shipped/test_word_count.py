@@ -22,12 +22,12 @@ from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import holds
 from streamkeeper.testing import PipelineTest
 from tests.worlds.checkpoint_samples import confs
+from tests.worlds.clusters.standalone import standalone
 from tests.worlds.drivers import cut_off, kill_after_the_sinks_commit
 from tests.worlds.flow_world import Flowbed, running_driver, wait_until
 from tests.worlds.recover.old_jobs import PLAIN, declared_frame
 from tests.worlds.shipped.beds import PIPELINES, recover, shipped
 from tests.worlds.shipped.line_server import LineServer
-from tests.worlds.standalone import standalone
 
 NAME = "word_count.counted_words"
 

@@ -20,29 +20,13 @@ from streamkeeper.settings import PROJECT
 from tests.oracle import counted
 from tests.postgres import airflow_database
 from tests.worlds.drivers import cut_off
-from tests.worlds.flow_world import COLUMNS, NAME, SCHEMA, Flowbed
+from tests.worlds.flow_world import COLUMNS, NAME, Flowbed
+from tests.worlds.flows.sinks import in_copies, into_function
 from tests.worlds.tables.backup_world import Recoverer
-
-COPIES = """
-from streamkeeper import pipelines as dp
-
-dp.create_source("events_raw", format="json", path="{{data}}/events", schema="{schema}",
-                 options={{"maxFilesPerTrigger": 1}})
-
-@dp.foreach_batch_sink()
-def events(batch, batch_id, transaction):
-    assert batch_id == transaction.version
-    batch.write.format("delta").mode("append").options(**transaction.options).save("{copies}")
-
-@dp.append_flow(name="clean_events", target="events", sources=["events_raw"], trigger="200 milliseconds")
-def clean_events(events):
-    return events
-"""
 
 
 def is_exact(bed: Flowbed) -> None:
-    copies = bed.spark.read.format("delta").load(str(bed.root / "copies")).collect()
-    assert counted([row.asDict() for row in copies], COLUMNS) == counted(bed.events, COLUMNS)
+    assert counted(in_copies(bed), COLUMNS) == counted(bed.events, COLUMNS)
 
 
 def prices(bed: Flowbed) -> list[str | None]:
@@ -55,7 +39,7 @@ def prices(bed: Flowbed) -> list[str | None]:
 def test_a_batch_that_is_given_again_is_written_once_and_a_reset_counts_it(
     bed: Flowbed, monkeypatch: pytest.MonkeyPatch, after: bool
 ) -> None:
-    bed.declare(COPIES.format(schema=SCHEMA, copies=bed.root / "copies"))
+    bed.declare(into_function(bed))
     bed.arrive(1, 2)
     bed.arrive(3)
     with monkeypatch.context() as patch:
@@ -99,7 +83,7 @@ def test_the_example_of_the_page_counts_each_batch_once_in_a_database(
 
 @pytest.mark.long
 def test_a_backfill_gives_each_chunk_once_more(bed: Flowbed) -> None:
-    bed.declare(COPIES.format(schema=SCHEMA, copies=bed.root / "copies"))
+    bed.declare(into_function(bed))
     bed.arrive(1, 2)
     bed.arrive(3)
     assert bed.run() is Outcome.STOPPED

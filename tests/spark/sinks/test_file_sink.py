@@ -21,30 +21,18 @@ from streamkeeper.recover import engine
 from streamkeeper.recover.kinds.reset_checkpoint import KIND
 from tests.oracle import counted
 from tests.worlds.drivers import cut_off
-from tests.worlds.flow_world import COLUMNS, NAME, SCHEMA, Flowbed
+from tests.worlds.flow_world import COLUMNS, NAME, Flowbed
+from tests.worlds.flows.sinks import in_copies, in_files, into, into_files, into_function
 from tests.worlds.suites import long_after
-
-FLOW = """
-from streamkeeper import pipelines as dp
-
-dp.create_source("events_raw", format="json", path="{{data}}/events", schema="{schema}",
-                 options={{"maxFilesPerTrigger": 1}})
-dp.create_sink("events", "{format}", {{"path": "{{data}}/{folder}"}})
-
-@dp.append_flow(name="clean_events", target="events", sources=["events_raw"], trigger="200 milliseconds")
-def clean_events(events):
-    return events
-"""
 
 
 def declare(bed: Flowbed, format: str, folder: str = "out") -> None:
-    bed.declare(FLOW.format(schema=SCHEMA, format=format, folder=folder))
+    bed.declare(into_files(format, folder))
 
 
 def is_exact(bed: Flowbed, format: str, times: int = 1) -> None:
     """Assert that a reader that knows Spark's log finds each event so many times."""
-    rows = bed.spark.read.schema(SCHEMA).format(format).load(str(bed.root / "data" / "out")).collect()
-    assert counted([row.asDict() for row in rows], COLUMNS) == counted(bed.events * times, COLUMNS)
+    assert counted(in_files(bed, format), COLUMNS) == counted(bed.events * times, COLUMNS)
 
 
 def prices(bed: Flowbed) -> list[Any]:
@@ -140,31 +128,9 @@ def test_a_folder_that_another_query_writes_is_refused(bed: Flowbed) -> None:
     assert "another query writes there" in str(bed.park().details)
 
 
-TABLE = """
-from streamkeeper import pipelines as dp
-
-dp.create_source("events_raw", format="json", path="{{data}}/events", schema="{schema}",
-                 options={{"maxFilesPerTrigger": 1}})
-dp.create_streaming_table("events")
-
-@dp.append_flow(name="clean_events", target="events", sources=["events_raw"], trigger="200 milliseconds")
-def clean_events(events):
-    return events
-"""
-FUNCTION = TABLE.replace(
-    'dp.create_streaming_table("events")',
-    """
-@dp.foreach_batch_sink()
-def events(batch, batch_id, transaction):
-    batch.write.format("delta").mode("append").options(**transaction.options).save("{copies}")
-""",
-)
-
-
 @pytest.mark.long
 def test_a_flow_goes_on_with_another_sink_from_where_it_was(bed: Flowbed) -> None:
-    copies = bed.root / "copies"
-    bed.declare(FUNCTION.format(schema=SCHEMA, copies=copies))
+    bed.declare(into_function(bed))
     bed.arrive(1)
     assert bed.run() is Outcome.STOPPED
     declare(bed, "json")
@@ -175,17 +141,13 @@ def test_a_flow_goes_on_with_another_sink_from_where_it_was(bed: Flowbed) -> Non
     assert bed.run() is Outcome.PARKED, "its entries are in the other folder"
     bed.reset()
     assert bed.run() is Outcome.STOPPED
-    parts = [
-        bed.spark.read.format("delta").load(str(copies)),
-        bed.spark.read.schema(SCHEMA).json(str(bed.root / "data" / "out")),
-        bed.spark.read.schema(SCHEMA).parquet(str(bed.root / "data" / "next")),
-    ]
-    assert [[row.n for row in part.collect()] for part in parts] == [[1], [2], [3]]
+    parts = [in_copies(bed), in_files(bed, "json"), in_files(bed, "parquet", "next")]
+    assert [[row["n"] for row in part] for part in parts] == [[1], [2], [3]]
 
 
 @pytest.mark.long
 def test_a_table_does_not_become_a_sink_of_its_name(bed: Flowbed) -> None:
-    bed.declare(TABLE.format(schema=SCHEMA))
+    bed.declare(into('dp.create_streaming_table("events")'))
     bed.arrive(1)
     assert bed.run() is Outcome.STOPPED
     declare(bed, "json")

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
-from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 from streamkeeper_jobs.sinks import each_batch, kafka_sink
 
@@ -26,44 +23,16 @@ from streamkeeper.recover.kinds.reset_checkpoint import KIND
 from streamkeeper.recover.rehearse import KIND as REHEARSE
 from tests.oracle import counted
 from tests.worlds.drivers import cut_off
-from tests.worlds.flow_world import COLUMNS, NAME, SCHEMA, Flowbed
-
-FLOW = """
-from pyspark.sql import functions as F
-from streamkeeper import pipelines as dp
-
-dp.create_source("events_raw", format="json", path="{{data}}/events", schema="{schema}",
-                 options={{"maxFilesPerTrigger": 1}})
-dp.create_sink("events", "kafka", {{"kafka.bootstrap.servers": "{brokers}", "topic": "{topic}"}})
-
-@dp.append_flow(name="clean_events", target="events", sources=["events_raw"], trigger="200 milliseconds")
-def clean_events(events):
-    value = F.to_json(F.struct("*")).alias("value")
-    return events.select(F.col("user_id").cast("string").alias("key"), value)
-"""
+from tests.worlds.flow_world import COLUMNS, NAME, Flowbed
+from tests.worlds.flows.sinks import events_of, in_topic, into_topic, make_topic
 
 
 @pytest.fixture
 def options(bed: Flowbed, brokers: str) -> dict[str, str]:
     """A flow into a topic of its own; options of Spark's reader of it."""
-    topic = f"out-{uuid4().hex}"
-    admin = AdminClient({"bootstrap.servers": brokers})
-    admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(60)
-    bed.declare(FLOW.format(schema=SCHEMA, brokers=brokers, topic=topic))
-    return {
-        "kafka.bootstrap.servers": brokers,
-        "subscribe": topic,
-        "includeHeaders": "true",
-        "startingOffsets": "earliest",
-    }
-
-
-def at_rest(bed: Flowbed, options: Mapping[str, str]) -> DataFrame:
-    return bed.spark.read.format("kafka").options(**options).load()
-
-
-def of(rows: DataFrame) -> list[dict[str, Any]]:
-    return [json.loads(row.value) for row in rows.selectExpr("CAST(value AS STRING) value").collect()]
+    made = make_topic(brokers)
+    bed.declare(into_topic(made))
+    return made
 
 
 def is_exact(found: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> None:
@@ -87,12 +56,12 @@ def test_a_batch_that_came_twice_is_dropped_by_its_readers_and_counted_by_the_pl
     assert plan(bed) == [REPEATS]
     assert bed.run() is Outcome.STOPPED
     assert plan(bed) == []
-    rows = at_rest(bed, options)
-    is_exact(of(rows), [*bed.events, *bed.events[2:]])
-    is_exact(of(drop_repeats(rows)), bed.events)
+    rows = in_topic(bed, options)
+    is_exact(events_of(rows), [*bed.events, *bed.events[2:]])
+    is_exact(events_of(drop_repeats(rows)), bed.events)
     bed.reset(StartAt(EARLIEST), state=EMPTY)
     assert bed.run() is Outcome.STOPPED
-    is_exact(of(drop_repeats(at_rest(bed, options))), [*bed.events, *bed.events])
+    is_exact(events_of(drop_repeats(in_topic(bed, options))), [*bed.events, *bed.events])
 
 
 @pytest.mark.long
@@ -109,14 +78,14 @@ def test_a_stream_drops_repeats_and_lets_rows_of_others_pass(
     stream = drop_repeats(bed.spark.readStream.format("kafka").options(**options).name("out").load())
     name = f"seen_{uuid4().hex}"
     stream.writeStream.format("memory").queryName(name).trigger(availableNow=True).start().awaitTermination()
-    is_exact(of(bed.spark.table(name)), [*bed.events, bed.events[0], bed.events[0]])
+    is_exact(events_of(bed.spark.table(name)), [*bed.events, bed.events[0], bed.events[0]])
 
 
 def test_rows_of_a_key_keep_their_order(bed: Flowbed, options: dict[str, str]) -> None:
     bed.arrive(*range(500))
     assert bed.run() is Outcome.STOPPED
     by_key: dict[str, list[int]] = defaultdict(list)
-    for row in at_rest(bed, options).orderBy("partition", "offset").collect():
+    for row in in_topic(bed, options).orderBy("partition", "offset").collect():
         by_key[bytes(row.key).decode()].append(json.loads(bytes(row.value))["n"])
     assert len(by_key) == 7
     assert all(numbers == sorted(numbers) for numbers in by_key.values())

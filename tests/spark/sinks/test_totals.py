@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 from streamkeeper_jobs.sinks import auto_cdc
@@ -16,45 +14,13 @@ from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import AFTER_LAST, BATCH, EARLIEST, EMPTY, REBUILT, StartAt
 from streamkeeper.manifest.manifest import write_manifest
 from tests.worlds.drivers import batch_of, cut_off, kill_after_the_sinks_commit
-from tests.worlds.flow_world import NAME, SCHEMA, Flowbed, event
+from tests.worlds.flow_world import NAME, Flowbed, event
 from tests.worlds.recover.old_jobs import run_declared_job
+from tests.worlds.recover.results import KEYS, MODES, SUMS, is_exact, sums, totals
 from tests.worlds.suites import long_after
 from tests.worlds.tables.backup_world import Recoverer
 
-TOTALS = """
-from pyspark.sql import functions as F
-from streamkeeper import pipelines as dp
-
-dp.create_source("events_raw", format="json", path="{{data}}/events", schema="{schema}",
-                 options={{"maxFilesPerTrigger": 1}})
-dp.create_streaming_table("events"{of_table})
-
-@dp.{mode}_flow(name="clean_events", target="events", sources=["events_raw"], trigger="200 milliseconds")
-def clean_events(events):
-    return events{query}
-"""
-SUMS = '.groupBy("user_id").agg(F.count("*").alias("count"), F.sum("n").alias("sum"))'
-KEYS = ', keys=["user_id"]'
-MODES = [("update", KEYS), ("complete", "")]
 both = pytest.mark.parametrize(("mode", "of_table"), MODES, ids=[mode for mode, _ in MODES])
-
-
-def totals(mode: str, of_table: str, query: str = SUMS) -> str:
-    return TOTALS.format(schema=SCHEMA, mode=mode, of_table=of_table, query=query)
-
-
-def sums(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the oracle's rows."""
-    count: Counter[int] = Counter()
-    total: Counter[int] = Counter()
-    for item in events:
-        count[item["user_id"]] += 1
-        total[item["user_id"]] += item["n"]
-    return [{"user_id": user, "count": count[user], "sum": total[user]} for user in count]
-
-
-def is_exact(bed: Flowbed, events: Iterable[Mapping[str, Any]]) -> None:
-    bed.holds(sums(events), ("user_id", "count", "sum"))
 
 
 @both

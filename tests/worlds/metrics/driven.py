@@ -19,4 +19,5 @@ def drive(world: World, process: Process, numbers: Numbers) -> None:
     world.home.storage.create(
         world.home.lease(1), to_json(asdict(Lease(1, process, 1, "2026-01-01T00:00:00+00:00")))
     )
-    leases.beat(world.home, Heartbeat(1, 1, "running", 1, "then", details=numbers.as_details()))
+    at = "2026-01-01T00:05:00+00:00"
+    leases.beat(world.home, Heartbeat(1, 1, "running", 1, at, details=numbers.as_details()))

@@ -16,14 +16,15 @@ from tests.worlds.flow_world import DEDUPE, SCHEMA, pipeline
 from tests.worlds.preflight import meanwhile
 from tests.worlds.sources.source_world import DELTA, KAFKA
 from tests.worlds.state_stores import PROVIDER, ROCKS, with_conf
+from tests.worlds.states.given import COLUMNS, ROWS, numbering
 
 if TYPE_CHECKING:
     from tests.worlds.preflight.meanwhile import Scene
 
 Rows = list[dict[str, Any]]
 FILES_WORLD, DELTA_WORLD, KAFKA_WORLD = "files", "delta", "kafka"
-TOPIC, BROKERS = "@topic@", "@brokers@"
-"""Stand in the text of a flow that reads Kafka."""
+TOPIC, OTHER_TOPIC, BROKERS = "@topic@", "@other@", "@brokers@"
+"""Stand in the text of a flow that reads Kafka, or writes to it."""
 
 RUNS, PARKED, WAITS, ENDS, REFUSES = "runs", "is parked", "waits", "ends by itself", "does not start"
 OUTCOMES = {
@@ -293,6 +294,49 @@ TABLES = (
     sink("its comment", PLAIN, PLAIN.replace('_table("events")', '_table("events", comment="all")'), NOTED,
          "keeps its own", same=True),
 )  # fmt: skip
+FUNCTION = """@dp.foreach_batch_sink()
+def events(batch, batch_id, transaction):
+    batch.write.format("noop").mode("overwrite").save()"""
+_AS_JSON = 'return events.select(F.to_json(F.struct("*")).alias("value"))'
+
+
+def sunk(declared: str, text: str = PLAIN) -> str:
+    """Return a flow whose target is a sink."""
+    return text.replace('dp.create_streaming_table("events")', declared, 1)
+
+
+def to_topic(topic: str) -> str:
+    """Return a flow whose target is a topic."""
+    where = {"kafka.bootstrap.servers": BROKERS, "topic": topic}
+    before, _, _ = sunk(f'dp.create_sink("events", "kafka", {where})').rpartition("return events")
+    return f"{before}{_AS_JSON}\n"
+
+
+def to_files(format: str, folder: str = "out") -> str:
+    """Return a flow whose target are files."""
+    return sunk(f'dp.create_sink("events", "{format}", {{"path": "{{data}}/{folder}"}})')
+
+
+into = of("sinks")
+SINKS = (
+    into("a function: its code", sunk(FUNCTION), sunk(FUNCTION.replace("noop", "NOOP")), NOTED,
+         "function of the sink changed"),
+    into("a function becomes files", sunk(FUNCTION), to_files("json"), NOTED, "has sink json",
+         but="and writes there what is new"),
+    into("a function becomes Kafka", sunk(FUNCTION), to_topic(TOPIC), NOTED, "has sink kafka",
+         but="and writes there what is new"),
+    into("files become Kafka", to_files("json"), to_topic(TOPIC), NOTED, "has sink kafka",
+         but="and writes there what is new"),
+    into("Kafka becomes files", to_topic(TOPIC), to_files("json"), NOTED, "has sink json",
+         but="and writes there what is new"),
+    into("Kafka: another topic", to_topic(TOPIC), to_topic(OTHER_TOPIC), NOTED, "has the options",
+         but="and writes there what is new"),
+    into("files: another folder", to_files("json"), to_files("json", "next"), BREAKS, "folder"),
+    into("files: another format in the same folder", to_files("json"), to_files("csv"), NOTED, "has sink csv",
+         but="and a reader of one format sees rows of both"),
+    into("a table becomes files", PLAIN, to_files("json"), BREAKS, "name of a table"),
+    into("files become a table", to_files("json"), PLAIN, BREAKS, "lacks"),
+)  # fmt: skip
 projection = of("columns of the output")
 PROJECTIONS = (
     projection("computed otherwise", PLAIN, seen('.withColumn("n", F.col("n") + 1)'), NOTED, "+ Project",
@@ -491,6 +535,10 @@ STATES = (
     own("transformWithState: its code", counting(), counting(by="2"), NOTED, "", but="and the state stays",
         shows=has(n=41, user_id=3)),
     own("transformWithState: type of a variable", counting(), counting("count STRING"), BREAKS),
+    own("transformWithState: rows of its initial state", numbering(), numbering(
+        ROWS.replace("10", "70"), COLUMNS), NOTED, "keeps what it was given", same=True),
+    own("transformWithState: an initial state, where it had none", numbering(""), numbering(), NOTED,
+        "keeps what it was given", same=True),
     own("applyInPandasWithState: its code", in_pandas(), in_pandas(by="2"), NOTED, "",
         but="and the state stays", shows=has(n=3, user_id=6)),
     own("applyInPandasWithState: schema of the state", in_pandas(), in_pandas("count STRING"), BREAKS),
@@ -574,7 +622,7 @@ MODES = (
 
 CATALOGUE: tuple[Change, ...] = (
     DUPLICATES[0], FILTERS[0], SOURCES[0],
-    *SOURCES[1:], *TABLES, *PROJECTIONS, *FILTERS[1:], *EXPECTATIONS, *DUPLICATES[1:], *AGGREGATIONS,
+    *SOURCES[1:], *TABLES, *SINKS, *PROJECTIONS, *FILTERS[1:], *EXPECTATIONS, *DUPLICATES[1:], *AGGREGATIONS,
     *JOINS, *STATES, *CDC, *MODES,
     *CODE, *SETTINGS,
 )  # fmt: skip
@@ -591,6 +639,6 @@ BY_NAME = (
 """Changes that a flow's name alone tells."""
 
 
-def filled(text: str, topic: str, brokers: str) -> str:
-    """Return the text of a flow with its topic, if it reads Kafka."""
-    return text.replace(TOPIC, topic).replace(BROKERS, brokers)
+def filled(text: str, topic: str, brokers: str, other: str = "") -> str:
+    """Return the text of a flow with its topics, if it reads Kafka or writes to it."""
+    return text.replace(TOPIC, topic).replace(OTHER_TOPIC, other).replace(BROKERS, brokers)

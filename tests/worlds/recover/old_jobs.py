@@ -34,10 +34,13 @@ def run_declared_job(bed: Flowbed) -> Path:
     """Run the query that the bed's flow declares, as a job without Streamkeeper would, over all that is
     there; give its checkpoint.
 
-    The changes of a flow that is kept by key go to no table: such a job has a table of another kind.
+    The changes of a flow that is kept by key, and the rows of a sink, go to no table: such a job has a target
+    of another kind.
     """
-    declared = bed.flow().declaration
-    return _run(bed, lambda: declared_frame(bed), writes=declared.spec is None, mode=declared.mode)
+    flow = bed.flow()
+    declared = flow.declaration
+    writes = declared.spec is None and flow.pipeline.sink_of(declared) is None
+    return _run(bed, lambda: declared_frame(bed), writes=writes, mode=declared.mode)
 
 
 def _run(
@@ -48,7 +51,8 @@ def _run(
     mode: str = "append",
 ) -> Path:
     folder = bed.root / "old job" / "checkpoint"
-    with confs(bed.spark, {**PLAIN, **(more or {})}):
+    own = bed.flow().declaration.spark_conf
+    with confs(bed.spark, {**PLAIN, **own, **(more or {})}):
         writer = frame().writeStream.option("checkpointLocation", str(folder)).trigger(availableNow=True)
         writer = writer.outputMode(mode)
         if writes:
@@ -79,7 +83,13 @@ def declared_frame(bed: Flowbed) -> DataFrame:
     if isinstance(declared, AutoCdcFlow):
         return frames[declared.source]
     assert declared.function is not None
-    made: DataFrame = declared.function(*(frames[name] for name in declared.sources))
+    inputs = [frames[name] for name in declared.sources]
+    given = declared.initial_state
+    if given is not None:
+        assert given.schema is not None
+        rows = [tuple(row.values()) for row in given.rows]
+        inputs.append(bed.spark.createDataFrame(rows, given.schema))
+    made: DataFrame = declared.function(*inputs)
     return made
 
 

@@ -8,9 +8,12 @@ export const COLOURS = ["#3182ce", "#dd6b20", "#38a169", "#d53f8c", "#805ad5", "
 const GAP = 300; // seconds without a row after which a line is broken
 const none = (value) => value === null || value === undefined;
 
-// Steps between labels of an axis: 1, 2 or 5 times a power of ten; of time, parts of an hour or of a day.
-function step(most, count) {
-  const rough = most / count, power = 10 ** Math.floor(Math.log10(rough));
+// Steps between labels of an axis: 1, 2 or 5 times a power of ten; of durations and times, parts of an hour or of a day.
+const DURATIONS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 604800];
+function step(most, count, lasts) {
+  const rough = most / count, even = lasts && rough > 1 && DURATIONS.find((one) => one >= rough);
+  if (even) return even;
+  const power = 10 ** Math.floor(Math.log10(rough));
   return power * [1, 2, 5, 10].find((one) => one * power >= rough);
 }
 const TIMES = [300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400];
@@ -26,8 +29,8 @@ function useWidth() {
   return [ref, width];
 }
 
-// `series` are {name, values} over the times `at`; `said` puts a value in words; `onPick` gets a moment in seconds.
-export function Chart({ title, at, series, said, from, to, marks = [], stacked = false, onPick }) {
+// `series` are {name, values} over the times `at`; `said` puts a value in words, `lasts` says that it is in seconds; `onPick` gets a moment in seconds.
+export function Chart({ title, at, series, said, from, to, marks = [], stacked = false, lasts = false, onPick }) {
   const [ref, width] = useWidth();
   const [place, setPlace] = useState(null);
   const shown = stacked ? stack(series) : series.map((one) => ({ ...one, low: null, high: one.values }));
@@ -35,7 +38,7 @@ export function Chart({ title, at, series, said, from, to, marks = [], stacked =
   const x = (time) => LEFT + ((time - from) / (to - from)) * (width - LEFT - RIGHT);
   const y = (value) => TOP + (1 - value / most) * (HEIGHT - TOP - BOTTOM);
   const time = (px) => from + ((px - LEFT) / (width - LEFT - RIGHT)) * (to - from);
-  const every = step(most, 3), hours = TIMES.find((one) => (to - from) / one <= width / 70) || 86400;
+  const every = step(most, 3, lasts), hours = TIMES.find((one) => (to - from) / one <= width / 70) || 86400;
   const zone = new Date(from * 1000).getTimezoneOffset() * 60;
   const heights = Array.from({ length: Math.floor(most / every + 1e-9) + 1 }, (_, number) => number * every);
   const times = [];
@@ -56,7 +59,7 @@ export function Chart({ title, at, series, said, from, to, marks = [], stacked =
     : `${moment(at[near])}: ${series.map((one) => `${series.length > 1 ? `${one.name} ` : ""}${none(one.values[near]) ? dash : said(one.values[near])}`).join(", ")}`;
   return h(Box, { borderWidth: 1, borderRadius: "md", p: 2, minW: 0, flex: "1 1 20rem", maxW: "100%" },
     h(Text, { fontSize: "sm" }, h("strong", null, title), " ", h("span", { "data-legend": title }, legend)),
-    series.length > 1 && h(Text, { fontSize: "xs" }, series.map((one, number) => h("span", { key: one.name, style: { marginRight: "0.8em" } },
+    series.length > 1 && h(Text, { fontSize: "xs" }, series.map((one, number) => h("span", { key: one.name, style: { marginRight: "0.8em", whiteSpace: "nowrap", display: "inline-block" } },
       h("span", { "aria-hidden": true, style: { color: COLOURS[number % COLOURS.length] } }, "■ "), one.name))),
     h("div", { ref }, h("svg", {
       width, height: HEIGHT, role: onPick ? "slider" : "img", tabIndex: 0, "data-chart": title,

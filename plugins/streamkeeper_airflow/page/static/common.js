@@ -14,12 +14,15 @@ export const dash = "–";
 export const url = (path) => new URL(path, document.baseURI).toString();
 export const segment = encodeURIComponent;
 
+// Marks in users' texts that change the direction of writing: what comes after them would be read backwards.
+const TURNS = /[\u202a-\u202e\u2066-\u2069]/g;
+
 export async function ask(path, method = "GET", body = undefined) {
   const answer = await fetch(url(path), {
     method, credentials: "same-origin",
     ...(body === undefined ? {} : { headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) }),
   });
-  const found = await answer.json().catch(() => ({}));
+  const found = await answer.text().then((text) => JSON.parse(text.replace(TURNS, ""))).catch(() => ({}));
   if (!answer.ok) throw new Error(said(found.detail) || `${answer.status} ${answer.statusText}`);
   return found;
 }
@@ -54,12 +57,14 @@ export function useLook(path, every = EVERY) {
 const none = (value) => value === null || value === undefined;
 export const whole = (value) => (none(value) ? dash : Math.round(value).toLocaleString("en"));
 export const age = (seconds) => {
-  if (none(seconds)) return dash;
-  if (seconds < 120) return `${Math.round(seconds)} s`;
+  if (none(seconds) || Number.isNaN(seconds)) return dash;
+  if (seconds < 120) return `${Math.round(Math.max(0, seconds))} s`;
   if (seconds < 7200) return `${Math.round(seconds / 60)} min`;
   return seconds < 172800 ? `${Math.round(seconds / 3600)} h` : `${Math.round(seconds / 86400)} d`;
 };
-export const since = (text) => (text ? age((Date.now() - Date.parse(text)) / 1000) : dash);
+// Ages are taken by the clock of who looked, not by that of this machine.
+export const since = (text, now) => (text ? age(now - Date.parse(text) / 1000) : dash);
+export const counted = (number, what) => `${whole(number)} ${number === 1 ? what.replace(/s$/, "") : what}`;
 export const size = (bytes) => {
   if (!bytes) return dash;
   const units = ["B", "kB", "MB", "GB", "TB"];
@@ -69,26 +74,25 @@ export const size = (bytes) => {
 // A moment, as a text or in seconds since 1970, in the zone of whoever looks.
 export const moment = (at) => (at ? new Date(typeof at === "number" ? at * 1000 : at).toLocaleString("sv") : dash);
 
-// How far a flow is behind, in words.
-export function behind(row) {
+const STALE = 300; // seconds after which it is said how old a measure is
+
+// How far a flow is behind, in words; `now` is when the look was taken, in seconds since 1970.
+export function behind(row, now) {
   const lag = row.lag;
-  if (!lag) return row.waiting_since ? `input waits for ${age(Date.now() / 1000 - row.waiting_since)}` : dash;
-  if (lag.seconds === 0) return "nothing waits";
-  const parts = [none(lag.seconds) ? null : age(lag.seconds), none(lag.records) ? null : `${whole(lag.records)} records`];
-  if (none(lag.records)) {
-    for (const name of ["files", "versions"]) if (!none(lag[name])) parts.push(`${whole(lag[name])} ${name}`);
-  }
-  return parts.filter(Boolean).join(", ") || "unknown";
+  if (!lag) return row.waiting_since ? `input waits for ${age(now - row.waiting_since)}` : dash;
+  const old = now - lag.at > STALE ? ` (${age(now - lag.at)} ago)` : "";
+  if (lag.seconds === 0 && !lag.partly_unknown) return `nothing waits${old}`;
+  const parts = lag.seconds ? [age(lag.seconds)] : [];
+  const counts = ["records", "files", "versions"].find((name) => !none(lag[name]));
+  if (counts) parts.push(counted(lag[counts], counts));
+  if (lag.partly_unknown) parts.push(parts.length ? "the rest is unknown" : "unknown");
+  return (parts.join(", ") || "unknown") + old;
 }
-// Seconds behind that are added or gone each second; below this they count as steady.
-const STEADY = 0.02;
+export const RUNS = ["running", "idle", "catching up", "change refused"]; // states in which a flow reads
+const ARROWS = { grows: "↗", steady: "→", shrinks: "↘" };
 export function trend(row) {
-  const change = row.lag?.trend;
-  if (none(change) || row.lag.seconds === 0) return null;
-  if (Math.abs(change) < STEADY) return { arrow: "→", text: "steady" };
-  const left = row.lag.caught_up_in;
-  return change > 0 ? { arrow: "↗", text: "grows" }
-    : { arrow: "↘", text: none(left) ? "shrinks" : `caught up in ${age(left)}` };
+  const { moves, caught_up_in: left } = row.lag || {};
+  return moves ? { arrow: ARROWS[moves], text: moves === "shrinks" && !none(left) && RUNS.includes(row.state) ? `caught up in ${age(left)}` : moves } : null;
 }
 
 export const State = ({ state }) => h(Badge, { colorPalette: COLOURS[state] || "gray" }, state);
@@ -104,10 +108,29 @@ export const Wide = ({ children }) => h("div", { style: { overflowX: "auto", max
 export const Grid = ({ titles, rows, keys }) => h(Wide, null, h(Table.Root, { size: "sm" },
   h(Table.Header, null, h(Table.Row, null, titles.map((title) => h(Table.ColumnHeader, { key: title }, title)))),
   h(Table.Body, null, rows.map((row, at) => h(Table.Row, { key: keys ? keys[at] : at },
-    row.map((cell, place) => h(Table.Cell, { key: place, verticalAlign: "top" }, cell)))))));
+    row.map((cell, place) => h(Table.Cell, { key: place, verticalAlign: "top", overflowWrap: "anywhere" },
+      typeof cell === "string" && cell.length > 30 ? h("div", { style: { minWidth: "14em" } }, cell) : cell)))))));
+export const Whole = ({ text }) => h("span", { style: { whiteSpace: "nowrap" } }, text);
+
+// In a narrow window a flow of the list is a card, with a name before each number.
+const STYLE = `
+.streamkeeper :focus-visible { outline: 2px solid currentColor; outline-offset: 2px; }
+.streamkeeper a { text-decoration: underline; }
+.streamkeeper tr[data-flow] { cursor: pointer; }
+.streamkeeper tr[data-flow] td:first-child { min-width: 11em; max-width: 24em; overflow-wrap: anywhere; }
+.streamkeeper tr[data-flow] td:nth-child(2) { min-width: 13em; }
+.streamkeeper tr[data-flow] td:nth-child(n + 6) { min-width: 6.5em; }
+.streamkeeper [data-detail] { display: -webkit-box; -webkit-line-clamp: 3; -webkit-box-orient: vertical; overflow: hidden; }
+@media (max-width: 800px) {
+  .streamkeeper [data-list] :is(table, tbody, thead, tr, td, th) { display: block; }
+  .streamkeeper [data-list] thead tr { display: flex; flex-wrap: wrap; }
+  .streamkeeper [data-list] tr[data-flow] { border-bottom: 1px solid var(--chakra-colors-border); padding: 0.4em 0; }
+  .streamkeeper [data-list] tr[data-flow] td { border: 0; padding: 0.1em 0.5em; max-width: none; }
+  .streamkeeper [data-list] td[data-title]:nth-child(n + 3)::before { content: attr(data-title) ": "; opacity: 0.7; }
+  .streamkeeper [data-list] td[data-empty] { display: none; }
+}`;
 
 // The window of Airflow around the page may be wider than the page's own part of it.
 export const Page = ({ children }) => h("div", { className: "streamkeeper", style: { padding: "1rem", minWidth: 0, maxWidth: "100%", overflowX: "hidden" } },
-  h("style", null, ".streamkeeper :focus-visible { outline: 2px solid currentColor; outline-offset: 2px; }"
-    + " .streamkeeper tr[data-flow] { cursor: pointer; } .streamkeeper a { text-decoration: underline; }"),
+  h("style", null, STYLE),
   children);

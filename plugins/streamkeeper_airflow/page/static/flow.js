@@ -4,7 +4,7 @@ const { Box, Button, Heading, Text } = globalThis.ChakraUI;
 const { Link } = globalThis.ReactRouterDOM;
 import { Chart } from "./chart.js";
 import { Actions } from "./forms.js";
-import { Card, Grid, Lines, Page, Problem, Small, State, age, behind, dash, moment, segment, size, trend, useLook, whole }
+import { Card, Grid, Lines, Page, Problem, Small, State, Whole, age, behind, counted, dash, moment, segment, since, size, trend, useLook, whole }
   from "./common.js";
 
 const RANGES = [1, 6, 48];
@@ -38,13 +38,13 @@ function Charts({ row, generations, onPick }) {
     error && h(Problem, { text: error }),
     columns.at.length === 0 && h(Text, null, "No minute is kept yet: the monitor keeps one row a minute of a flow that has a driver."),
     columns.at.length > 0 && h(Box, { display: "flex", gap: 3, flexWrap: "wrap" },
-      h(Chart, { ...common, title: "Behind", series: line("behind", columns.lag_seconds), said: age }),
+      h(Chart, { ...common, title: "Behind", lasts: true, series: line("behind", columns.lag_seconds), said: seconds }),
       h(Chart, { ...common, title: "Rows/s", series: line("rows", over(columns.rows, columns.seconds)), said: (value) => (value < 10 ? String(Number(value.toFixed(1))) : whole(value)) }),
-      h(Chart, { ...common, title: "Batch time", stacked: true, said: seconds,
+      h(Chart, { ...common, title: "Batch time", lasts: true, stacked: true, said: seconds,
         series: Object.entries(phases).map(([name, values]) => ({ name: PHASES[name] || name, values: over(values, columns.batches).map((value) => value ?? 0) })) }),
       known(columns.state_rows) && h(Chart, { ...common, title: "State rows", series: line("rows", columns.state_rows), said: whole }),
       known(columns.state_bytes) && h(Chart, { ...common, title: "State size", series: line("bytes", columns.state_bytes), said: (value) => (value ? size(value) : "0") }),
-      known(delay) && h(Chart, { ...common, title: "Watermark delay", series: line("delay", delay), said: age })),
+      known(delay) && h(Chart, { ...common, title: "Watermark delay", lasts: true, series: line("delay", delay), said: age })),
     columns.at.length > 0 && h(Small, { mt: 2 },
       "Dashed: a driver started. Red: a new generation.", onPick ? " Click on a chart to rewind to that moment." : ""));
 }
@@ -62,7 +62,7 @@ function Cost({ prices }) {
 
 function Generations({ generations }) {
   const lives = [...generations].reverse();
-  return h(Card, { title: "Generations" }, h("ol", { reversed: true, style: { listStyle: "none", padding: 0 } }, lives.map((life, at) => h("li", {
+  return h(Card, { title: "Generations" }, lives.length === 0 && h(Text, null, "There is none: it has never started."), h("ol", { reversed: true, style: { listStyle: "none", padding: 0 } }, lives.map((life, at) => h("li", {
     key: life.number, "data-generation": life.number,
     style: { position: "relative", paddingLeft: "1.6em", paddingBottom: "0.8em", borderLeft: "2px solid", marginLeft: "0.4em" } },
   h("span", { "aria-hidden": true, style: { position: "absolute", left: "-0.42em", top: "0.35em", width: "0.7em", height: "0.7em",
@@ -82,9 +82,18 @@ function Log({ log }) {
 }
 
 const EMPTY = ["null", '""', "[]", "{}"];
-const plain = (value) => (typeof value === "object" ? JSON.stringify(value) : String(value));
+const OURS = ["code", "kind"]; // of no use to a person
+const told = (of) => Object.entries(of).filter(([name, value]) => !OURS.includes(name) && !EMPTY.includes(JSON.stringify(value)));
+
+// A declared value in words: lists by commas, where it is declared as a line of its file.
+function plain(value) {
+  if (Array.isArray(value)) return value.map(plain).join("; ");
+  if (value === null || typeof value !== "object") return String(value);
+  if (value.file && value.line) return `${value.file}, line ${value.line}`;
+  return told(value).map(([name, of]) => `${name} ${plain(of)}`).join(", ");
+}
 const Declared = ({ title, of }) => h(Box, { mb: 2 }, h(Text, { fontWeight: "bold" }, title),
-  Object.entries(of).filter(([, value]) => !EMPTY.includes(JSON.stringify(value))).map(([name, value]) => h(Text, { key: name, fontSize: "sm", overflowWrap: "anywhere" }, `${name}: ${plain(value)}`)));
+  told(of).map(([name, value]) => h(Text, { key: name, fontSize: "sm", overflowWrap: "anywhere" }, `${name}: ${plain(value)}`)));
 
 export function Flow({ found }) {
   const { row, holds, verdict, sources, declaration, events, backups, table, beside, spark } = found;
@@ -94,32 +103,35 @@ export function Flow({ found }) {
     h(Heading, { as: "h2", size: "lg", mb: 2, overflowWrap: "anywhere" }, row.flow, " ", h(State, { state: row.state })),
     beside.length > 1 && h(Text, { mb: 2 }, "One driver runs: ", beside.map((one) => h(Link, { key: one.flow, style: { marginRight: "1em" },
       to: `/plugin/streams?dag=${segment(row.dag_id)}&flow=${segment(one.flow)}`, "aria-current": one.flow === row.flow }, `${one.flow} (${one.state})`))),
-    h(Text, { mb: 3, overflowWrap: "anywhere" }, row.detail),
+    holds.length === 0 && h(Text, { mb: 3, overflowWrap: "anywhere" }, row.detail),
     h(Card, { title: "Now" }, h(Text, null, [
-      `generation ${row.generation ?? dash}`,
+      row.since ? `${row.state} for ${since(row.since, found.at)}` : row.state,
+      row.generation === null ? null : `generation ${row.generation}`,
       row.batch === null ? "no batch committed" : `batch ${row.batch}, ${age(row.age)} ago`,
-      `behind: ${behind(row)}${moves ? ` (${moves.text})` : ""}`,
-      last ? `${whole(row.rows_per_second)} rows/s, ${last.seconds.toFixed(1)} s a batch (every ${row.trigger})` : null,
+      `behind: ${behind(row, found.at)}${moves ? ` (${moves.text})` : ""}`,
+      last ? `the last batch had ${whole(last.rows)} rows and took ${last.seconds.toFixed(1)} s (${whole(row.rows_per_second)} rows/s; trigger ${row.trigger})` : null,
       last && last.state_rows ? `state ${whole(last.state_rows)} rows, ${size(last.state_bytes)}` : null,
+      row.last_recovery ? `last recovery: ${row.last_recovery}` : null,
       row.totals.late ? `${whole(row.totals.late)} rows dropped as late` : null,
     ].filter(Boolean).join(" · "))),
     holds.length > 0 && h(Card, { title: "Why it does not run" }, holds.map((one) => h(Box, { key: one.owner },
-      h(Text, { fontWeight: "bold" }, `${one.owner}, by ${one.by}, ${moment(one.at)}${one.details?.until ? `, until ${moment(one.details.until)}` : ""}`),
-      h(Lines, { text: one.reason })))),
+      h(Text, { fontWeight: "bold", overflowWrap: "anywhere" }, `${owned(one)}, ${moment(one.at)}`),
+      h(Lines, { text: one.said })))),
     verdict && h(Card, { title: "Change of the declaration" }, h(Lines, { text: verdict })),
     h(Actions, { found, picked }),
     h(Charts, { row, generations: found.generations, onPick: found.may.includes("rewind") ? (at) => setPicked({ at }) : undefined }),
     (spark.ui || spark.history) && h(Card, { title: "Spark" }, [["ui", "Spark's UI of the driver"], ["history", "History server"]].map(([key, text]) =>
       /^https?:/.test(spark[key] || "") && h("a", { key, href: spark[key], target: "_blank", rel: "noreferrer", style: { marginRight: "1em" } }, text))),
-    h(Card, { title: "Sources" }, sources.length === 0 && h(Text, null, "None is read yet."),
+    h(Card, { title: "Sources" }, 
       sources.map((one) => h(Text, { key: one.name, overflowWrap: "anywhere" },
-        `${one.name} (${one.kind}): ${one.position}${waits(row.lag?.sources?.[one.name], row.lag?.unknown?.[one.name])}`))),
+        `${one.name} (${one.kind}): ${one.position ?? "nothing is read yet"}${waits(row.lag?.sources?.[one.name])}`))),
     last && Object.keys(last.expectations).length > 0 && h(Card, { title: "Expectations, last batch" },
       Object.entries(last.expectations).map(([name, [passed, failed]]) => h(Text, { key: name },
         `${name}: ${whole(passed)} passed, ${whole(failed)} failed`))),
     h(Generations, { generations: found.generations }),
     h(Card, { title: "Events" }, events.length === 0 ? h(Text, null, "None is kept yet.") : h(Grid, {
-      titles: ["When", "What", "By"], rows: events.map((one) => [moment(one.at), `${one.kind.replaceAll("-", " ")}: ${one.text}`, one.by]) })),
+      titles: ["When", "What", "Details", "By"], rows: events.map((one) => [h(Whole, { text: moment(one.at) }),
+        h(Whole, { text: one.kind.replaceAll("-", " ") }), one.text, h("div", { style: { minWidth: "5em" } }, one.by)]) })),
     h(Card, { title: `Table ${row.pipeline}.${row.table}` }, h(Text, { overflowWrap: "anywhere" }, table.version === null
       ? "Its size is not known, or it is not there yet."
       : `version ${table.version}, ${table.rows === null ? "" : `${whole(table.rows)} rows, `}${size(table.bytes)} in ${whole(table.files)} files`), h(Small, null, table.path)),
@@ -133,11 +145,19 @@ export function Flow({ found }) {
     h(Log, { log: found.log }));
 }
 
-function waits(lag, unknown) {
-  if (unknown) return `; what waits is unknown: ${unknown}`;
+function owned(hold) {
+  if (hold.owner === "park") return "Parked after a failure";
+  return hold.owner.startsWith("person-") ? `Held by ${hold.by}` : `Held by the recovery ${hold.owner.replace(/^recovery-/, "")}, asked by ${hold.by}`;
+}
+
+// What waits of a source; one of which nothing is known says why.
+function waits(lag) {
   if (!lag) return "";
-  const parts = ["records", "files", "versions"].filter((name) => lag[name]).map((name) => `${whole(lag[name])} ${name}`);
+  const known = ["records", "files", "bytes", "versions", "seconds"].some((name) => lag[name] !== null);
+  if (!known) return `; what waits is unknown: ${lag.why}`;
+  const parts = ["records", "files", "versions"].filter((name) => lag[name]).map((name) => counted(lag[name], name));
   if (lag.bytes) parts.push(size(lag.bytes));
   if (lag.seconds) parts.push(`the oldest for ${age(lag.seconds)}`);
-  return parts.length ? `; waits: ${parts.join(", ")}` : "; nothing waits";
+  const why = lag.why ? ` (${lag.why})` : "";
+  return `${parts.length ? `; waits: ${parts.join(", ")}` : why ? "" : "; nothing waits"}${why}`;
 }

@@ -161,11 +161,13 @@ export function Actions({ found, picked }) {
   const left = held ? "hold_flows" : "release_flows";
   const starts = STARTS.filter(({ dag }) => found.may.includes(dag) && dag !== left);
   if (!starts.length) return null;
+  const fits = found.holds.map((hold) => hold.recovery).find((name) => starts.some(({ dag }) => dag === name));
   const chosen = starts.find(({ dag }) => dag === open);
   const given = chosen?.dag === "rewind" && picked ? { timestamp: local(picked.at) } : {};
   return h(Box, { mb: 3 },
     h(Box, { display: "flex", gap: 2, flexWrap: "wrap", role: "group", "aria-label": "What to do" }, starts.map(({ dag, title }) => h(Button, {
-      key: dag, size: "sm", variant: open === dag ? "solid" : "outline", "aria-expanded": open === dag, "data-start": dag,
+      key: dag, size: "sm", variant: open === dag || fits === dag ? "solid" : "outline", "aria-expanded": open === dag, "data-start": dag,
+      ...(fits === dag ? { colorPalette: "green", title: "It ends what the flow is parked for" } : {}),
       onClick: () => setOpen(open === dag ? null : dag) }, title))),
     chosen && h(Form, { key: chosen.dag, start: chosen, found, given, close: () => setOpen(null) }));
 }

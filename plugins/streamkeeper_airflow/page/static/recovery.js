@@ -45,8 +45,7 @@ function left(step, now) {
 
 const numbers = (progress) => Object.entries(progress).map(([name, value]) => `${name} ${typeof value === "number" ? whole(value) : JSON.stringify(value)}`).join(", ");
 
-function Steps({ steps }) {
-  const now = Date.now() / 1000;
+function Steps({ steps, now }) {
   return h(Card, { title: "Steps" }, h("ol", { style: { paddingLeft: "1.4em", listStyle: "decimal" } }, steps.map((step) => h("li", { key: step.name, "data-step": step.name, style: { marginBottom: "0.4em" } },
     h("strong", null, step.name.replaceAll("_", " ")), " ", h(Badge, { colorPalette: COLOURS[step.state] || "gray" }, WORDS[step.state] || step.state),
     " ", step.state === "done" && step.began ? `in ${age(step.ended - step.began)}` : left(step, now),
@@ -114,7 +113,7 @@ export function Run({ dagId, runId }) {
     copies.length > 0 && h(Card, { title: "Copies" }, h(Grid, { titles: ["What", "Rows", "Size", "Files"],
       rows: copies.map((one) => [one.what, whole(one.rows), size(one.bytes), whole(one.files)]) })),
     questions.map((asked) => h(Question, { key: `${asked.task_instance.id}`, asked, may: found.may_answer, where, again: all })),
-    h(Steps, { steps: found.steps }),
+    h(Steps, { steps: found.steps, now: found.now }),
     h(Ways, { found, run, where, again: all }),
     h(Card, { title: "Plan" }, h(Lines, { text: found.plan })),
     h(Ledger, { events: found.events }));

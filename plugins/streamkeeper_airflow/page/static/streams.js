@@ -25,29 +25,35 @@ const COLUMNS = [
   ["recovery", "Last recovery", (row) => row.last_recovery],
 ];
 
+const SAYS = { age: "The last committed batch, and how long ago", rows: "Rows of the last batch, for each second that it took",
+  took: "How long the last batch took, and the trigger", behind: "Age of the oldest input that waits, how much waits, and the trend" };
+
 const page = (row) => `/plugin/streams?dag=${segment(row.dag_id)}&flow=${segment(row.flow)}`;
 
 const NARROW = { whiteSpace: "nowrap" };
 
-function Behind({ row }) {
+function Behind({ row, now }) {
   const moves = trend(row);
-  return [behind(row), moves && h("span", { key: "trend", title: moves.text, role: "img", "aria-label": moves.text }, ` ${moves.arrow}`),
+  return [behind(row, now), moves && h("span", { key: "trend", title: moves.text, role: "img", "aria-label": moves.text }, ` ${moves.arrow}`),
     moves && moves.text.startsWith("caught") && h(Small, { key: "when" }, moves.text)];
 }
 
-function Row({ row }) {
+const TITLES = Object.fromEntries(COLUMNS.map(([key, title]) => [key, title]));
+
+function Row({ row, now }) {
   const navigate = useNavigate();
   const last = row.batch_numbers;
-  const cell = (key, ...children) => h(Table.Cell, { key, verticalAlign: "top" }, ...children);
+  const cell = (key, ...children) => h(Table.Cell, { key, verticalAlign: "top", "data-title": TITLES[key],
+    ...(children[0] === dash ? { "data-empty": "" } : {}) }, ...children);
   const open = (event) => { if (!event.target.closest("a")) navigate(page(row)); };
   return h(Table.Row, { "data-flow": row.flow, onClick: open },
     cell("flow", h(Link, { to: page(row) }, row.flow)),
-    cell("state", h(State, { state: row.state }), h(Small, { maxW: "30em", overflowWrap: "anywhere" },
+    cell("state", h(State, { state: row.state }), h(Small, { maxW: "30em", overflowWrap: "anywhere", title: row.detail, "data-detail": "" },
       ["running", "idle"].includes(row.state) ? "" : row.detail)),
-    cell("since", h("span", { style: NARROW }, since(row.since))),
+    cell("since", row.since ? h("span", { style: NARROW }, since(row.since, now)) : dash),
     cell("generation", row.generation ?? dash),
-    cell("age", h("span", { style: NARROW }, row.batch === null ? dash : `${row.batch}, ${age(row.age)} ago`)),
-    cell("behind", h(Behind, { row })),
+    cell("age", row.batch === null ? dash : h("span", { style: NARROW }, `${row.batch}, ${age(row.age)} ago`)),
+    cell("behind", h(Behind, { row, now })),
     cell("rows", whole(row.rows_per_second)),
     cell("took", last ? `${last.seconds.toFixed(1)} s of ${row.trigger}` : dash),
     cell("kept", last && last.state_rows ? `${whole(last.state_rows)} rows, ${size(last.state_bytes)}` : dash),
@@ -89,12 +95,12 @@ function List() {
       h(Input, { size: "sm", maxW: "16em", placeholder: "Search", "aria-label": "Search", value: text,
         onChange: (event) => { setText(event.target.value); setMost(SHOWN); } }),
       choose("Pipeline", pipeline, setPipeline, pipelines)),
-    h(Wide, null, h(Table.Root, { size: "sm" },
+    h(Box, { "data-list": "" }, h(Wide, null, h(Table.Root, { size: "sm" },
       h(Table.Header, null, h(Table.Row, null, COLUMNS.map(([key, title]) => h(Table.ColumnHeader, {
         key, "aria-sort": sort.by === key ? (sort.down ? "descending" : "ascending") : "none",
-      }, h("button", { type: "button", style: { textAlign: "left", cursor: "pointer" }, onClick: () => setSort({ by: key, down: sort.by === key && !sort.down }) },
+      }, h("button", { type: "button", style: { textAlign: "left", cursor: "pointer" }, onClick: () => setSort({ by: key, down: sort.by === key && !sort.down }), title: SAYS[key] },
         title, sort.by === key ? (sort.down ? " ▼" : " ▲") : ""))))),
-      h(Table.Body, null, rows.slice(0, most).map((row) => h(Row, { key: row.flow, row }))))),
+      h(Table.Body, null, rows.slice(0, most).map((row) => h(Row, { key: row.flow, row, now: found.at })))))),
     rows.length > most && h(Box, { mt: 2 }, h(Small, null, `${most} of ${rows.length} are shown. `),
       h(Button, { size: "sm", variant: "outline", onClick: () => setMost(most + SHOWN) }, `Show ${Math.min(SHOWN, rows.length - most)} more`)),
     rows.length === 0 && h(Text, { p: 2 }, found.flows.length ? "No stream fits." : "No stream is declared, or you may read none."));

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from streamkeeper.drivers import clusters, stopping
+from streamkeeper.clusters import cluster_drivers
+from streamkeeper.drivers import stopping
 from streamkeeper.errors import LeaseHeld
 from streamkeeper.flows import holds, leases
 from streamkeeper.flows.leases import ClusterDriver, Lease, Life, Process
@@ -95,7 +96,7 @@ def test_only_what_the_worker_itself_reported_proves_an_end(
     world: World, master: Master, leased: Lease, state: str, ended: bool
 ) -> None:
     master.state = state
-    assert clusters.note_end(world.home, leased) is ended
+    assert cluster_drivers.note_end(world.home, leased) is ended
     assert leases.life(world.home, leased) is (Life.LEFT if ended else Life.UNKNOWN)
 
 
@@ -104,14 +105,14 @@ def test_a_driver_that_said_why_it_left_is_not_talked_over(
 ) -> None:
     leases.leave(world.home, leased, "held")
     master.state = "FAILED"
-    assert clusters.note_end(world.home, leased)
+    assert cluster_drivers.note_end(world.home, leased)
     assert leases.why_left(world.home, leased) == "held"
 
 
 def test_a_page_that_does_not_answer_proves_nothing(world: World, master: Master, leased: Lease) -> None:
     master.state = "KILLED"
     master.close()
-    assert not clusters.note_end(world.home, leased)
+    assert not cluster_drivers.note_end(world.home, leased)
 
 
 def test_a_held_driver_past_its_deadline_is_ended_by_its_cluster_and_by_no_signal(
@@ -136,8 +137,8 @@ def test_a_driver_knows_itself_by_its_folder_and_its_page(
 ) -> None:
     (tmp_path / ID).mkdir()
     monkeypatch.chdir(tmp_path / ID)
-    assert clusters.here() is None, "no cluster was named"
-    monkeypatch.setenv(clusters.PAGE_VARIABLE, "http://m:8080")
-    assert clusters.here() == ClusterDriver("http://m:8080", ID)
+    assert cluster_drivers.here() is None, "no cluster was named"
+    monkeypatch.setenv(cluster_drivers.PAGE_VARIABLE, "http://m:8080")
+    assert cluster_drivers.here() == ClusterDriver("http://m:8080", ID)
     monkeypatch.chdir(tmp_path)
-    assert clusters.here() is None
+    assert cluster_drivers.here() is None

@@ -39,6 +39,15 @@ class Cluster:
             found: dict[str, Any] = json.load(answer)
             return found
 
+    def drivers(self) -> dict[str, str]:
+        """Return the state of each driver that the master knows, by its id."""
+        known = self.state()
+        return {found["id"]: found["state"] for found in known["activedrivers"] + known["completeddrivers"]}
+
+    def jvm_of(self, driver: str) -> str:
+        """Return what the command line of a driver's JVM, and of no other process, matches."""
+        return f"^[^ ]*java .*DriverWrapper.*{driver}"
+
     def finished(self) -> list[str]:
         """Return the names of the applications that ran here to their end, in the order in which they
         came.

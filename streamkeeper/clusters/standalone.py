@@ -1,6 +1,6 @@
-"""What a cluster says of the drivers that it runs itself (deploy mode ``cluster``), and how it ends one.
+"""Spark's own clusters: what a standalone master says of the drivers that it runs, and how it ends one.
 
-Spark's standalone master is asked by its pages (``spark.master.ui.port``, 8080). Its worker starts the driver
+The master is asked by its pages (``spark.master.ui.port``, 8080). Its worker starts the driver
 as ``org.apache.spark.deploy.PythonRunner``, in a folder named after the driver, and reports the end of that
 process. So the master's word proves an end; a driver whose worker was lost is proven nothing of
 (``ERROR``), for it may run on. The states are those of Spark's ``DriverState``.
@@ -8,35 +8,28 @@ process. So the master's word proves an end; a driver whose worker was lost is p
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import urllib.parse
 import urllib.request
 from pathlib import Path
 from typing import Any
 
-from streamkeeper.flows import leases
-from streamkeeper.flows.files import FlowHome
-from streamkeeper.flows.leases import ClusterDriver, Lease
+from streamkeeper.clusters.pages import ANSWER, read, read_json
+from streamkeeper.flows.leases import ClusterDriver
 
-PAGE_VARIABLE = "STREAMKEEPER_CLUSTER_PAGE"
-"""Variable by which a driver that a cluster runs learns the address of the master's pages."""
 RUNNER = "org.apache.spark.deploy.PythonRunner"
 """Class that runs a Python application as a driver, since standalone masters take no Python file."""
 AWAITED = "spark.standalone.submit.waitAppCompletion"
 """Setting by which spark-submit stays until the end of a driver that a standalone master runs."""
 ID = re.compile(r"driver-[0-9]{14}-[0-9]{4,}")
 _ENDED = ("FINISHED", "FAILED", "KILLED")
-_ANSWER = 5.0
-"""Seconds that a page may take to answer."""
 _BYTES = re.compile(rb"==== Bytes ([0-9]+)-([0-9]+) of ([0-9]+) of [^\n]* ====\n")
 
 
-def here() -> ClusterDriver | None:
-    """Return what this process is to its cluster; None if no cluster started it."""
-    page, folder = os.environ.get(PAGE_VARIABLE), Path.cwd().name
-    return ClusterDriver(page, folder) if page and ID.fullmatch(folder) else None
+def own_id() -> str | None:
+    """Return the id of the driver that this process is: the worker names its folder after it."""
+    folder = Path.cwd().name
+    return folder if ID.fullmatch(folder) else None
 
 
 def ended(driver: ClusterDriver) -> str | None:
@@ -44,29 +37,9 @@ def ended(driver: ClusterDriver) -> str | None:
 
     :raises OSError: the master's page does not answer.
     """
-    known = json.loads(_read(f"{driver.page}/json/"))
+    known = read_json(f"{driver.page}/json/")
     found = _of(known.get("completeddrivers", ()), driver)
     return found["state"] if found and found["state"] in _ENDED else None
-
-
-def ended_if_known(driver: ClusterDriver) -> str | None:
-    """Return what :func:`ended` does; None too where the page does not answer, which says nothing."""
-    try:
-        return ended(driver)
-    except (OSError, ValueError):
-        return None
-
-
-def note_end(home: FlowHome, lease: Lease) -> bool:
-    """Record the end of a lease's driver if its cluster knows of it; return whether it did.
-
-    The next driver then need not wait for the lease's term.
-    """
-    state = ended_if_known(lease.cluster) if lease.cluster else None
-    if state is not None:
-        # Too late for a driver that left by itself: what it wrote stays.
-        leases.leave(home, lease, "stopped" if state == "FINISHED" else "failed")
-    return state is not None
 
 
 def end(driver: ClusterDriver) -> None:
@@ -75,7 +48,7 @@ def end(driver: ClusterDriver) -> None:
     :raises OSError: the master's page does not answer, or refuses (``spark.ui.killEnabled``).
     """
     asked = urllib.parse.urlencode({"id": driver.id, "terminate": "true"}).encode()
-    with urllib.request.urlopen(f"{driver.page}/driver/kill/", asked, timeout=_ANSWER):
+    with urllib.request.urlopen(f"{driver.page}/driver/kill/", asked, timeout=ANSWER):
         pass
 
 
@@ -98,22 +71,16 @@ def output_size(driver: ClusterDriver) -> int:
 
 
 def _log(driver: ClusterDriver, start: int, size: int) -> tuple[re.Match[bytes] | None, bytes]:
-    known = json.loads(_read(f"{driver.page}/json/"))
+    known = read_json(f"{driver.page}/json/")
     found = _of((*known.get("activedrivers", ()), *known.get("completeddrivers", ())), driver)
     worker = next((one for one in known["workers"] if found and one["id"] == found["worker"]), None)
     if worker is None:
         return None, b""
     asked = {"driverId": driver.id, "logType": "stdout", "offset": start, "byteLength": size}
-    text = _read(f"{worker['webuiaddress']}/log/?{urllib.parse.urlencode(asked)}")
+    text = read(f"{worker['webuiaddress']}/log/?{urllib.parse.urlencode(asked)}")
     head = _BYTES.match(text)
     return head, text[head.end() :] if head else b""
 
 
 def _of(drivers: Any, wanted: ClusterDriver) -> dict[str, Any] | None:
     return next((found for found in drivers if found["id"] == wanted.id), None)
-
-
-def _read(address: str) -> bytes:
-    with urllib.request.urlopen(address, timeout=_ANSWER) as answer:
-        text: bytes = answer.read()
-        return text

@@ -1,0 +1,149 @@
+"""The initial state of a flow, as Spark reads it, and what of it a generation records.
+
+Spark hands it to the query's own code in batch 0, and in no other (measured with Spark 4.2.0). A batch 0 that
+is repeated must read the same rows. So the table's version is recorded before it, in the generation's start.
+A query beyond batch 0 is given no rows, and needs their table no more.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import from_json
+from pyspark.sql.types import StructType
+
+from streamkeeper.declare.model import AppendFlow, GivenState
+from streamkeeper.delta import log as delta_log
+from streamkeeper.errors import DeclarationError
+from streamkeeper.manifest.manifest import Flow
+from streamkeeper_jobs.spark.exceptions import causes_of
+from streamkeeper_jobs.spark.session import spark_url
+from streamkeeper_jobs.spark.stateful_operators import keys_of_given_states
+
+RECORD = "initial_state"
+"""Key in the evidence of a generation's start."""
+
+NAME_IN_PLAN = "initial_state"
+
+
+def given_frame(spark: SparkSession, given: GivenState) -> DataFrame:
+    """Return the rows of an initial state.
+
+    :param given: with its table's path.
+    :raises DeclarationError: a row does not fit the schema, there is no such table, or it has other columns.
+    """
+    return (_from_rows if given.table is None else _from_table)(spark, given).alias(NAME_IN_PLAN)
+
+
+def _from_rows(spark: SparkSession, given: GivenState) -> DataFrame:
+    assert given.schema is not None, "rows were declared with a schema"
+    try:
+        schema = _struct(given.schema)
+        texts = spark.createDataFrame([(json.dumps(row),) for row in given.rows], "row STRING")
+        rows = texts.select(from_json("row", schema, {"mode": "FAILFAST"}).alias("row")).select("row.*")
+        return spark.createDataFrame(rows.collect() if given.rows else [], schema)
+    except (PySparkException, Py4JJavaError) as error:
+        said = causes_of(error)[-1].message.partition("\n")[0]
+        raise DeclarationError(
+            f"{given.where}: the rows of the initial state {given.name} do not fit {given.schema!r}: Spark"
+            f" says {said} Correct the rows, or the schema."
+        ) from error
+
+
+def _from_table(spark: SparkSession, given: GivenState) -> DataFrame:
+    what = f"{given.where}: the initial state {given.name} is of the table {given.table}"
+    assert given.path is not None, "the flow was opened"
+    if not delta_log.exists(given.path):
+        raise DeclarationError(
+            f"{what}, and there is none at {given.path}. Write it first, or name another table."
+        )
+    reader = spark.read.format("delta")
+    if given.version is not None:
+        reader = reader.option("versionAsOf", given.version)
+    frame = reader.load(spark_url(given.path))
+    if given.schema is None:
+        return frame
+    wanted = _struct(given.schema)
+    there = {field.name: field.dataType for field in frame.schema.fields}
+    misfits = [field for field in wanted.fields if there.get(field.name) != field.dataType]
+    if misfits:
+        raise DeclarationError(
+            f"{what}, which has the columns {frame.schema.toDDL()}. Declared are {given.schema}: correct the"
+            " schema, or the table."
+        )
+    return frame.select(*wanted.names)
+
+
+def _struct(ddl: str) -> StructType:
+    found = StructType.fromDDL(ddl)
+    assert isinstance(found, StructType), "columns are a struct"
+    return found
+
+
+def recorded(spark: SparkSession, flow: Flow) -> dict[str, Any]:
+    """Return what the start of a generation records of its flow's initial state: the table, its newest
+    version and its columns. Empty if it is given none.
+
+    :raises DeclarationError: see :func:`given_frame`.
+    """
+    given = flow.declaration.initial_state
+    if given is None:
+        return {}
+    version = None if given.path is None else delta_log.latest_version(given.path)
+    columns = given_frame(spark, replace(given, version=version)).schema.toDDL()
+    return {RECORD: {"name": given.name, "table": given.table, "version": version, "columns": columns}}
+
+
+def as_recorded(spark: SparkSession, flow: Flow, evidence: Mapping[str, Any], *, spent: bool) -> Flow:
+    """Return a flow whose initial state is that of a generation, as its start recorded it.
+
+    :param evidence: of the start.
+    :param spent: no row of it is given any more, as after batch 0.
+    :raises DeclarationError: its columns are only known by a table, and that is gone.
+    """
+    given, declared = flow.declaration.initial_state, flow.declaration
+    if given is None or not isinstance(declared, AppendFlow):
+        return flow
+    record = evidence.get(RECORD) or {"table": None, "columns": None, "version": None}
+    same = record["table"] == given.table
+    if spent:
+        columns = given.schema or (record["columns"] if same else None)
+        given = _without_rows(given, columns or given_frame(spark, given).schema.toDDL())
+    elif same:
+        given = replace(given, version=record["version"])
+    return replace(flow, declaration=replace(declared, initial_state=given))
+
+
+def _without_rows(given: GivenState, columns: str) -> GivenState:
+    return replace(given, rows=(), table=None, path=None, schema=columns)
+
+
+def check_handed_on(frame: DataFrame, flow: Flow) -> None:
+    """Check that a flow's query begins with its initial state, and groups it as it groups its rows.
+
+    Spark compares neither: with keys of other types no row would ever meet its state.
+
+    :raises DeclarationError: it does not.
+    """
+    given, declared = flow.declaration.initial_state, flow.declaration
+    if given is None:
+        return
+    keys = keys_of_given_states(frame)
+    said = f"{declared.where}: the flow {declared.name} takes the initial state {given.name}"
+    if not keys:
+        raise DeclarationError(
+            f"{said}, and its query does not begin with it. Hand it to transformWithState(…,"
+            " initialState=….groupBy(…)), or leave initial_state out."
+        )
+    for rows, state in keys:
+        if rows != state:
+            raise DeclarationError(
+                f"{said} and groups its rows by {', '.join(rows)}, but that by {', '.join(state)}. Group both"
+                " by columns of the same types, in the same order."
+            )

@@ -1,0 +1,115 @@
+"""What a cluster says of the drivers that it runs itself, and how it ends one.
+
+A driver's id tells which kind of cluster it is: each module of :data:`KINDS` knows its own. The word of a
+cluster proves an end only where the process is known to be over: else the lease's term is waited for.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Protocol
+
+from streamkeeper.clusters import standalone, yarn
+from streamkeeper.flows import leases
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.leases import ClusterDriver, Lease
+
+PAGE_VARIABLE = "STREAMKEEPER_CLUSTER_PAGE"
+"""Variable by which a driver that a cluster runs learns the address of the cluster's pages."""
+FINISHED = "FINISHED"
+"""State of a driver that ended in good order; of others, a cluster says ``FAILED`` or ``KILLED``."""
+
+
+class Cluster(Protocol):
+    """A kind of cluster. Its functions raise :class:`OSError` if a page does not answer."""
+
+    ID: re.Pattern[str]
+    """Matches the ids of its drivers, also in the output of spark-submit."""
+
+    def own_id(self) -> str | None:
+        """Return the id of the driver that this process is; None if no such cluster started it."""
+
+    def ended(self, driver: ClusterDriver) -> str | None:
+        """Return the state in which a driver ended; None if the cluster does not prove that it did."""
+
+    def end(self, driver: ClusterDriver) -> None:
+        """Ask the cluster to end a driver."""
+
+    def output(self, driver: ClusterDriver, start: int, size: int) -> bytes:
+        """Return up to ``size`` bytes of a driver's output from byte ``start`` on."""
+
+    def output_size(self, driver: ClusterDriver) -> int:
+        """Return how many bytes a driver has written so far."""
+
+
+KINDS: tuple[Cluster, ...] = (standalone, yarn)
+
+
+def here() -> ClusterDriver | None:
+    """Return what this process is to its cluster; None if no cluster started it."""
+    page = os.environ.get(PAGE_VARIABLE)
+    own = next((found for kind in KINDS if (found := kind.own_id())), None)
+    return ClusterDriver(page, own) if page and own else None
+
+
+def submitted_id(said: str) -> str | None:
+    """Return the id of the driver that spark-submit's output names last; None if it names none."""
+    found = [match for kind in KINDS for match in kind.ID.finditer(said)]
+    return max(found, key=lambda match: match.start())[0] if found else None
+
+
+def ended(driver: ClusterDriver) -> str | None:
+    """Return the state in which a driver ended; None if its cluster does not prove that it did.
+
+    :raises OSError: a page does not answer.
+    """
+    return _kind(driver).ended(driver)
+
+
+def ended_if_known(driver: ClusterDriver) -> str | None:
+    """Return what :func:`ended` does; None too where a page does not answer, which says nothing."""
+    try:
+        return ended(driver)
+    except (OSError, ValueError):
+        return None
+
+
+def note_end(home: FlowHome, lease: Lease) -> bool:
+    """Record the end of a lease's driver if its cluster knows of it; return whether it did.
+
+    The next driver then need not wait for the lease's term.
+    """
+    state = ended_if_known(lease.cluster) if lease.cluster else None
+    if state is not None:
+        # Too late for a driver that left by itself: what it wrote stays.
+        leases.leave(home, lease, "stopped" if state == FINISHED else "failed")
+    return state is not None
+
+
+def end(driver: ClusterDriver) -> None:
+    """Ask a driver's cluster to end it.
+
+    :raises OSError: the cluster does not answer, or refuses.
+    """
+    _kind(driver).end(driver)
+
+
+def output(driver: ClusterDriver, start: int, size: int) -> bytes:
+    """Return up to ``size`` bytes of a driver's output from byte ``start`` on.
+
+    :raises OSError: a page does not answer.
+    """
+    return _kind(driver).output(driver, start, size)
+
+
+def output_size(driver: ClusterDriver) -> int:
+    """Return how many bytes a driver has written so far.
+
+    :raises OSError: a page does not answer.
+    """
+    return _kind(driver).output_size(driver)
+
+
+def _kind(driver: ClusterDriver) -> Cluster:
+    return next(kind for kind in KINDS if kind.ID.fullmatch(driver.id))

@@ -1,0 +1,30 @@
+"""Pages of a cluster, which answer in a few seconds or not at all."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from typing import Any
+
+ANSWER = 5.0
+"""Seconds that a page may take to answer."""
+
+
+def read(address: str) -> bytes:
+    """Return what a page says.
+
+    :raises OSError: it does not answer, or says that something is wrong.
+    """
+    with urllib.request.urlopen(address, timeout=ANSWER) as answer:
+        text: bytes = answer.read()
+        return text
+
+
+def read_json(address: str) -> dict[str, Any]:
+    """Return what a page says, which is a JSON object.
+
+    :raises OSError: as :func:`read`.
+    :raises ValueError: it says something else.
+    """
+    found: dict[str, Any] = json.loads(read(address))
+    return found

@@ -1,0 +1,147 @@
+"""YARN: what a resource manager says of the applications whose drivers it runs, and how it ends one.
+
+It is asked by its REST interface (``yarn.resourcemanager.webapp.address``, 8088). What it says of an end is
+proven by the node alone on which the driver's container ran, since the resource manager also gives up
+applications of nodes that it does not hear any more, whose processes may run on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+
+from streamkeeper.clusters.pages import ANSWER, read, read_json
+from streamkeeper.flows.leases import ClusterDriver
+
+ID = re.compile(r"application_[0-9]{13}_[0-9]{4,}")
+AWAITED = "spark.yarn.submit.waitAppCompletion"
+"""Setting by which spark-submit stays until the end of its application."""
+ATTEMPTS = "spark.yarn.maxAppAttempts"
+"""Setting of how often YARN itself starts a driver: a second one would fight a park."""
+CODE = "spark.yarn.dist.pyFiles"
+"""Setting of Python files that go along; spark-submit adds those that a flow declares."""
+ENVIRONMENT = "spark.yarn.appMasterEnv."
+"""Prefix of the settings by which a driver gets variables of the environment."""
+_CONTAINER = re.compile(r"container_(?:e[0-9]+_)?([0-9]{13}_[0-9]{4,})_[0-9]+_[0-9]+")
+_OVER = ("COMPLETE", "DONE")
+_HEAD = re.compile(rb"\nLogLength:([0-9]+)\nLogContents:\n")
+"""Ends what a node says before the content of a log; behind it comes more."""
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """An attempt of an application: the address of its node's pages, and the container of its driver."""
+
+    node: str
+    container: str
+
+    @property
+    def page(self) -> str:
+        return f"{self.node}/ws/v1/node/containers/{self.container}"
+
+
+def own_id() -> str | None:
+    """Return the id of the application whose driver this process is: its container is named after it."""
+    found = _CONTAINER.fullmatch(os.environ.get("CONTAINER_ID", ""))
+    return f"application_{found[1]}" if found else None
+
+
+def ended(driver: ClusterDriver) -> str | None:
+    """Return the state in which a driver ended; None unless its node, too, says that it is over.
+
+    :raises OSError: the resource manager or the node does not answer.
+    """
+    known = read_json(_application(driver))["app"]
+    if known["state"] not in ("FINISHED", "FAILED", "KILLED"):
+        return None
+    if not all(_is_over(attempt) for attempt in _attempts(driver)):
+        return None
+    succeeded = known["state"] == "FINISHED" and known["finalStatus"] == "SUCCEEDED"
+    return "FINISHED" if succeeded else "KILLED" if known["state"] == "KILLED" else "FAILED"
+
+
+def end(driver: ClusterDriver) -> None:
+    """Ask the resource manager to end an application: its nodes send SIGTERM, and SIGKILL soon after.
+
+    :raises OSError: it does not answer, or refuses.
+    """
+    asked = urllib.request.Request(
+        f"{_application(driver)}/state",
+        json.dumps({"state": "KILLED"}).encode(),
+        {"Content-Type": "application/json"},
+        method="PUT",
+    )
+    with urllib.request.urlopen(asked, timeout=ANSWER):
+        pass
+
+
+def output(driver: ClusterDriver, start: int, size: int) -> bytes:
+    """Return up to ``size`` bytes of a driver's output from byte ``start`` on, by its node.
+
+    :raises OSError: a page does not answer.
+    """
+    attempt = _newest(driver)
+    length = _size(attempt) if attempt else 0
+    while attempt is not None and start < length:
+        # A node gives the beginning or, by a negative size, the end; never a part between them.
+        asked = length - start
+        text = read(f"{attempt.page}/logs/stdout?size={-asked}")
+        head = _HEAD.search(text)
+        if head is None:
+            return b""
+        length = int(head[1])
+        begins = length - min(asked, length)
+        if begins <= start:
+            return text[head.end() + start - begins : head.end() + min(asked, length)][:size]
+        # It has grown since its length was asked for: what is given begins too late.
+    return b""
+
+
+def output_size(driver: ClusterDriver) -> int:
+    """Return how many bytes a driver has written so far.
+
+    :raises OSError: a page does not answer.
+    """
+    attempt = _newest(driver)
+    return _size(attempt) if attempt else 0
+
+
+def _application(driver: ClusterDriver) -> str:
+    return f"{driver.page}/ws/v1/cluster/apps/{driver.id}"
+
+
+def _attempts(driver: ClusterDriver) -> list[_Attempt]:
+    """Return the attempts of an application that got a container, the oldest first."""
+    known = read_json(f"{_application(driver)}/appattempts")["appAttempts"]["appAttempt"]
+    return [
+        _Attempt(f"http://{one['nodeHttpAddress']}", one["containerId"])
+        for one in sorted(known, key=lambda one: int(one["id"]))
+        if one.get("containerId") and one.get("nodeHttpAddress")
+    ]
+
+
+def _newest(driver: ClusterDriver) -> _Attempt | None:
+    return next(iter(_attempts(driver)[::-1]), None)
+
+
+def _is_over(attempt: _Attempt) -> bool:
+    """Return whether a node says that a container's processes are gone."""
+    try:
+        return bool(read_json(attempt.page)["container"]["state"] in _OVER)
+    except urllib.error.HTTPError as error:
+        if error.code != 404:
+            raise
+        return True  # it forgets a container once that is over
+
+
+def _size(attempt: _Attempt) -> int:
+    try:
+        known = read_json(f"{attempt.page}/logs")
+    except urllib.error.HTTPError:
+        return 0  # it has written nothing yet, or the node has removed its log
+    files = known["containerLogsInfo"]["containerLogInfo"]
+    return next((int(file["fileSize"]) for file in files if file["fileName"] == "stdout"), 0)

@@ -1,0 +1,129 @@
+"""An initial state is given once a generation, and is the same one where its batch is repeated."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from streamkeeper.checkpoint.crc_files import twin_of
+from streamkeeper.exit_codes import Outcome
+from streamkeeper.flows.generations import AFTER_LAST, BATCH, COPIED, EMPTY, REBUILT, StartAt
+from streamkeeper.recover.kinds import reset_checkpoint
+from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
+from tests.worlds.flow_world import NAME, Flowbed
+from tests.worlds.states.given import SEEN, TABLE, numbered, numbering, put_table
+
+pytestmark = pytest.mark.long
+
+Make = Callable[..., Flowbed]
+
+
+def run(bed: Flowbed) -> None:
+    assert bed.run() is Outcome.STOPPED
+
+
+def forget_commit(bed: Flowbed, batch: int) -> None:
+    """Leave generation 1 as a driver does that is killed after its table has a batch."""
+    checkpoint = bed.checkpoint(1)
+    name = checkpoint.name(f"commits/{batch}")
+    bed.home.storage.remove(twin_of(name))
+    bed.home.storage.remove(name)
+
+
+@pytest.mark.parametrize("copied", [False, True], ids=["by a restart", "by a copy"])
+def test_a_first_batch_that_is_repeated_is_given_the_same_version_of_the_table(
+    make_bed: Make, copied: bool
+) -> None:
+    bed = make_bed(numbering(TABLE))
+    put_table(bed)
+    bed.arrive(1, 2)
+    run(bed)
+    forget_commit(bed, 0)
+    put_table(bed, {3: 30, 8: 80})
+    bed.arrive(8, 3, 9)
+    if copied:
+        bed.reset(StartAt(BATCH, generation=1, batch=0), COPIED)
+    run(bed)
+    bed.holds(numbered(bed.events))
+    assert bed.start(2 if copied else 1).evidence["initial_state"]["version"] == 0
+
+
+def test_a_query_beyond_its_first_batch_needs_the_table_no_more(make_bed: Make) -> None:
+    bed = make_bed(numbering(TABLE))
+    put_table(bed)
+    bed.arrive(1, 2)
+    run(bed)
+    shutil.rmtree(bed.root / "warehouse" / "known")
+    bed.arrive(8, 9)
+    run(bed)
+    bed.reset(StartAt(BATCH, generation=1, batch=1), COPIED)
+    bed.arrive(15, 3)
+    run(bed)
+    bed.holds(numbered(bed.events))
+    bed.reset(state=EMPTY)
+    assert bed.run() is Outcome.PARKED
+    assert "is of the table known, and there is none at" in bed.park().details["message"]
+
+
+def test_a_reset_gives_the_table_as_it_is_then(make_bed: Make) -> None:
+    """With its state rebuilt, history comes after it; else nothing does."""
+    bed = make_bed(numbering(TABLE))
+    put_table(bed)
+    bed.arrive(1, 2, 8)
+    run(bed)
+    before = list(bed.events)
+    put_table(bed, {3: 30})
+    bed.reset(state=EMPTY)
+    bed.arrive(15, 3)
+    run(bed)
+    known = {**SEEN, 3: 30}
+    empty = numbered(bed.events[len(before) :], known)
+    bed.holds([*numbered(before), *empty])
+    bed.declare(numbering(TABLE, state="count INT, twice INT", more=" 0"))
+    bed.reset(state=REBUILT)
+    bed.arrive(10, 22)
+    run(bed)
+    bed.holds([*numbered(before), *empty, *numbered(bed.events, known)[-2:]])
+
+
+def test_what_its_code_could_not_take_is_given_once_it_can(make_bed: Make) -> None:
+    """The generation has begun, and its first batch was never committed."""
+    bed = make_bed(numbering(read="given.seen_so_far"))
+    bed.arrive(1, 2)
+    assert bed.run() is not Outcome.STOPPED
+    bed.declare(numbering())
+    run(bed)
+    bed.holds(numbered(bed.events))
+    assert bed.start(1).number == 1
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        (REBUILT, "Initial state known, 2 rows: given again, and history after it."),
+        (EMPTY, "Initial state known, 2 rows: given again; the state starts with it and nothing else."),
+    ],
+)
+def test_a_plan_tells_that_it_is_given_again(make_bed: Make, state: str, said: str) -> None:
+    bed = make_bed(numbering())
+    bed.arrive(1)
+    run(bed)
+    request = ResetRequest((NAME,), StartAt(AFTER_LAST), state=state)  # type: ignore[arg-type]
+    planned, _ = reset_checkpoint.plan_flow(bed.settings, bed.flow(), request)
+    assert said in planned.notes
+
+
+def test_a_change_goes_on_with_the_state_that_was_given(make_bed: Make) -> None:
+    bed = make_bed(numbering())
+    bed.arrive(1, 2)
+    run(bed)
+    for text in (numbering(""), numbering(TABLE)):
+        put_table(bed, {1: 500})
+        bed.declare(text)
+        bed.arrive(8, 9)
+        run(bed)
+    bed.holds(numbered(bed.events))
+    assert Path(bed.checkpoint(1).path()).exists()
