@@ -7,10 +7,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from tests.worlds.standalone import standalone
 
 from streamkeeper.drivers import submit
 from streamkeeper.exit_codes import Outcome
+from tests.worlds.clusters.standalone import standalone
 from tests.worlds.drivers import batch_of
 from tests.worlds.flow_world import Flowbed, pipeline, running_driver
 from tools.ivy import pyspark_jars
