@@ -33,7 +33,7 @@ OTHERS := $(sort $(filter-out $(ORDERED) tests/benchmarks,$(patsubst %/,%,$(dir 
 # What is passed on comes last, so that it wins.
 PYTEST = $(PY) -m pytest $(BESIDE) -m $(1) --durations=25 $(PYTEST_OPTIONS)
 
-.PHONY: help setup java browser prometheus jars s3-jars demo test test-long test-fast check format chaos bench lock up down up-test clean
+.PHONY: help setup java browser prometheus jars s3-jars avro-jars demo test test-long test-fast check format chaos bench lock up down up-test clean
 
 # Compose's plugin, or the program of its own that older systems have. An image is built before it is used, so that none is pulled.
 COMPOSE = $(if $(shell docker compose version 2>/dev/null),docker compose,docker-compose)
@@ -78,6 +78,7 @@ lock: $(LOCK_STAMP) ## make all lock files anew, after a change of requirements.
 		--custom-compile-command "make lock" --output-file requirements-cluster.txt requirements-cluster.in
 	@$(PY) -m tools.jars --resolve
 	@$(PY) -m tools.jars --resolve --lock tools/s3.lock
+	@$(PY) -m tools.jars --resolve --lock tools/avro.lock --beside-spark --root org.apache.spark:spark-avro_2.13:4.1.1
 	@$(PY) -m tools.jars --resolve --lock tools/kafka_broker.lock \
 		--root org.apache.kafka:kafka_2.13:4.1.0 --root org.slf4j:slf4j-simple:1.7.36
 
@@ -130,6 +131,9 @@ jars: $(LOCK_STAMP)
 
 s3-jars: setup ## fetch the jars for state and tables on S3 into .cache/jars-s3, beside all others; for STREAMKEEPER_JARS
 	@$(PY) -m tools.jars .cache/jars-s3 --lock jars.lock --lock tools/s3.lock
+
+avro-jars: $(LOCK_STAMP) ## fetch Spark's Avro into .cache/jars-avro, for the jars of a driver that reads a schema registry's values
+	@$(PY) -m tools.jars .cache/jars-avro --lock tools/avro.lock
 
 browser: $(LOCK_STAMP)
 	@$(PY) -m tools.browser

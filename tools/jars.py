@@ -5,7 +5,8 @@ that is built of jvm/.
     python -m tools.jars FOLDER --lock FILE   the same for another lock; --lock may be repeated
     python -m tools.jars --resolve            make jars.lock anew from ROOTS (after a change of versions)
     python -m tools.jars --resolve --lock FILE --root group:artifact:version …
-                                              the same for another lock, which stands by itself
+                                              the same for another lock, which stands by itself;
+                                              --beside-spark leaves out what pyspark brings
 
 A lock line is `sha256 group:artifact:version`. A complete folder is only read; no Java is started for it.
 The jar of jvm/ belongs to jars.lock. Its name has the hash of its sources, so that a change of them shows.
@@ -226,9 +227,9 @@ def _alone(folder: Path) -> Iterator[None]:
         yield
 
 
-def _resolve(lock: Path, roots: list[Module]) -> int:
+def _resolve(lock: Path, roots: list[Module], *, beside_spark: bool) -> int:
     if roots:
-        return len(make_lock(lock, roots, [], (), beside_spark=False))
+        return len(make_lock(lock, roots, [], (), beside_spark=beside_spark))
     if lock == S3_LOCK:
         return len(make_lock(lock, S3_ROOTS, [], LEFT_OUT, beside_spark=True))
     if lock != LOCK:
@@ -252,12 +253,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--root", type=Module.parse, action="append", default=[], help="what another lock is resolved from"
     )
+    parser.add_argument("--beside-spark", action="store_true", help="leave out what pyspark brings")
     chosen = parser.parse_args(arguments)
     try:
         locks = [lock.resolve() for lock in chosen.lock] or [LOCK]
         if chosen.resolve:
             for lock in locks:
-                print(f"{lock.name}: {_resolve(lock, chosen.root)} jars")
+                print(f"{lock.name}: {_resolve(lock, chosen.root, beside_spark=chosen.beside_spark)} jars")
         elif ensure(chosen.folder, *locks):
             print(f"{chosen.folder} has {len(list(chosen.folder.glob('*.jar')))} jars now")
     except (JarsError, IvyError, JavaError) as error:

@@ -163,6 +163,7 @@ def test_what_a_driver_needs_of_streamkeeper_is_the_standard_library_alone() -> 
         "streamkeeper.readers: pyspark.sql.Column",
         "streamkeeper.readers: pyspark.sql.DataFrame",
         "streamkeeper.readers: pyspark.sql.functions",
+        "streamkeeper.readers: pyspark.sql.avro.functions.from_avro",
     }, "fsspec alone, and only for remote storage; readers are called where Spark is"
     assert not list((PROJECT / "streamkeeper").rglob("*.so"))
 

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import lit
 
 from streamkeeper.declare.model import AutoCdcFlow, GivenState, Source, View, Where
-from streamkeeper.errors import DeclarationError
+from streamkeeper.errors import DeclarationError, SourceError
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper_jobs.stream.given_state import check_handed_on, given_frame
 from streamkeeper_jobs.stream.readers import read_stream
@@ -31,6 +31,7 @@ def flow_frame(
     :param closed: let no row of any source through, so that a run only advances positions and creates state.
     :raises DeclarationError: a function of the pipeline file raises, or returns no streaming DataFrame; or
         an initial state cannot be read, or is not what the query begins with.
+    :raises SourceError: what a function asks, such as a schema registry, does not answer.
     """
 
     def read(source: Source) -> DataFrame:
@@ -80,6 +81,8 @@ def _call(
     assert function is not None, "the driver imported the pipeline file, functions included"
     try:
         given = function(*inputs)
+    except SourceError:  # it may answer later, and the file is not at fault
+        raise
     except Exception as error:
         # What Spark says after its first line is the plan.
         said = str(error).partition("\n")[0].rstrip(";") if isinstance(error, PySparkException) else error

@@ -220,7 +220,7 @@ def test_spark_submit_gets_what_a_driver_needs(here: Path) -> None:
     there = submit.driver(settings, [found], "spark://there:7077")
     assert there.conf["spark.jars"] == f"{here}/a.jar,local:/opt/b.jar,{here}/ours/delta.jar"
     assert there.conf["spark.cores.max"] == "6", "Spark's own masters count cores, and not executors"
-    by_master = there.by_master("http://there:8080", settings)
+    by_master = there.by_cluster("http://there:8080", settings)
     assert by_master.arguments[1] == f"{here}/lib.zip"
     assert by_master.conf["spark.files"] == f"{here}/lib.zip", "for the executors"
 

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from streamkeeper.drivers import submit
 from streamkeeper.exit_codes import Outcome
+from tests.worlds.clusters.standalone import standalone
 from tests.worlds.drivers import batch_of
-from tests.worlds.flow_world import Flowbed, pipeline
+from tests.worlds.flow_world import Flowbed, pipeline, running_driver
 from tools.ivy import pyspark_jars
 from tools.java import find_javac
 
@@ -95,3 +97,26 @@ def test_another_need_ends_the_driver_after_its_batch_and_the_next_one_has_it(
     found = heaps(needy)
     assert found[1] <= 600, found
     assert 700 < found[3] <= 900, found
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mode", ["client", "cluster"])
+def test_executors_of_a_cluster_are_as_many_as_declared_and_have_jar_and_modules(
+    mode: str, needy: Flowbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    executor = "num_executors=1, executor_memory='512m', "
+    needy.declare(needy.file.read_text().replace("dp.driver(py_files", f"dp.driver({executor}py_files"))
+    with standalone(tmp_path) as cluster:
+        job = submit.driver(needy.settings, [needy.flow()], cluster.master, available_now=True)
+        how: list[str] = []
+        if mode == "cluster":
+            job = job.by_cluster(cluster.page, needy.settings, wait=True)
+            how = ["--deploy-mode", "cluster", "--class", str(job.java_class)]
+        command = [job.command()[0], *how, *job.command()[1:]]
+        with running_driver(needy.settings, command, tmp_path / "driver.log") as driver:
+            assert driver.wait(300) == Outcome.STOPPED, driver.said()[-3000:]
+        (application,) = cluster.state()["completedapps"]
+    assert application["cores"] == 1, "the worker has two"
+    assert rows(needy) == {(1, 2, "n1/from a zip"), (2, 4, "n2/from a zip")}
+    assert all(500 < heap <= 600 for heap in heaps(needy).values()), heaps(needy)
