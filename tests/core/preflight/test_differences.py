@@ -93,7 +93,7 @@ def test_a_field_that_is_new_to_the_language_is_noticed() -> None:
         View: "name sources code where function",
         Table: "name comment properties partition_cols where keys sink code function",
         AppendFlow: "name target sources code trigger spark_conf where on_failure once on_change function"
-        " expectations mode keys",
+        " expectations mode keys initial_state",
         AutoCdcFlow: "name target source spec trigger spark_conf where on_failure once on_change"
         " expectations",
         CdcSpec: "keys sequence_by sequence_literal apply_as_deletes apply_as_truncates column_list"
