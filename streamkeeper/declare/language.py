@@ -271,7 +271,7 @@ def create_initial_state(
         have; all of its own by default.
     :param rows: dicts by column, one value for each, at most 1,000. Times are ISO texts or ``datetime``.
     :param table: instead of rows, a table of the warehouse, read at its version of the moment when a
-        generation begins.
+        generation begins anew.
     :raises DeclarationError: with file, line, what was found and what is allowed.
     """
     where = caller()

@@ -11,10 +11,12 @@ No recovery ever edits an earlier generation. Only ``clean_up`` removes any, onc
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, TypeVar
 
+from streamkeeper.declare.model import GivenState
 from streamkeeper.errors import RecoveryError, StorageError
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.history import events
@@ -98,6 +100,24 @@ class Restart:
 
     start: StartAt
     state: InitialState
+
+
+GIVEN = "initial_state"
+"""Key in the evidence of a start: name, table, table version and columns of the initial state that the
+generation was given.
+"""
+
+
+def given_before(evidence: Mapping[str, Any], given: GivenState, restart: Restart) -> dict[str, Any] | None:
+    """Return what a generation's start recorded of an initial state, if the next one begins with the same
+    rows; None if it takes them as they are then.
+
+    A rebuilt state begins with what the old one began with, and history comes after it. One that begins anew
+    does not.
+    """
+    record: dict[str, Any] | None = evidence.get(GIVEN)
+    anew = restart.state == EMPTY or (restart.state == REBUILT and restart.start.mode == EARLIEST)
+    return None if record is None or record["table"] != given.table or anew else record
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ from streamkeeper_jobs.stream.batch_header import pin_state_partitions
 from streamkeeper_jobs.stream.declaration_watch import Declaration
 from streamkeeper_jobs.stream.given_state import as_recorded
 from streamkeeper_jobs.stream.logical_plan import normal_plan
-from streamkeeper_jobs.stream.query import StillRunning, ended, follow
+from streamkeeper_jobs.stream.query import StillRunning, ended, ends_with_its_input, follow
 from streamkeeper_jobs.stream.watch import NothingYet, Reason, Stopped, Watch
 
 UNREADABLE = "unreadable"
@@ -274,7 +274,8 @@ def _run_generation(job: Job, declared: Flow) -> None:
     runs = last_run.of(declared, normal_plan(frame), dict(job.files), opened=job.flow)
     last_run.keep(job.home, generation.number, runs)
     trigger = None if job.ends_by_itself else job.flow.declaration.trigger
-    query = job.sink.start(frame, generation, job.home.storage.path(start.checkpoint), trigger)
+    with ends_with_its_input(frame, trigger):
+        query = job.sink.start(frame, generation, job.home.storage.path(start.checkpoint), trigger)
     with ended(query):
         job.watch.tell(phase="running")
         try:

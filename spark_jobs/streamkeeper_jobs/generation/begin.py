@@ -15,7 +15,16 @@ from streamkeeper.declare.model import Source
 from streamkeeper.drivers.submit import why_partitions
 from streamkeeper.flows import generations
 from streamkeeper.flows.backfill_flow import is_silent
-from streamkeeper.flows.generations import ADOPTED, COPIED, Generation, Start
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.generations import (
+    ADOPTED,
+    COPIED,
+    GIVEN,
+    Generation,
+    Restart,
+    Start,
+    given_before,
+)
 from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.times import now
 from streamkeeper_jobs.generation.seal_earlier import evidence, seal_earlier, stood
@@ -26,7 +35,7 @@ from streamkeeper_jobs.sinks.job import Job
 from streamkeeper_jobs.sources.formats import Looks
 from streamkeeper_jobs.spark.log import say
 from streamkeeper_jobs.spark.stateful_operators import stateful_operators
-from streamkeeper_jobs.stream.given_state import RECORD, as_recorded, recorded
+from streamkeeper_jobs.stream.given_state import as_recorded, recorded
 from streamkeeper_jobs.stream.ledger_note import note_in_ledger
 from streamkeeper_jobs.stream.readers import infer_schema, is_empty, is_there
 from streamkeeper_jobs.stream.watch import NothingYet, Order, Reason, Stopped
@@ -126,17 +135,31 @@ def _with_given(job: Job, generation: Generation) -> tuple[Job, dict[str, Any]]:
     """Return the job with the initial state that a generation begins with, and what is recorded of it.
 
     A copied state was given its own. Only a copied batch 0 that is to be repeated is given it again, as it
-    was.
+    was. A rebuilt state begins with what the old one began with.
     """
-    if generation.state == COPIED:
-        place = generation.start.generation or generation.previous
-        before = generations.read_start(job.home, place) if place is not None else None
-        given = {} if before is None or RECORD not in before.evidence else {RECORD: before.evidence[RECORD]}
-        spent = before is None or Checkpoint(job.home.storage, before.checkpoint).last_commit() is not None
-        if given or spent:
-            return replace(job, flow=as_recorded(job.spark, job.flow, given, spent=spent)), given
-    given = recorded(job.spark, job.flow)
-    return replace(job, flow=as_recorded(job.spark, job.flow, given, spent=False)), given
+    before, declared = _begun_before(job.home, generation), job.flow.declaration.initial_state
+    if declared is None:
+        return job, {}
+    evidence = {} if before is None else before.evidence
+    spent = generation.state == COPIED and (
+        before is None or Checkpoint(job.home.storage, before.checkpoint).last_commit() is not None
+    )
+    record = given_before(evidence, declared, Restart(generation.start, generation.state))
+    if record is None and not spent:
+        record = recorded(job.spark, declared)
+    given = {GIVEN: record} if record is not None else {}
+    return replace(job, flow=as_recorded(job.spark, job.flow, given, spent=spent)), given
+
+
+def _begun_before(home: FlowHome, generation: Generation) -> Start | None:
+    """Return the start of the generation that one follows; None if none before it began."""
+    number = generation.start.generation or generation.previous
+    while number is not None:
+        start, decided = generations.read_start(home, number), generations.read(home, number)
+        if start is not None or decided is None:
+            return start
+        number = decided.previous
+    return None
 
 
 def learn_schemas(job: Job, known: dict[str, str]) -> dict[str, str]:

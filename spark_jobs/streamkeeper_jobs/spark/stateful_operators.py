@@ -54,6 +54,22 @@ def keys_of_given_states(frame: DataFrame) -> tuple[tuple[list[str], list[str]],
     return tuple(_keys(frame._jdf.queryExecution().analyzed()))
 
 
+def heeds_processing_time(frame: DataFrame) -> bool:
+    """Return whether a query has timers, timeouts or times to live by processing time."""
+    return _heeds(frame._jdf.queryExecution().analyzed())
+
+
+def _heeds(node: Any) -> bool:
+    kind, children = node.getClass().getSimpleName(), node.children()
+    if kind.startswith("TransformWithState"):
+        said = node.timeMode().toString()
+    else:
+        said = node.timeout().toString() if kind.startswith("FlatMapGroups") and "State" in kind else ""
+    return str(said).startswith("ProcessingTime") or any(
+        _heeds(children.apply(index)) for index in range(children.size())
+    )
+
+
 def _keys(node: Any) -> Iterator[tuple[list[str], list[str]]]:
     children = node.children()
     for index in range(children.size()):

@@ -21,13 +21,11 @@ from pyspark.sql.types import StructType
 from streamkeeper.declare.model import AppendFlow, GivenState
 from streamkeeper.delta import log as delta_log
 from streamkeeper.errors import DeclarationError
+from streamkeeper.flows.generations import GIVEN
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper_jobs.spark.exceptions import causes_of
 from streamkeeper_jobs.spark.session import spark_url
 from streamkeeper_jobs.spark.stateful_operators import keys_of_given_states
-
-RECORD = "initial_state"
-"""Key in the evidence of a generation's start."""
 
 NAME_IN_PLAN = "initial_state"
 
@@ -86,18 +84,15 @@ def _struct(ddl: str) -> StructType:
     return found
 
 
-def recorded(spark: SparkSession, flow: Flow) -> dict[str, Any]:
-    """Return what the start of a generation records of its flow's initial state: the table, its newest
-    version and its columns. Empty if it is given none.
+def recorded(spark: SparkSession, given: GivenState) -> dict[str, Any]:
+    """Return what the start of a generation records of an initial state: its table at the newest version.
 
+    :param given: with its table's path.
     :raises DeclarationError: see :func:`given_frame`.
     """
-    given = flow.declaration.initial_state
-    if given is None:
-        return {}
     version = None if given.path is None else delta_log.latest_version(given.path)
     columns = given_frame(spark, replace(given, version=version)).schema.toDDL()
-    return {RECORD: {"name": given.name, "table": given.table, "version": version, "columns": columns}}
+    return {"name": given.name, "table": given.table, "version": version, "columns": columns}
 
 
 def as_recorded(spark: SparkSession, flow: Flow, evidence: Mapping[str, Any], *, spent: bool) -> Flow:
@@ -110,7 +105,7 @@ def as_recorded(spark: SparkSession, flow: Flow, evidence: Mapping[str, Any], *,
     given, declared = flow.declaration.initial_state, flow.declaration
     if given is None or not isinstance(declared, AppendFlow):
         return flow
-    record = evidence.get(RECORD) or {"table": None, "columns": None, "version": None}
+    record = evidence.get(GIVEN) or {"table": None, "columns": None, "version": None}
     same = record["table"] == given.table
     if spent:
         columns = given.schema or (record["columns"] if same else None)

@@ -16,11 +16,14 @@ from streamkeeper.checkpoint.log_entries import PARTITIONS
 from streamkeeper.declare.model import APPEND
 from streamkeeper.storage import open_storage
 from streamkeeper_jobs.spark.session import spark_url
+from streamkeeper_jobs.spark.stateful_operators import heeds_processing_time
 from streamkeeper_jobs.stream.in_flight import pin_partitions
 from streamkeeper_jobs.stream.watch import Orders, Stopped
 
 POLL_SECONDS = 0.25
 """Seconds until an order is seen, at most, and the greatest age of the heartbeat's batch."""
+NO_INPUT = "spark.sql.streaming.noDataMicroBatches.enabled"
+"""Setting of Spark: whether batches without input are run, such as for windows that have closed."""
 BATCH_SECONDS = 60.0
 """Seconds that a running batch may take to end before the query is stopped within it.
 
@@ -45,6 +48,25 @@ def writer_of(
         frame.writeStream.outputMode(mode).queryName(name).option("checkpointLocation", spark_url(checkpoint))
     )
     return writer.trigger(availableNow=True) if trigger is None else writer.trigger(processingTime=trigger)
+
+
+@contextmanager
+def ends_with_its_input(frame: DataFrame, trigger: str | None) -> Iterator[None]:
+    """Let a query that is started inside the ``with`` block end when it has processed all available data.
+
+    Where a state heeds processing time, Spark would run one batch without input after the other, and never
+    end (measured with Spark 4.2.0). So there are none then. A query reads the setting when it is started.
+    """
+    conf = frame.sparkSession.conf
+    if trigger is not None or not heeds_processing_time(frame):
+        yield
+        return
+    before = conf.get(NO_INPUT)
+    conf.set(NO_INPUT, "false")
+    try:
+        yield
+    finally:
+        conf.set(NO_INPUT, str(before))
 
 
 def run_muted(frame: DataFrame, name: str, checkpoint: str, watch: Orders, mode: str = APPEND) -> int:

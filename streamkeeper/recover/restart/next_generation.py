@@ -21,6 +21,7 @@ from streamkeeper.flows.generations import (
     InitialState,
     Restart,
     StartAt,
+    given_before,
 )
 from streamkeeper.flows.past_positions import Place, state_from
 from streamkeeper.flows.position import last_begun
@@ -182,7 +183,7 @@ def next_plan(
         stateful=present.stateful,
         operators_before=present.operators,
         prices=prices,
-        notes=(*notes, *_initial_state_notes(flow, restart.state), *_quarantine_notes(flow)),
+        notes=(*notes, *_initial_state_notes(flow, present, restart), *_quarantine_notes(flow)),
         keeps_schemas=keeps_schemas,
         once=flow.declaration.once,
         failure=present.failure,
@@ -270,15 +271,20 @@ def _result_notes(flow: Flow) -> Iterator[str]:
         yield f"The first batch of the new generation replaces all rows of {target}."
 
 
-def _initial_state_notes(flow: Flow, state: InitialState) -> Iterator[str]:
+def _initial_state_notes(flow: Flow, present: FlowNow, restart: Restart) -> Iterator[str]:
     """Yield whether a flow's initial state is given to the next generation."""
     given = flow.declaration.initial_state
     if given is None:
         return
-    read = "" if given.table is None else " It is read as it is when the generation begins."
-    if state == COPIED:
+    before, read = given_before(present.standing.start.evidence, given, restart), ""
+    if given.table is not None:
+        read = " It is read as it is when the generation begins."
+        if before is not None:
+            number = present.standing.generation.number
+            read = f" It is read at version {before['version']}, as for generation {number}."
+    if restart.state == COPIED:
         yield f"Initial state {given}: not given again, since the copied state began with its own."
-    elif state == REBUILT:
+    elif restart.state == REBUILT:
         yield f"Initial state {given}: given again, and history after it.{read}"
     else:
         yield f"Initial state {given}: given again; the state starts with it and nothing else.{read}"

@@ -13,7 +13,9 @@ from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows.generations import AFTER_LAST, BATCH, COPIED, EMPTY, REBUILT, StartAt
 from streamkeeper.recover.kinds import reset_checkpoint
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
-from tests.worlds.flow_world import NAME, Flowbed
+from streamkeeper.testing import PipelineTest
+from tests.oracle import counted
+from tests.worlds.flow_world import COLUMNS, NAME, Flowbed, event
 from tests.worlds.states.given import SEEN, TABLE, numbered, numbering, put_table
 
 pytestmark = pytest.mark.long
@@ -68,8 +70,9 @@ def test_a_query_beyond_its_first_batch_needs_the_table_no_more(make_bed: Make) 
     assert "is of the table known, and there is none at" in bed.park().details["message"]
 
 
-def test_a_reset_gives_the_table_as_it_is_then(make_bed: Make) -> None:
-    """With its state rebuilt, history comes after it; else nothing does."""
+def test_a_state_that_begins_anew_takes_the_table_as_it_is_and_a_rebuilt_one_as_it_was(
+    make_bed: Make,
+) -> None:
     bed = make_bed(numbering(TABLE))
     put_table(bed)
     bed.arrive(1, 2, 8)
@@ -83,10 +86,14 @@ def test_a_reset_gives_the_table_as_it_is_then(make_bed: Make) -> None:
     empty = numbered(bed.events[len(before) :], known)
     bed.holds([*numbered(before), *empty])
     bed.declare(numbering(TABLE, state="count INT, twice INT", more=" 0"))
+    put_table(bed, {4: 40})
+    request = ResetRequest((NAME,), StartAt(AFTER_LAST))
+    planned, _ = reset_checkpoint.plan_flow(bed.settings, bed.flow(), request)
+    assert any("history after it. It is read at version 1, as for generation 2." in n for n in planned.notes)
     bed.reset(state=REBUILT)
-    bed.arrive(10, 22)
+    bed.arrive(10, 22, 4)
     run(bed)
-    bed.holds([*numbered(before), *empty, *numbered(bed.events, known)[-2:]])
+    bed.holds([*numbered(before), *empty, *numbered(bed.events, known)[-3:]])
 
 
 def test_what_its_code_could_not_take_is_given_once_it_can(make_bed: Make) -> None:
@@ -127,3 +134,17 @@ def test_a_change_goes_on_with_the_state_that_was_given(make_bed: Make) -> None:
         run(bed)
     bed.holds(numbered(bed.events))
     assert Path(bed.checkpoint(1).path()).exists()
+
+
+def test_a_test_of_a_pipeline_puts_rows_into_the_table(
+    tmp_path: Path, pipeline_test: Callable[..., PipelineTest]
+) -> None:
+    file = tmp_path / "of its own" / "events.py"
+    file.parent.mkdir()
+    file.write_text(numbering(TABLE))
+    test = pipeline_test(file, schemas={"known": "user_id INT, seen INT"})
+    test.arrive("known", [{"user_id": user, "seen": seen} for user, seen in SEEN.items()])
+    events = [event(number) for number in (1, 2, 8, 3)]
+    test.arrive("events_raw", events)
+    assert test.run("clean_events") is Outcome.STOPPED
+    assert counted(test.rows("events"), COLUMNS) == counted(numbered(events), COLUMNS)

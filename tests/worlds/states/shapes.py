@@ -193,7 +193,8 @@ APART: tuple[Run, ...] = (
 
 # Windows
 SESSIONS = (
-    'events.withWatermark("event_time", "10 seconds").groupBy(F.session_window("event_time", "5 seconds"))'
+    'events.withWatermark("event_time", "10 seconds")'
+    '.groupBy(F.expr("n % 1"), F.session_window("event_time", "5 seconds"))'
     '.agg(F.count("*").alias("n"))'
     '.selectExpr("unix_seconds(session_window.start) % 86400 AS at", "session_window.end AS end", "n")'
     '.selectExpr("string(at) AS event_id", "int(unix_seconds(end) % 86400 - at) AS user_id", "int(n) AS n")'
