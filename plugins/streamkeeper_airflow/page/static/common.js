@@ -88,6 +88,7 @@ export function behind(row, now) {
   if (lag.partly_unknown) parts.push(parts.length ? "the rest is unknown" : "unknown");
   return (parts.join(", ") || "unknown") + old;
 }
+export const WELL = ["running", "idle", "catching up"]; // states whose detail is the driver alone
 const READS = ["running", "catching up", "change refused"]; // states in which a flow has something to catch up with
 const ARROWS = { grows: "↗", steady: "→", shrinks: "↘" };
 export function trend(row) {
