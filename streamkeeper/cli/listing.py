@@ -20,7 +20,7 @@ from streamkeeper.health import advise as advice
 from streamkeeper.health import flows as health
 from streamkeeper.health import metrics, otlp
 from streamkeeper.health.advise import Evidence
-from streamkeeper.health.flows import STATES, UNREADABLE, FlowHealth
+from streamkeeper.health.flows import IDLE, STATES, UNREADABLE, FlowHealth
 from streamkeeper.health.troubles import JUDGED
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import Settings
@@ -242,7 +242,8 @@ def _behind(item: FlowHealth) -> str:
     age = "" if lag.seconds is None else describe_age(lag.seconds)
     parts = [part for part in (age, *counts[:1], unknown) if part]
     arrow = {None: "", "steady": " →", "grows": " ↗", "shrinks": " ↘"}[lag.moves]
-    ends = lag.caught_up_in if lag.moves == "shrinks" and item.state in JUDGED else None
+    catches_up = lag.moves == "shrinks" and item.state in JUDGED and item.state != IDLE
+    ends = lag.caught_up_in if catches_up else None
     caught_up = "" if ends is None else f" caught up in {describe_age(ends)}"
     return (", ".join(parts) or _DASH) + arrow + caught_up
 

@@ -81,9 +81,8 @@ def put(
     hold = Hold(owner, reason, by, now(), details or {})
     home.storage.overwrite(home.hold(owner), to_json(asdict(hold)))
     kind = Kind.PARKED if owner == PARK else Kind.HELD
-    said = f"{owner}: {reason}" if owner.startswith(PERSON) else reason
     number = hold.details.get("generation")
-    events.note(home, kind, said, _occasion(owner, hold.at), by=by, generation=number)
+    events.note(home, kind, reason, _occasion(owner, hold.at), by=by, generation=number)
     return hold
 
 
@@ -98,7 +97,7 @@ def release(home: FlowHome, owner: str, by: str = "") -> bool:
     if found is not None:
         # Noted first: a release that is killed in between is made again, and finds it noted.
         mark = hashlib.sha256(found).hexdigest()
-        events.note(home, Kind.RELEASED, owner, _occasion(owner, mark), by=by)
+        events.note(home, Kind.RELEASED, f"the {_in_words(owner)}", _occasion(owner, mark), by=by)
     home.storage.remove(home.hold(owner))
     return found is not None
 
@@ -117,6 +116,14 @@ def end_overdue(home: FlowHome, moment: float) -> list[str]:
         and moment - put_at >= float(seconds)
     ]
     return [owner for owner in over if release(home, owner, "its time was over")]
+
+
+def _in_words(owner: str) -> str:
+    """Return what an owner has put: a park, or the hold of a person or of a recovery."""
+    if owner == PARK:
+        return owner
+    kind, _, name = owner.partition("-")
+    return f"hold of {name}" if owner.startswith(PERSON) else f"hold of the {kind} {name}"
 
 
 def _occasion(owner: str, mark: str) -> list[str]:

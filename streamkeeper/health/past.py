@@ -32,6 +32,9 @@ def keep(home: FlowHome, seen: FlowHealth, now: float) -> None:
         watermark=None if last is None else last.watermark,
         lag_seconds=None if lag is None else lag.seconds,
         lag_records=None if lag is None else lag.records,
+        lag_files=None if lag is None else lag.files,
+        lag_versions=None if lag is None else lag.versions,
+        lag_bytes=None if lag is None else lag.bytes,
     )
     rows.record(home, sample, lambda: _began(home, sample), lambda epoch: _last_of(home, epoch))
 

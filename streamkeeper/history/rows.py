@@ -107,6 +107,9 @@ class Sample:
     watermark: float | None = None
     lag_seconds: float | None = None
     lag_records: int | None = None
+    lag_files: int | None = None
+    lag_versions: int | None = None
+    lag_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -120,8 +123,8 @@ class Row:
     sums over the batches of that time.
 
     ``state``, ``generation`` and ``watermark`` (seconds since 1970) are those at its end. ``state_rows``,
-    ``state_bytes``, ``lag_seconds`` and ``lag_records`` are those at the end of a minute, and the highest of
-    the minutes of an hour; None where unknown.
+    ``state_bytes`` and what waits (``lag_…``) are those at the end of a minute, and the highest of the
+    minutes of an hour; None where unknown.
     """
 
     at: float
@@ -142,6 +145,9 @@ class Row:
     watermark: float | None = None
     lag_seconds: float | None = None
     lag_records: int | None = None
+    lag_files: int | None = None
+    lag_versions: int | None = None
+    lag_bytes: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the row as a JSON object."""
@@ -253,8 +259,7 @@ def _highest(samples: Sequence[Sample]) -> Sample:
     def highest(name: str) -> Any:
         return max((item for one in samples if (item := getattr(one, name)) is not None), default=None)
 
-    tops = ("state_rows", "state_bytes", "lag_seconds", "lag_records")
-    return replace(samples[-1], **{name: highest(name) for name in tops})
+    return replace(samples[-1], **{name: highest(name) for name in ("state_rows", "state_bytes", *_LAG)})
 
 
 def _rows(home: Home, folder: str, stamp: str, since: float | None) -> tuple[Row, ...]:
@@ -288,12 +293,12 @@ def _row(before: Sample, after: Sample) -> Row:
         state_rows=after.state_rows,
         state_bytes=after.state_bytes,
         watermark=after.watermark,
-        lag_seconds=after.lag_seconds,
-        lag_records=after.lag_records,
+        **{name: getattr(after, name) for name in _LAG},
     )
 
 
 _OF_SAMPLE = tuple(item.name for item in fields(Sample) if item.name != "totals")
+_LAG = tuple(name for name in _OF_SAMPLE if name.startswith("lag_"))
 _OF_TOTALS = tuple(item.name for item in fields(Totals))
 
 

@@ -189,7 +189,7 @@ def test_a_flow_is_shown_whole_in_the_terminal_and_as_json(command: Command, sta
         "Recover this flow with reset_checkpoint.",
         "events_raw (files): ",
         "; what waits is unknown: no such folder",
-        " held: person-ada: the disk is changed, by ada",
+        " held: the disk is changed, by ada",
         "not written yet",
         "  three",
     ):

@@ -50,7 +50,7 @@ def test_a_look_becomes_a_row_with_the_numbers_of_every_driver_since_the_last(wo
     past.keep(world.home, run_driver(world, 2), now + 60)
     tell(world, 1, 5)  # it went on, and then two more drivers came
     run_driver(world, 1)
-    behind = Behind(now, {"raw": Lag(records=70, seconds=9.5)})
+    behind = Behind(now, {"raw": Lag(records=70, files=3, bytes=900, seconds=9.5)})
     past.keep(world.home, replace(run_driver(world, 4), lag=behind), now + 120)
     first, second = rows.minutes(world.home)
     assert (first.batches, first.drivers, first.lag_seconds) == (2, 1, None)
@@ -59,6 +59,7 @@ def test_a_look_becomes_a_row_with_the_numbers_of_every_driver_since_the_last(wo
     assert (second.phases, second.expectations) == ({"addBatch": 12.0}, {"id": [8 * 599, 8]})
     assert (second.state_rows, second.state_bytes, second.watermark) == (42, 4096, 12.5)
     assert (second.lag_seconds, second.lag_records, second.state) == (9.5, 70, "stopped")
+    assert (second.lag_files, second.lag_bytes, second.lag_versions) == (3, 900, None)
 
 
 def test_totals_of_a_driver_of_an_earlier_release_are_read_on(world: World) -> None:

@@ -52,8 +52,9 @@ def test_holds_and_releases(world: World) -> None:
         ("released", "eve"),
         ("released", "bob"),
     ]
-    park = events.read(world.home.storage, "events")[0]
-    assert (park.text, park.generation) == ("its schema changed", 4)
+    found = events.read(world.home.storage, "events")
+    assert (found[0].text, found[0].generation) == ("its schema changed", 4)
+    assert [one.text for one in found[1:]] == ["a look", "r1 runs", "the hold of ada", "the park"]
 
 
 def test_a_decided_generation(world: World) -> None:

@@ -88,11 +88,12 @@ export function behind(row, now) {
   if (lag.partly_unknown) parts.push(parts.length ? "the rest is unknown" : "unknown");
   return (parts.join(", ") || "unknown") + old;
 }
-export const RUNS = ["running", "idle", "catching up", "change refused"]; // states in which a flow reads
+export const WELL = ["running", "idle", "catching up"]; // states whose detail is the driver alone
+const READS = ["running", "catching up", "change refused"]; // states in which a flow has something to catch up with
 const ARROWS = { grows: "↗", steady: "→", shrinks: "↘" };
 export function trend(row) {
   const { moves, caught_up_in: left } = row.lag || {};
-  return moves ? { arrow: ARROWS[moves], text: moves === "shrinks" && !none(left) && RUNS.includes(row.state) ? `caught up in ${age(left)}` : moves } : null;
+  return moves ? { arrow: ARROWS[moves], text: moves === "shrinks" && !none(left) && READS.includes(row.state) ? `caught up in ${age(left)}` : moves } : null;
 }
 
 export const State = ({ state }) => h(Badge, { colorPalette: COLOURS[state] || "gray" }, state);

@@ -4,7 +4,7 @@ const { Box, Button, Heading, Text } = globalThis.ChakraUI;
 const { Link } = globalThis.ReactRouterDOM;
 import { Chart } from "./chart.js";
 import { Actions } from "./forms.js";
-import { Card, Grid, Lines, Page, Problem, Small, State, Whole, age, behind, counted, dash, moment, segment, since, size, trend, useLook, whole }
+import { Card, Grid, Lines, Page, Problem, Small, State, WELL, Whole, age, behind, counted, dash, moment, segment, since, size, trend, useLook, whole }
   from "./common.js";
 
 const RANGES = [1, 6, 48];
@@ -103,7 +103,7 @@ export function Flow({ found }) {
     h(Heading, { as: "h2", size: "lg", mb: 2, overflowWrap: "anywhere" }, row.flow, " ", h(State, { state: row.state })),
     beside.length > 1 && h(Text, { mb: 2 }, "One driver runs: ", beside.map((one) => h(Link, { key: one.flow, style: { marginRight: "1em" },
       to: `/plugin/streams?dag=${segment(row.dag_id)}&flow=${segment(one.flow)}`, "aria-current": one.flow === row.flow }, `${one.flow} (${one.state})`))),
-    holds.length === 0 && h(Text, { mb: 3, overflowWrap: "anywhere" }, row.detail),
+    holds.length === 0 && !WELL.includes(row.state) && h(Text, { mb: 3, overflowWrap: "anywhere" }, row.detail),
     h(Card, { title: "Now" }, h(Text, null, [
       row.since ? `${row.state} for ${since(row.since, found.at)}` : row.state,
       row.generation === null ? null : `generation ${row.generation}`,
@@ -113,7 +113,7 @@ export function Flow({ found }) {
       last && last.state_rows ? `state ${whole(last.state_rows)} rows, ${size(last.state_bytes)}` : null,
       row.last_recovery ? `last recovery: ${row.last_recovery}` : null,
       row.totals.late ? `${whole(row.totals.late)} rows dropped as late` : null,
-    ].filter(Boolean).join(" · "))),
+    ].filter(Boolean).join(" · ")), WELL.includes(row.state) && h(Small, null, row.detail)),
     holds.length > 0 && h(Card, { title: "Why it does not run" }, holds.map((one) => h(Box, { key: one.owner },
       h(Text, { fontWeight: "bold", overflowWrap: "anywhere" }, `${owned(one)}, ${moment(one.at)}`),
       h(Lines, { text: one.said })))),

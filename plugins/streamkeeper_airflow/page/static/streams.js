@@ -3,7 +3,7 @@
 const { createElement: h, useMemo, useState } = globalThis.React;
 const { Box, Button, Heading, Input, Table, Text } = globalThis.ChakraUI;
 const { Link, useLocation, useNavigate } = globalThis.ReactRouterDOM;
-import { COLOURS, Page, Problem, Small, State, Waiting, Wide, age, behind, dash, segment, since, size, trend, useLook, whole }
+import { COLOURS, Page, Problem, Small, State, WELL, Waiting, Wide, age, behind, dash, segment, since, size, trend, useLook, whole }
   from "./common.js";
 import { Flow } from "./flow.js";
 import { Run } from "./recovery.js";
@@ -49,7 +49,7 @@ function Row({ row, now }) {
   return h(Table.Row, { "data-flow": row.flow, onClick: open },
     cell("flow", h(Link, { to: page(row) }, row.flow)),
     cell("state", h(State, { state: row.state }), h(Small, { maxW: "30em", overflowWrap: "anywhere", title: row.detail, "data-detail": "" },
-      ["running", "idle"].includes(row.state) ? "" : row.detail)),
+      WELL.includes(row.state) ? "" : row.detail)),
     cell("since", row.since ? h("span", { style: NARROW }, since(row.since, now)) : dash),
     cell("generation", row.generation ?? dash),
     cell("age", row.batch === null ? dash : h("span", { style: NARROW }, `${row.batch}, ${age(row.age)} ago`)),
