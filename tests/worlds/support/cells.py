@@ -326,18 +326,22 @@ RECOVERIES: dict[str, dict[str, Cell]] = {
 }
 
 
-_RESTARTED = f"{PRICES}::test_without_a_recovery_the_oracle_finds_nothing_lost_and_nothing_twice"
-
-
-def _state(restart: str, rebuilt: str, copied: str, empty: Cell) -> tuple[Cell, ...]:
-    return (yes(restart), yes(rebuilt), yes(copied), empty)
-
-
+SHAPE = f"{STREAM}/test_states.py::test_a_state_goes_on_over_restarts_and_is_made_anew_from_history"
+FRUIT = f"{SHIPPED}/test_fruit_counts.py::test_counts_are_those_of_the_oracle_after_each_recovery"
+SHIPMENTS = f"{SHIPPED}/test_order_shipments.py"
+GIVEN = f"{STREAM}/test_initial_state.py"
 _LOST = weaker("what it had collected is lost, at a price", PRICED)
+_UNTRIED = Cell("not tried by itself", SHAPE)
+
+
+def _state(restart: str, rebuilt: str, copied: str | Cell, empty: Cell) -> tuple[Cell, ...]:
+    return (yes(restart), yes(rebuilt), yes(copied) if isinstance(copied, str) else copied, empty)
+
+
 STATES = Part(
     "State",
     "query",
-    ("kill, restart", "rebuilt from history", "copied", "starts empty"),
+    ("restart", "rebuilt from history", "copied", "starts empty"),
     {
         "`dropDuplicates`, within a watermark, too": _state(
             "tests/spark/driver/test_killed.py"
@@ -356,11 +360,55 @@ STATES = Part(
                 f"{TOTALS}::test_a_state_that_starts_empty_makes_new_totals",
             ),
         ),
-        "windows and session windows": _state(_RESTARTED, PRICED, PRICED, _LOST),
-        "stream-stream joins": _state(_RESTARTED, PRICED, PRICED, _LOST),
-        "`transformWithState`": _state(_RESTARTED, PRICED, PRICED, _LOST),
+        "aggregation after deduplication": _state(SHAPE, SHAPE, _UNTRIED, _LOST),
+        "windows": _state(PRICED, PRICED, PRICED, _LOST),
+        "session windows": _state(SHAPE, SHAPE, PRICED, _LOST),
+        "several watermarks, the slowest (`min`) rules": _state(
+            SHAPE, SHAPE, f"{SHIPMENTS}::test_each_order_comes_once_through_each_recovery", _LOST
+        ),
+        "several watermarks, the fastest (`max`) rules": (
+            weaker("what slower streams bring later is dropped", SHAPE),
+            weaker("the same", SHAPE),
+            _UNTRIED,
+            _LOST,
+        ),
+        "stream-stream joins: inner, left outer": _state(
+            SHAPE,
+            SHAPE,
+            f"{SHIPMENTS}::test_each_order_comes_once_through_each_recovery",
+            weaker(
+                "what waited is lost, at a price",
+                f"{SHIPMENTS}::test_a_state_that_starts_empty_has_lost_the_orders_that_waited",
+            ),
+        ),
+        "stream-stream joins: full outer, left semi": _state(SHAPE, SHAPE, _UNTRIED, _LOST),
+        "`transformWithState`: value, list and map state": _state(SHAPE, SHAPE, FRUIT, _LOST),
+        "`transformWithState`: timers": _state(SHAPE, SHAPE, PRICED, _LOST),
+        "`transformWithState`: time to live": (
+            yes(SHAPE),
+            weaker("what has outlived it by then is made anew, and lives again", SHAPE),
+            _UNTRIED,
+            _LOST,
+        ),
+        "`applyInPandasWithState`": _state(SHAPE, SHAPE, _UNTRIED, _LOST),
+        "initial state, of rows or of a table": _state(
+            f"{GIVEN}::test_a_first_batch_that_is_repeated_is_given_the_same_version_of_the_table",
+            f"{GIVEN}::test_a_state_that_begins_anew_takes_the_table_as_it_is_and_a_rebuilt_one_as_it_was",
+            FRUIT,
+            yes(
+                f"{SHIPPED}/test_fruit_counts.py::test_counts_that_begin_anew_begin_with_the_stocktaking",
+                "is given again",
+            ),
+        ),
+        "the same in RocksDB (`state_store=`)": _state(
+            SHAPE,
+            f"{SHAPES}::test_another_state_store_is_filled_from_history",
+            FRUIT,
+            _LOST,
+        ),
     },
-    "A state is kept in memory or in RocksDB with its changelog (`state_store=`).",
+    "A state is kept in memory, or in RocksDB with its changelog. *Copied* is a rewind, or a reset from a"
+    " generation.",
 )
 
 STORES = Part(
