@@ -36,7 +36,7 @@ def forget_commit(bed: Flowbed, batch: int) -> None:
 
 
 def killed_in_its_first_batch(make_bed: Make) -> Flowbed:
-    """Return a flow whose first batch is in its table alone, and whose initial state has other rows by now."""
+    """Return a flow whose first batch is in its table alone; its initial state has other rows by now."""
     bed = make_bed(numbering(TABLE))
     put_table(bed)
     bed.arrive(1, 2)
