@@ -383,7 +383,12 @@ STATES = Part(
         ),
         "stream-stream joins: full outer, left semi": _state(SHAPE, SHAPE, _UNTRIED, _LOST),
         "`transformWithState`: value, list and map state": _state(SHAPE, SHAPE, FRUIT, _LOST),
-        "`transformWithState`: timers": _state(SHAPE, SHAPE, PRICED, _LOST),
+        "`transformWithState`: timers": (
+            yes(SHAPE),
+            weaker("timers fire at its end: a key that began anew by one has both lives in one", SHAPE),
+            yes(PRICED),
+            _LOST,
+        ),
         "`transformWithState`: time to live": (
             yes(SHAPE),
             weaker("what has outlived it by then is made anew, and lives again", SHAPE),
