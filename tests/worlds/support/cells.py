@@ -397,7 +397,7 @@ STATES = Part(
         ),
         "`applyInPandasWithState`": _state(SHAPE, SHAPE, _UNTRIED, _LOST),
         "initial state, of rows or of a table": _state(
-            f"{GIVEN}::test_a_first_batch_that_is_repeated_is_given_the_same_version_of_the_table",
+            f"{GIVEN}::test_a_first_batch_that_a_restart_repeats_gives_its_state_once",
             f"{GIVEN}::test_a_state_that_begins_anew_takes_the_table_as_it_is_and_a_rebuilt_one_as_it_was",
             FRUIT,
             yes(
