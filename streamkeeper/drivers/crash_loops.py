@@ -72,8 +72,17 @@ def since_commit(home: FlowHome) -> int:
 
     :raises StorageError: a file of the flow is damaged.
     """
+    found = present(home)
+    return 0 if found is None else len(found.times)
+
+
+def present(home: FlowHome) -> Failures | None:
+    """Return the recorded failures that came after the last committed batch; None if there is none.
+
+    :raises StorageError: a file of the flow is damaged.
+    """
     found = read(home)
-    return 0 if found is None or found.position != str(position_of(home)) else len(found.times)
+    return None if found is None or found.position != str(position_of(home)) else found
 
 
 def read(home: FlowHome) -> Failures | None:

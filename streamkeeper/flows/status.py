@@ -144,8 +144,9 @@ def _state(kept: Kept, flow: Flow) -> tuple[FlowState, str]:
     if not there and flow.declaration.once and (number := generations.finished(home)) is not None:
         return FlowState.DONE, f"it runs once and has read all its input, in generation {number}"
     if not there:
-        stopped = leases.why_left(home, lease) == Outcome.STOPPED.name.lower()
-        how = "ended normally" if stopped else life.value if life else "is gone"
+        why = leases.why_left(home, lease)
+        stopped = why == Outcome.STOPPED.name.lower()
+        how = "ended normally" if stopped else f"ended ({why.replace('_', ' ')})" if why else "is gone"
         return FlowState.STOPPED if stopped else FlowState.DOWN, f"its driver {how}: {leases.describe(lease)}"
     beat = kept.beat
     state = FlowState.RUNNING if beat and beat.phase == "running" else FlowState.STARTING

@@ -12,6 +12,7 @@ from streamkeeper.declare.checkpoint_window import trigger_seconds
 from streamkeeper.drivers import behind, crash_loops
 from streamkeeper.drivers.batch_numbers import Batch, Numbers, told_by
 from streamkeeper.drivers.behind import Behind
+from streamkeeper.drivers.crash_loops import Failures
 from streamkeeper.errors import StreamkeeperError
 from streamkeeper.flows import leases, status
 from streamkeeper.flows.files import FlowHome, of_each
@@ -32,6 +33,8 @@ IDLE, CATCHING_UP, RETRYING, UNREADABLE = "idle", "catching up", "retrying", "un
 STATES = (*map(str, FlowState), IDLE, CATCHING_UP, RETRYING, UNREADABLE)
 _ENDED = (FlowState.DOWN, FlowState.STOPPED, FlowState.DONE, RETRYING)
 """States of flows without a driver, which nothing holds."""
+_FAILS = (FlowState.DOWN, FlowState.STARTING, RETRYING)
+"""States between which a flow goes to and fro while its drivers fail."""
 SUPERVISED_SECONDS = 300.0
 """Age of a supervisor's last beat up to which it is taken to be there. For people: clocks are compared."""
 
@@ -41,7 +44,8 @@ class FlowHealth:
     """How a flow does.
 
     ``since`` is when it came into its state: its hold, the end of its last driver, or the start of its
-    present one; for one that catches up, since when input waits. ``age`` is the seconds since its last
+    present one; for one that catches up, since when input waits, and for one whose drivers fail, the first
+    failure. ``age`` is the seconds since its last
     commit. ``batch_numbers`` are those of the last batch of its present or last driver, ``totals`` that
     driver's. ``waiting_since`` is when the monitor first found input that waits, in seconds since 1970; None
     if it found none.
@@ -139,11 +143,11 @@ def look(home: FlowHome, flow: Flow) -> FlowHealth:
     kept = Kept(home)
     seen, newest, lease, numbers = refused_or(kept, flow), kept.newest, kept.lease, told_by(kept.beat)
     recovered = newest is not None and newest.previous is not None
-    state = _in_a_word(home, flow, seen, numbers)
+    state, failing = _in_a_word(home, flow, seen, numbers), crash_loops.present(home)
     lag = None if seen.state is FlowState.DONE else behind.read(home)
     return replace(
-        _row(flow, state, seen.detail),
-        since=_since(kept, flow, state, lag),
+        _row(flow, state, _detail(state, seen.detail, failing)),
+        since=_since(kept, flow, state, lag, failing),
         generation=seen.generation,
         batch=seen.batch,
         age=seen.age,
@@ -152,28 +156,45 @@ def look(home: FlowHome, flow: Flow) -> FlowHealth:
         totals=numbers.totals,
         waiting_since=(read_json(home.storage, home.progress) or {}).get("since"),
         driver_since=None if lease is None else in_seconds(lease.at),
-        failures=crash_loops.since_commit(home),
+        failures=0 if failing is None else len(failing.times),
         last_recovery=f"{newest.why}, by {newest.by}, {newest.at}" if newest and recovered else "",
         lag=lag,
     )
 
 
-def _since(kept: Kept, flow: Flow, state: str, lag: Behind | None) -> str | None:
+def _detail(state: str, detail: str, failing: Failures | None) -> str:
+    """Return why a flow is in its state: where drivers fail one after the other, first how many did."""
+    if failing is None or state not in _FAILS:
+        return detail
+    number = len(failing.times)
+    drivers = "driver" if number == 1 else "drivers"
+    at_least = "at least " if number >= crash_loops.FAILURES else ""
+    return f"{at_least}{number} {drivers} failed since the last commit; {detail}"
+
+
+def _since(kept: Kept, flow: Flow, state: str, lag: Behind | None, failing: Failures | None) -> str | None:
     """Return since when a flow is in its state, by the clock of whoever noted it; None if it never started.
 
-    A flow that runs does so since its driver took the lease, and catches up since input waits.
+    A flow that runs does so since its driver took the lease, catches up since input waits, and retries since
+    the first failure.
     """
     home, lease, beat = kept.home, kept.lease, kept.beat
     if kept.holds:
         return min(hold.at for hold in kept.holds)
     if lease is None:
         return None
+    if failing is not None and state in _FAILS:
+        return _moment(failing.since)
     if state in _ENDED:
         return leases.left_at(home, lease) or (lease.at if beat is None else beat.at)
     if state == CATCHING_UP and lag is not None and lag.since is not None:
-        return datetime.fromtimestamp(lag.since, timezone.utc).isoformat(timespec="seconds")
+        return _moment(lag.since)
     changed = change.read(home, flow.fingerprint) if state == FlowState.CHANGE_REFUSED else None
     return lease.at if changed is None else changed.at or lease.at
+
+
+def _moment(at: float) -> str:
+    return datetime.fromtimestamp(at, timezone.utc).isoformat(timespec="seconds")
 
 
 def refused_or(kept: Kept, flow: Flow) -> FlowStatus:

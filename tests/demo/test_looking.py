@@ -86,8 +86,8 @@ def test_what_a_hold_means_is_said_once_and_again_when_it_changes(tmp_path: Path
     for reason in ("a walk", "a walk", "a sleep"):
         holds.put(home, holds.person("ann"), reason, "ann")
         console.look()
-    held = [text.strip() for text in said if "person-ann" in text]
-    assert held == [f"{FLOW}: held: person-ann: a walk", f"{FLOW}: held: person-ann: a sleep"]
+    held = [text.strip() for text in said if "by ann" in text]
+    assert held == [f"{FLOW}: held: by ann: a walk", f"{FLOW}: held: by ann: a sleep"]
     assert len(said) == 8, "a line for each of two flows at each look, and two that say why"
 
 

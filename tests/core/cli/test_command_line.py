@@ -888,10 +888,7 @@ def test_a_terminal_without_the_letters_gets_them_in_signs_that_it_has(encoding:
         and "LC_ALL=C.UTF-8" in refused.stderr
     )
     holds.put(stands.home, holds.person("ada"), "Straße → 😀", "ada")
-    assert (
-        json.loads(into(stands, "", "flows --json", **narrow).stdout)[0]["detail"]
-        == "person-ada: Straße → 😀"
-    )
+    assert json.loads(into(stands, "", "flows --json", **narrow).stdout)[0]["detail"] == "by ada: Straße → 😀"
 
 
 def test_a_reason_that_would_speak_to_a_terminal_is_shown_without_what_it_says(
@@ -899,7 +896,7 @@ def test_a_reason_that_would_speak_to_a_terminal_is_shown_without_what_it_says(
 ) -> None:
     holds.put(stands.home, holds.person("mallory"), "\x1b]52;c;Y3VybA==\x07\u202eno reason\x9b2J", "mallory")
     done = command("flows")
-    assert "person-mallory: ]52;c;Y3VybA==no reason2J" in done.stdout
+    assert "by mallory: ]52;c;Y3VybA==no reason2J" in done.stdout
     assert "\x1b" not in done.stdout and "\u202e" not in done.stdout
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from streamkeeper.drivers import batch_numbers, behind, supervision
+from streamkeeper.drivers import batch_numbers, behind, crash_loops, supervision
 from streamkeeper.drivers.batch_numbers import KEPT, Batch, Numbers, told_by
 from streamkeeper.drivers.behind import Measured
 from streamkeeper.errors import StorageError
@@ -104,6 +104,15 @@ def test_a_state_is_a_word_that_a_person_uses_and_has_a_beginning(
     holds.put(world.home, holds.person("ann"), "the disk is changed", "ann")
     [hold], [row] = holds.all_of(world.home), rows(world)
     assert (row.since, row.detail) == (hold.at, "by ann: the disk is changed")
+
+
+def test_a_flow_whose_drivers_fail_is_ill_since_the_first_failure(world: World) -> None:
+    drive(world, GONE, Numbers(SLOW))
+    for at in (1767225660.0, 1767225720.0):
+        crash_loops.note(world.home, at)
+    [row] = rows(world)
+    assert (row.state, row.failures, row.since) == ("down", 2, "2026-01-01T00:01:00+00:00")
+    assert row.detail.startswith("2 drivers failed since the last commit; its driver is gone")
 
 
 def test_a_flow_that_cannot_be_read_is_a_row_that_says_so_beside_the_others(world: World) -> None:
