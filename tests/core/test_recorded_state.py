@@ -77,6 +77,7 @@ def test_every_flow_has_the_state_it_had(recorded: World) -> None:
     then[EVENTS] |= {"state": "stopped"}
     for was, words in (
         ("left in good order", "ended normally"),
+        ("person-ada: ", "by ada: "),
         ("once, and has read all there was", "once and has read all its input"),
         ("person-ada: ", "by ada: "),
     ):
