@@ -5,8 +5,8 @@ The two take turns over the same files. Throughput is rows between the first and
 the first batch runs from spark-submit to the first commit that has data. Aims: ≥0.97 of the throughput, ≤1.10
 of the time.
 
-Then expectations against none. Ten that count: the time of one batch without the query's own overhead, read
-and committed, in one session by turns, for whole drivers differ by more than the aim of ≤1.01. A quarantine of
+Then expectations against none. Ten that count: the time of a batch without the overhead of a query, read and
+committed, in one session by turns, since whole drivers differ by more than the aim of ≤1.01. A quarantine of
 one row in ten, which is a second table: a flow, between the first and the last commit; no aim.
 """
 
