@@ -101,12 +101,15 @@ def test_another_need_ends_the_driver_after_its_batch_and_the_next_one_has_it(
 
 @pytest.mark.long
 @pytest.mark.parametrize("mode", ["client", "cluster"])
-def test_executors_of_a_cluster_are_as_many_as_declared_and_have_jar_and_modules(
+def test_executors_of_a_cluster_are_as_many_as_declared_and_have_jar_modules_and_archive(
     mode: str, needy: Flowbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-    executor = "num_executors=1, executor_memory='512m', "
-    needy.declare(needy.file.read_text().replace("dp.driver(py_files", f"dp.driver({executor}py_files"))
+    with zipfile.ZipFile(tmp_path / "words.zip", "w") as archive:
+        archive.writestr("name", " of an archive")
+    more = f"num_executors=1, executor_memory='512m', archives=['{tmp_path}/words.zip#words'], py_files"
+    declared = needy.file.read_text().replace(".NAME)", ".NAME + open('words/name').read())")
+    needy.declare(declared.replace("dp.driver(py_files", f"dp.driver({more}"))
     with standalone(tmp_path) as cluster:
         job = submit.driver(needy.settings, [needy.flow()], cluster.master, available_now=True)
         how: list[str] = []
@@ -118,5 +121,5 @@ def test_executors_of_a_cluster_are_as_many_as_declared_and_have_jar_and_modules
             assert driver.wait(300) == Outcome.STOPPED, driver.said()[-3000:]
         (application,) = cluster.state()["completedapps"]
     assert application["cores"] == 1, "the worker has two"
-    assert rows(needy) == {(1, 2, "n1/from a zip"), (2, 4, "n2/from a zip")}
+    assert rows(needy) == {(n, 2 * n, f"n{n}/from a zip of an archive") for n in (1, 2)}
     assert all(500 < heap <= 600 for heap in heaps(needy).values()), heaps(needy)
