@@ -49,6 +49,7 @@ WORKDIR /opt/streamkeeper
 COPY --from=build /opt/streamkeeper/.venv .venv
 COPY --from=build /opt/streamkeeper/.cache .cache
 COPY docker/spark /etc/spark
+COPY docker/pod.py /opt/pod.py
 COPY jars.lock ./
 COPY jvm jvm
 COPY tools tools
@@ -71,6 +72,8 @@ ENV PATH=/opt/streamkeeper/.venv/bin:$PATH \
     STREAMKEEPER_WAREHOUSE=/var/lib/streamkeeper/warehouse \
     STREAMKEEPER_DATA=/var/lib/streamkeeper/data
 USER streamkeeper
+# On Kubernetes the same image is that of drivers and executors: Spark gives their pods arguments alone.
+ENTRYPOINT ["/usr/bin/tini", "--", "/opt/streamkeeper/.venv/bin/python", "/opt/pod.py"]
 
 FROM base AS postgres
 RUN mkdir -p /etc/postgresql-common \

@@ -24,8 +24,9 @@ _NEVER = ("AIRFLOW*", "_AIRFLOW*")
 
 _HANDED_ON = (
     "PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "LC_*", "TZ", "TMPDIR", "LD_LIBRARY_PATH",
-    "PYTHON*", "JAVA_HOME", "SPARK_*", "PYSPARK_*", "HADOOP_*", "YARN_CONF_DIR", "KRB5_CONFIG", "KRB5CCNAME",
-    "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "STREAMKEEPER_*",
+    "PYTHON*", "JAVA_HOME", "SPARK_*", "PYSPARK_*", "HADOOP_*", "YARN_CONF_DIR", "KUBECONFIG", "KUBERNETES_*",
+    "KRB5_CONFIG", "KRB5CCNAME", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
+    "STREAMKEEPER_*",
 )  # fmt: skip
 """Variables that Python, Java, Spark and Streamkeeper need from the environment they are started in."""
 

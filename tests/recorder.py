@@ -31,14 +31,15 @@ class Call:
 class Recorder:
     """The program, and the calls of it.
 
-    :param code: the exit code that it ends with.
+    :param code: the exit code that it ends with, and says as spark-submit does of a pod's.
     """
 
     def __init__(self, program: Path, code: int = 0) -> None:
         self.program, self._kept = program, program.with_suffix(".calls")
         program.write_text(
             f"#!{sys.executable}\nimport json, os, sys\nwith open({str(self._kept)!r}, 'a') as kept:\n   "
-            f" print(json.dumps([sys.argv[1:], dict(os.environ)]), file=kept)\nsys.exit({code})\n"
+            f" print(json.dumps([sys.argv[1:], dict(os.environ)]), file=kept)\nprint('Exit code: {code}')"
+            f"\nsys.exit({code})\n"
         )
         program.chmod(0o755)
 

@@ -10,7 +10,7 @@ import os
 import re
 from typing import Protocol
 
-from streamkeeper.clusters import standalone, yarn
+from streamkeeper.clusters import kubernetes, standalone, yarn
 from streamkeeper.flows import leases
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.leases import ClusterDriver, Lease
@@ -31,19 +31,23 @@ class Cluster(Protocol):
         """Return the id of the driver that this process is; None if no such cluster started it."""
 
     def ended(self, driver: ClusterDriver) -> str | None:
-        """Return the state in which a driver ended; None if the cluster does not prove that it did."""
+        """Return the state in which a driver ended, or that it is gone, which proves nothing; None if the
+        cluster does not prove that it ended.
+        """
 
     def end(self, driver: ClusterDriver) -> None:
         """Ask the cluster to end a driver."""
 
-    def output(self, driver: ClusterDriver, start: int, size: int) -> bytes:
-        """Return up to ``size`` bytes of a driver's output from byte ``start`` on."""
+    def output(self, driver: ClusterDriver, start: int, size: int) -> tuple[bytes, int]:
+        """Return about ``size`` bytes of a driver's output from a position on, and the position behind them.
+        The first position is 0; of others, each kind has its own measure.
+        """
 
-    def output_size(self, driver: ClusterDriver) -> int:
-        """Return how many bytes a driver has written so far."""
+    def near_end(self, driver: ClusterDriver, size: int) -> int:
+        """Return the position of a driver's output that has ``size`` bytes behind it."""
 
 
-KINDS: tuple[Cluster, ...] = (standalone, yarn)
+KINDS: tuple[Cluster, ...] = (standalone, yarn, kubernetes)
 
 
 def here() -> ClusterDriver | None:
@@ -61,6 +65,8 @@ def submitted_id(said: str) -> str | None:
 
 def ended(driver: ClusterDriver) -> str | None:
     """Return the state in which a driver ended; None if its cluster does not prove that it did.
+
+    A driver that the cluster knows no more is :data:`kubernetes.GONE`, where that is no proof.
 
     :raises OSError: a page does not answer.
     """
@@ -81,10 +87,11 @@ def note_end(home: FlowHome, lease: Lease) -> bool:
     The next driver then need not wait for the lease's term.
     """
     state = ended_if_known(lease.cluster) if lease.cluster else None
-    if state is not None:
-        # Too late for a driver that left by itself: what it wrote stays.
-        leases.leave(home, lease, "stopped" if state == FINISHED else "failed")
-    return state is not None
+    if state is None or state == kubernetes.GONE:
+        return False
+    # Too late for a driver that left by itself: what it wrote stays.
+    leases.leave(home, lease, "stopped" if state == FINISHED else "failed")
+    return True
 
 
 def end(driver: ClusterDriver) -> None:
@@ -95,20 +102,20 @@ def end(driver: ClusterDriver) -> None:
     _kind(driver).end(driver)
 
 
-def output(driver: ClusterDriver, start: int, size: int) -> bytes:
-    """Return up to ``size`` bytes of a driver's output from byte ``start`` on.
+def output(driver: ClusterDriver, start: int, size: int) -> tuple[bytes, int]:
+    """Return about ``size`` bytes of a driver's output from a position on, and the position behind them.
 
     :raises OSError: a page does not answer.
     """
     return _kind(driver).output(driver, start, size)
 
 
-def output_size(driver: ClusterDriver) -> int:
-    """Return how many bytes a driver has written so far.
+def near_end(driver: ClusterDriver, size: int) -> int:
+    """Return the position of a driver's output that has ``size`` bytes behind it, or 0 if it has less.
 
     :raises OSError: a page does not answer.
     """
-    return _kind(driver).output_size(driver)
+    return _kind(driver).near_end(driver, size)
 
 
 def _kind(driver: ClusterDriver) -> Cluster:

@@ -52,22 +52,24 @@ def end(driver: ClusterDriver) -> None:
         pass
 
 
-def output(driver: ClusterDriver, start: int, size: int) -> bytes:
-    """Return up to ``size`` bytes of a driver's output from byte ``start`` on, by its worker's page.
+def output(driver: ClusterDriver, start: int, size: int) -> tuple[bytes, int]:
+    """Return up to ``size`` bytes of a driver's output from byte ``start`` on, by its worker's page, and the
+    byte behind them.
 
     :raises OSError: a page does not answer.
     """
     head, text = _log(driver, start, size)
-    return text if head is not None and int(head[1]) == start else b""
+    text = text if head is not None and int(head[1]) == start else b""
+    return text, start + len(text)
 
 
-def output_size(driver: ClusterDriver) -> int:
-    """Return how many bytes a driver has written so far.
+def near_end(driver: ClusterDriver, size: int) -> int:
+    """Return the byte of a driver's output that has ``size`` bytes behind it, or 0 if it has less.
 
     :raises OSError: a page does not answer.
     """
     head, _ = _log(driver, 0, 1)
-    return int(head[3]) if head is not None else 0
+    return max(0, int(head[3]) - size) if head is not None else 0
 
 
 def _log(driver: ClusterDriver, start: int, size: int) -> tuple[re.Match[bytes] | None, bytes]:

@@ -79,11 +79,27 @@ def end(driver: ClusterDriver) -> None:
         pass
 
 
-def output(driver: ClusterDriver, start: int, size: int) -> bytes:
-    """Return up to ``size`` bytes of a driver's output from byte ``start`` on, by its node.
+def output(driver: ClusterDriver, start: int, size: int) -> tuple[bytes, int]:
+    """Return up to ``size`` bytes of a driver's output from byte ``start`` on, by its node, and the byte
+    behind them.
 
     :raises OSError: a page does not answer.
     """
+    text = _output(driver, start)[:size]
+    return text, start + len(text)
+
+
+def near_end(driver: ClusterDriver, size: int) -> int:
+    """Return the byte of a driver's output that has ``size`` bytes behind it, or 0 if it has less.
+
+    :raises OSError: a page does not answer.
+    """
+    attempt = _newest(driver)
+    return max(0, _size(attempt) - size) if attempt else 0
+
+
+def _output(driver: ClusterDriver, start: int) -> bytes:
+    """Return all of a driver's output from byte ``start`` on."""
     attempt = _newest(driver)
     length = _size(attempt) if attempt else 0
     while attempt is not None and start < length:
@@ -96,18 +112,9 @@ def output(driver: ClusterDriver, start: int, size: int) -> bytes:
         length = int(head[1])
         begins = length - min(asked, length)
         if begins <= start:
-            return text[head.end() + start - begins : head.end() + min(asked, length)][:size]
+            return text[head.end() + start - begins : head.end() + min(asked, length)]
         # It has grown since its length was asked for: what is given begins too late.
     return b""
-
-
-def output_size(driver: ClusterDriver) -> int:
-    """Return how many bytes a driver has written so far.
-
-    :raises OSError: a page does not answer.
-    """
-    attempt = _newest(driver)
-    return _size(attempt) if attempt else 0
 
 
 def _application(driver: ClusterDriver) -> str:

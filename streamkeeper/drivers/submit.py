@@ -11,10 +11,10 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePath, PurePosixPath
 
 from streamkeeper.checkpoint.log_entries import PARTITIONS
-from streamkeeper.clusters import cluster_drivers, standalone, yarn
+from streamkeeper.clusters import cluster_drivers, kubernetes, standalone, yarn
 from streamkeeper.clusters.packed_code import packed_code
 from streamkeeper.declare.driver import (
     CHECKPOINT_MANAGER,
@@ -117,7 +117,7 @@ class Submission:
     """
 
     name: str
-    application: Path
+    application: PurePath
     arguments: tuple[str, ...]
     conf: Mapping[str, str]
     master: str
@@ -132,7 +132,11 @@ class Submission:
         :raises SettingsError: what the cluster needs cannot be made.
         """
         named = replace(self, environment={**self.environment, cluster_drivers.PAGE_VARIABLE: page})
-        return named._by_yarn(settings, wait) if self.master == YARN else named._by_master(settings, wait)
+        if self.master == YARN:
+            return named._by_yarn(settings, wait)
+        if self.master.startswith(kubernetes.MASTER):
+            return named._by_kubernetes(settings, wait)
+        return named._by_master(settings, wait)
 
     def _by_master(self, settings: Settings, wait: bool) -> Submission:
         """Return it as a standalone master takes it: by a class, from a jar that is there.
@@ -162,21 +166,42 @@ class Submission:
         Python, and the folders that the settings name, must be at the same place on every node. Only settings
         go along: other variables would be arguments of a command, which all can read.
         """
-        handed = {
-            name: value
-            for name, value in self.environment.items()
-            if name in {*settings.as_environment(), *_OF_DRIVERS}
-        }
         return replace(
             self,
             conf={
-                **{f"{yarn.ENVIRONMENT}{name}": value for name, value in handed.items()},
+                **self._handed(settings, yarn.ENVIRONMENT),
                 **self.conf,
                 yarn.CODE: str(packed_code()),
                 yarn.ATTEMPTS: "1",
                 yarn.AWAITED: str(wait).lower(),
             },
         )
+
+    def _by_kubernetes(self, settings: Settings, wait: bool) -> Submission:
+        """Return it as Kubernetes takes it: in a pod with a name of its own, from an image that has
+        Streamkeeper, Python and the jars at the same place as this host.
+
+        Only settings go along, which all can read who may read pods.
+        """
+        pod = kubernetes.pod_name(self.name)
+        jars = self.conf[LISTS["jars"]].replace(f"{settings.jars}/", f"local://{settings.jars}/")
+        return replace(
+            self,
+            application=PurePosixPath(f"local:{self.application}"),
+            conf={
+                **self._handed(settings, kubernetes.ENVIRONMENT),
+                **self.conf,
+                LISTS["jars"]: jars,
+                f"{kubernetes.ENVIRONMENT}{kubernetes.POD_VARIABLE}": pod,
+                kubernetes.POD_NAME: pod,
+                kubernetes.AWAITED: str(wait).lower(),
+            },
+        )
+
+    def _handed(self, settings: Settings, prefix: str) -> dict[str, str]:
+        """Return Spark's settings that give a driver, on whatever host, what it needs of the environment."""
+        names = {*settings.as_environment(), *_OF_DRIVERS}
+        return {f"{prefix}{name}": value for name, value in self.environment.items() if name in names}
 
     def command(self) -> list[str]:
         """Return the whole command, ``spark-submit`` first."""

@@ -26,12 +26,14 @@ class Output(Protocol):
         """Return whether it can be read from here."""
         ...
 
-    def size(self) -> int:
-        """Return how many bytes there are."""
+    def near_end(self, size: int) -> int:
+        """Return the position that has ``size`` bytes behind it, or 0, the first, if there are less."""
         ...
 
-    def read(self, start: int) -> bytes:
-        """Return bytes from a position on, :data:`CHUNK` at most; none if there are none yet."""
+    def read(self, start: int) -> tuple[bytes, int]:
+        """Return bytes from a position on, about :data:`CHUNK` at most, and the position behind them; none
+        if there are none yet.
+        """
         ...
 
 
@@ -44,15 +46,15 @@ class LogFile:
     def there(self) -> bool:
         return self._file.exists()
 
-    def size(self) -> int:
-        return self._file.stat().st_size if self._file.exists() else 0
+    def near_end(self, size: int) -> int:
+        return max(0, self._file.stat().st_size - size) if self._file.exists() else 0
 
-    def read(self, start: int) -> bytes:
+    def read(self, start: int) -> tuple[bytes, int]:
         if not self._file.exists():
-            return b""
+            return b"", start
         with self._file.open("rb") as log:
             log.seek(start)
-            return log.read(CHUNK)
+            return log.read(CHUNK), log.tell()
 
 
 class ClusterLog:
@@ -64,24 +66,24 @@ class ClusterLog:
 
     def there(self) -> bool:
         try:
-            return cluster_drivers.output_size(self._driver) >= 0
+            return cluster_drivers.near_end(self._driver, 0) >= 0
         except (OSError, ValueError):
             return False
 
-    def size(self) -> int:
+    def near_end(self, size: int) -> int:
         try:
-            return cluster_drivers.output_size(self._driver)
+            return cluster_drivers.near_end(self._driver, size)
         except (OSError, ValueError):
             return 0
 
-    def read(self, start: int) -> bytes:
+    def read(self, start: int) -> tuple[bytes, int]:
         if time.monotonic() - self._asked < PAGE_SECONDS:
-            return b""
+            return b"", start
         self._asked = time.monotonic()
         try:
             return cluster_drivers.output(self._driver, start, CHUNK)
         except (OSError, ValueError):
-            return b""
+            return b"", start
 
 
 def output_of(lease: Lease) -> Output | None:
@@ -93,8 +95,8 @@ def output_of(lease: Lease) -> Output | None:
 
 def last_lines(output: Output, number: int) -> list[str]:
     """Return the last lines of an output, of its last 256 KiB at most, without secrets."""
-    start = max(0, output.size() - CHUNK)
-    lines = output.read(start).decode(errors="replace").splitlines()
+    start = output.near_end(CHUNK)
+    lines = output.read(start)[0].decode(errors="replace").splitlines()
     return [redact_text(line) for line in lines[1 if start else 0 :][-number:]]
 
 
@@ -114,16 +116,15 @@ class LogTail:
         backlog: int | None = None,
     ) -> None:
         self._output, self._write, self._left, self._width = output, write, limit, width
-        self._position = 0 if backlog is None else max(0, output.size() - backlog)
+        self._position = 0 if backlog is None else output.near_end(backlog)
         self._rest = b""
 
     def pump(self) -> None:
         """Pass on what is new since the last call."""
         while self._left > 0:
-            chunk = self._output.read(self._position)
+            chunk, self._position = self._output.read(self._position)
             if not chunk:
                 return
-            self._position += len(chunk)
             *lines, self._rest = (self._rest + chunk).split(b"\n")
             for line in lines:
                 self._show(line.decode(errors="replace"))

@@ -197,8 +197,10 @@ def test_behind_a_path_of_the_base_url_page_script_and_links_have_it() -> None:
     script = """
 from airflow.api_fastapi.app import create_app, get_auth_manager
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+from airflow.utils.db import initdb
 from fastapi.testclient import TestClient
 from streamkeeper_airflow.operate.notify import page
+initdb()
 with TestClient(create_app(apps="core")) as client:
     token = get_auth_manager().generate_jwt(SimpleAuthManagerUser(username="ada", role="VIEWER"))
     as_ada = {"Authorization": f"Bearer {token}"}

@@ -18,6 +18,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk import BaseHook, Connection
 from airflow.sdk.exceptions import AirflowFailException, AirflowNotFoundException, AirflowRuntimeError
 
+from streamkeeper.clusters import kubernetes
 from streamkeeper.drivers import submit
 from streamkeeper.drivers.submit import Submission
 from streamkeeper.manifest.manifest import Flow
@@ -122,8 +123,8 @@ class Master:
 def find_master(connection: str) -> Master:
     """Return Spark's master.
 
-    Its pages are at the connection's extra ``cluster-page``, or, of a standalone master, at its host with
-    Spark's usual port.
+    Its pages are at the connection's extra ``cluster-page``; or, of a standalone master, at its host with
+    Spark's usual port; of Kubernetes, the API server that the master names.
 
     :raises AirflowFailException: the connection does not exist, or names a deploy mode that cannot be
         supervised yet.
@@ -135,15 +136,23 @@ def find_master(connection: str) -> Master:
         return Master(master, None)
     if master == submit.YARN and extra.get("cluster-page"):
         return Master(master, str(extra["cluster-page"]).rstrip("/"))
+    if master.startswith(kubernetes.MASTER):
+        return Master(master, _api_server(master))
     if not master.startswith("spark://"):
         raise AirflowFailException(
             f"The connection {connection!r} asks for deploy mode cluster on the master {master!r}. In that"
-            " mode drivers are supervised on Spark's own masters (spark://…), and on yarn where the extra"
-            " cluster-page has the resource manager's web address (http://…:8088). Add that, set the mode to"
-            " client, or remove it."
+            " mode drivers are supervised on Spark's own masters (spark://…), on Kubernetes (k8s://…), and on"
+            " yarn where the extra cluster-page has the resource manager's web address (http://…:8088). Add"
+            " that, set the mode to client, or remove it."
         )
     host = master.removeprefix("spark://").partition(",")[0].rpartition(":")[0]
     return Master(master, str(extra.get("cluster-page") or f"http://{host}:8080").rstrip("/"))
+
+
+def _api_server(master: str) -> str:
+    """Return the address of the API server that a master names; Spark takes https where it has no scheme."""
+    found = master.removeprefix(kubernetes.MASTER).rstrip("/")
+    return found if "://" in found else f"https://{found}"
 
 
 def _read(connection: str) -> Connection:

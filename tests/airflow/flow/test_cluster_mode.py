@@ -1,5 +1,6 @@
 """A flow whose driver a cluster runs on one of its hosts (deploy mode cluster), under its task: a real
-standalone master and a real YARN, each with a host whose processes nobody else can see.
+standalone master, a real YARN, and pods that podman runs, each with a host whose processes nobody else can
+see.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover import engine
 from streamkeeper.recover.plans.kind import kind
 from streamkeeper.settings import PROJECT, Settings
+from tests.worlds.clusters.kubernetes import NAMESPACE, Kubernetes, LacksPodman, kubernetes
 from tests.worlds.clusters.standalone import Cluster, standalone
 from tests.worlds.clusters.yarn import Yarn, yarn
 from tools.waiting import NotYet, wait_until
@@ -59,7 +61,7 @@ class Bed:
 
     home: FlowHome
     folder: Path
-    cluster: Cluster | Yarn
+    cluster: Cluster | Yarn | Kubernetes
 
     def arrive(self, *ids: int) -> None:
         aside = self.folder / "aside.json"
@@ -123,7 +125,22 @@ def by_yarn(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[tuple[Yarn, str
         yield cluster, cluster.master
 
 
-@pytest.fixture(params=[by_master, by_yarn])
+@contextmanager
+def by_kubernetes(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[tuple[Kubernetes, str]]:
+    """Run a cluster of pods that see the test's folder; give it and its master."""
+    conf = folder / "spark-conf"
+    conf.mkdir()
+    patch.setenv("SPARK_CONF_DIR", str(conf))
+    try:
+        with kubernetes(folder) as cluster:
+            (conf / "spark-defaults.conf").write_text(cluster.defaults(folder.parent))
+            yield cluster, cluster.master
+            assert cluster.invalid == [], "Kubernetes' schemas take all that Spark asked for"
+    except LacksPodman as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(params=[by_master, by_yarn, by_kubernetes])
 def bed(
     request: pytest.FixtureRequest, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Bed]:
@@ -137,7 +154,7 @@ def bed(
     monkeypatch.setattr(supervise, "alert", lambda *_, **__: None)
     (tmp_path / "cluster").mkdir()
     with request.param(tmp_path / "cluster", monkeypatch) as (cluster, master):
-        extra = {"deploy-mode": "cluster", "cluster-page": cluster.page}
+        extra = {"deploy-mode": "cluster", "cluster-page": cluster.page, "namespace": NAMESPACE}
         connection = {"conn_type": "spark", "host": master, "extra": extra}
         monkeypatch.setenv("AIRFLOW_CONN_STREAMKEEPER_SPARK", json.dumps(connection))
         yield Bed(open_home(Settings.from_environment(), FLOW), project, cluster)

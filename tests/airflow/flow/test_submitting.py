@@ -107,6 +107,12 @@ MASTERS = {
         "yarn",
         None,
     ),
+    "kubernetes, deploy mode cluster": (
+        '{"conn_type": "spark", "host": "k8s://https://there:6443",'
+        ' "extra": {"deploy-mode": "cluster", "namespace": "streams"}}',
+        "k8s://https://there:6443",
+        None,
+    ),
 }
 SECRETS = {
     "AIRFLOW__CORE__FERNET_KEY": "s3cr3t",
@@ -169,12 +175,15 @@ def test_every_job_is_submitted_with_what_suits_the_connections_master_and_with_
     job(project)
     [call] = recorder.calls
     assert (call.option("--master"), call.option("--name")) == (master, name)
-    assert call.arguments[call.arguments.index(str(application)) - 1] != "--conf"
+    in_pods = master.startswith("k8s://")
+    local = "local:" if in_pods else ""
+    assert call.arguments[call.arguments.index(f"{local}{application}") - 1] != "--conf"
     assert CONF.items() <= call.conf.items()
     assert call.conf["spark.sql.streaming.offsetLog.formatVersion"] == "2"
     if partitions is None:
         assert set(ONE_MACHINE) & set(call.conf) == set(), "what suits one machine stays on one"
-        assert call.conf["spark.jars"] == f"{project}/jars/delta.jar,{project}/jars/storage.jar"
+        jars = f"{local and 'local://'}{project}/jars"
+        assert call.conf["spark.jars"] == f"{jars}/delta.jar,{jars}/storage.jar"
     else:
         assert (call.conf["spark.sql.shuffle.partitions"], call.conf["spark.driver.host"]) == (
             partitions,
@@ -190,6 +199,15 @@ def test_every_job_is_submitted_with_what_suits_the_connections_master_and_with_
         assert waits == (application == submit.RECOVERY_JOB), "spark-submit waits for a step alone"
         supervised = "spark.yarn.appMasterEnv.STREAMKEEPER_SUPERVISED" in call.conf
         assert supervised == (application == submit.JOB)
+    elif in_pods:
+        assert (call.option("--deploy-mode"), call.conf["spark.kubernetes.namespace"]) == (
+            "cluster",
+            "streams",
+        )
+        assert call.conf["spark.kubernetes.driverEnv.STREAMKEEPER_CLUSTER_PAGE"] == "https://there:6443"
+        assert call.conf["spark.kubernetes.driver.pod.name"].endswith("-driver")
+        waits = call.conf["spark.kubernetes.submission.waitAppCompletion"] == "true"
+        assert waits == (application == submit.RECOVERY_JOB), "spark-submit waits for a step alone"
     elif "deploy-mode" in connection:
         runner = "org.apache.spark.deploy.PythonRunner"
         assert (call.option("--deploy-mode"), call.option("--class")) == ("cluster", runner)

@@ -1,0 +1,214 @@
+"""Kubernetes: what an API server says of the pods that run drivers, and how it ends one.
+
+Spark makes one pod a driver, which is never restarted (``restartPolicy: Never``). Its end is proven by the
+kubelet, which reports each container of the pod as terminated. A pod that is gone, or whose node is lost,
+proves nothing. So a driver is ended by a deadline (``activeDeadlineSeconds``), not by a delete: the pod
+stays, with its end and its log. Credentials are those of spark-submit: a context of the kubeconfig whose
+server is the cluster's, or the account of the pod that asks.
+"""
+
+from __future__ import annotations
+
+import calendar
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from streamkeeper.clusters.pages import ANSWER
+from streamkeeper.flows.leases import ClusterDriver
+
+if TYPE_CHECKING:
+    from kubernetes.client import CoreV1Api, V1Pod
+
+MASTER = "k8s://"
+"""Scheme of the masters; behind it is the address of the API server."""
+ID = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?:[a-z0-9][a-z0-9-]*-[0-9a-f]{16}-driver")
+"""Namespace and pod, as spark-submit names a submission. The pod's name is :func:`pod_name`'s."""
+POD_NAME = "spark.kubernetes.driver.pod.name"
+POD_VARIABLE = "STREAMKEEPER_DRIVER_POD"
+"""Variable by which a driver learns the name of its pod, which is not always its host's."""
+AWAITED = "spark.kubernetes.submission.waitAppCompletion"
+"""Setting by which spark-submit stays until the end of its driver."""
+ENVIRONMENT = "spark.kubernetes.driverEnv."
+"""Prefix of the settings by which a driver gets variables of the environment."""
+GONE = "GONE"
+"""State of a driver whose pod is not there any more, which proves no end."""
+_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_LONGEST = 63
+"""Characters of a label, which names of pods must fit."""
+_SKEW = 60
+"""Seconds by which the clocks of this host and of the API server may differ."""
+_STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d) ?")
+_SECOND = 10**9
+
+
+def pod_name(application: str) -> str:
+    """Return a name for the pod of an application's driver, another one at each call."""
+    unique = f"-{os.urandom(8).hex()}-driver"
+    plain = re.sub(r"[^a-z0-9]+", "-", application.lower()).strip("-")
+    return f"{plain[: _LONGEST - len(unique)].strip('-') or 'flow'}{unique}"
+
+
+def own_id() -> str | None:
+    """Return namespace and name of the pod that this process is in, if a submission of ours named it."""
+    name, file = os.environ.get(POD_VARIABLE), _ACCOUNT / "namespace"
+    return f"{file.read_text().strip()}:{name}" if name and file.exists() else None
+
+
+def ended(driver: ClusterDriver) -> str | None:
+    """Return the state in which a driver ended; None if no kubelet says that it did, :data:`GONE` if its pod
+    is not there any more.
+
+    :raises OSError: the API server does not answer, or refuses.
+    """
+    pod = _pod(driver)
+    if pod is None:
+        return GONE
+    status = pod.status
+    if status.phase not in ("Succeeded", "Failed") or any(
+        container.state is None or container.state.terminated is None
+        for container in status.container_statuses or ()
+    ):
+        return None
+    if status.phase == "Succeeded":
+        return "FINISHED"
+    return "KILLED" if pod.spec.active_deadline_seconds is not None else "FAILED"
+
+
+def end(driver: ClusterDriver) -> None:
+    """Have a driver's pod end at once: its kubelet sends SIGTERM, and SIGKILL after the pod's grace period.
+
+    :raises OSError: the API server does not answer, or refuses.
+    """
+    with _asked(driver) as (api, at):
+        api.patch_namespaced_pod(**at, body={"spec": {"activeDeadlineSeconds": 1}}, _request_timeout=ANSWER)
+
+
+def output(driver: ClusterDriver, start: int, size: int) -> tuple[bytes, int]:
+    """Return whole lines of a driver's output from a position on, of ``size`` bytes or a line, and the
+    position behind them. A position is the time of the last line before it, in nanoseconds since 1970.
+
+    :raises OSError: the API server does not answer, or refuses.
+    """
+    text, position = b"", start
+    since = max(1, int(time.time() - start / _SECOND)) + _SKEW if start else None
+    for stamp, line in _lines(driver, since):
+        if stamp <= start:
+            continue
+        if text and len(text) + len(line) > size and stamp != position:
+            break
+        text, position = text + line, stamp
+    return text, position
+
+
+def near_end(driver: ClusterDriver, size: int) -> int:
+    """Return the position of a driver's output that has ``size`` bytes behind it, or 0 if it has less.
+
+    :raises OSError: the API server does not answer, or refuses.
+    """
+    left = size
+    for stamp, line in reversed([*_lines(driver, None)]):
+        left -= len(line)
+        if left < 0:
+            return stamp
+    return 0
+
+
+def _lines(driver: ClusterDriver, since: int | None) -> Iterator[tuple[int, bytes]]:
+    """Give the lines of a driver's output with their times, all that are kept or those of the last ``since``
+    seconds.
+    """
+    with _asked(driver) as (api, at):
+        more = {} if since is None else {"since_seconds": since}
+        answer = api.read_namespaced_pod_log(
+            **at, **more, timestamps=True, _preload_content=False, _request_timeout=ANSWER
+        )
+        text: bytes = answer.read()
+    stamp = 0
+    for line in text.splitlines(keepends=True):
+        found = _STAMP.match(line)
+        if found is not None:
+            stamp = _nanoseconds(found)
+        yield stamp, line[found.end() :] if found else line
+
+
+def _nanoseconds(stamp: re.Match[bytes]) -> int:
+    seconds = calendar.timegm(time.strptime(stamp[1].decode(), "%Y-%m-%dT%H:%M:%S"))
+    zone = stamp[3].decode()
+    if zone != "Z":
+        ahead = 3600 * int(zone[1:3]) + 60 * int(zone[4:])
+        seconds -= ahead if zone[0] == "+" else -ahead
+    return seconds * _SECOND + int((stamp[2] or b"").ljust(9, b"0"))
+
+
+def _pod(driver: ClusterDriver) -> V1Pod | None:
+    try:
+        with _asked(driver) as (api, at):
+            return api.read_namespaced_pod(**at, _request_timeout=ANSWER)
+    except FileNotFoundError:
+        return None
+
+
+@contextmanager
+def _asked(driver: ClusterDriver) -> Iterator[tuple[CoreV1Api, dict[str, Any]]]:
+    """Give the API of a driver's cluster, and where its pod is. What goes wrong in the block is an
+    :class:`OSError`; a pod that is not there is a :class:`FileNotFoundError`.
+    """
+    # Loading its modules takes a second, which only those pay who have such a cluster.
+    from kubernetes.client import ApiClient, ApiException, CoreV1Api
+    from urllib3.exceptions import HTTPError
+
+    namespace, _, name = driver.id.partition(":")
+    with ApiClient(_configuration(driver.page)) as client:
+        try:
+            yield CoreV1Api(client), {"name": name, "namespace": namespace}
+        except ApiException as error:
+            if error.status == 404:
+                raise FileNotFoundError(f"{driver.page} has no pod {driver.id}") from error
+            raise OSError(f"{driver.page} refuses: {error.status} {error.reason}") from error
+        except HTTPError as error:
+            raise OSError(f"{driver.page} does not answer: {error}") from error
+
+
+def _configuration(page: str) -> Any:
+    """Return how a server is asked. Credentials go to the server alone that they are for, whatever a lease
+    names.
+    """
+    from kubernetes.client import Configuration
+    from kubernetes.config import load_incluster_config, load_kube_config
+
+    made = Configuration()
+    context = _context_of(page)
+    if context is not None:
+        load_kube_config(context=context, client_configuration=made)
+    elif (_ACCOUNT / "token").exists() and page in _servers_within():
+        load_incluster_config(client_configuration=made)
+    made.host, made.retries = page, False
+    return made
+
+
+def _context_of(page: str) -> str | None:
+    """Return the context of the kubeconfig with a server, the current one first."""
+    from kubernetes.config.kube_config import KUBE_CONFIG_DEFAULT_LOCATION, KubeConfigMerger
+
+    known = KubeConfigMerger(KUBE_CONFIG_DEFAULT_LOCATION).config
+    known = known.value if known is not None else {}
+    servers = {one["name"]: str(one["cluster"].safe_get("server")) for one in known.get("clusters") or ()}
+    fit = [
+        one["name"]
+        for one in known.get("contexts") or ()
+        if servers.get(one["context"]["cluster"], "").rstrip("/") == page
+    ]
+    current = known.get("current-context")
+    return current if current in fit else next(iter(fit), None)
+
+
+def _servers_within() -> set[str]:
+    """Return the addresses of the API server for pods of its cluster."""
+    host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+    names = ("kubernetes.default.svc", "kubernetes.default.svc.cluster.local", "kubernetes.default", host)
+    return {f"https://{name}{end}" for name in names if name for end in ("", f":{port}")}
