@@ -98,7 +98,14 @@ def one_flow(ill: dict[str, Any]) -> dict[str, Any]:
         "read": ["raw"],
         "others": [],
         "table": {"name": "t", "path": "/t", "version": None, "files": None, "bytes": None, "rows": None},
-        "declaration": {"file": "p.py", "flow": {"name": "f"}, "sources": [], "views": [], "table": {}},
+        "declaration": {
+            "file": "p.py",
+            "flow": {"name": "f"},
+            "driver": {},
+            "sources": [],
+            "views": [],
+            "table": {},
+        },
         "log": {"where": None, "lines": []},
         "spark": {"ui": None, "history": None},
     }

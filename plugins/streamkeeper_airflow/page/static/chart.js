@@ -4,7 +4,7 @@ const { Box, Text } = globalThis.ChakraUI;
 import { dash, moment } from "./common.js";
 
 const LEFT = 64, RIGHT = 8, TOP = 8, BOTTOM = 22, HEIGHT = 150;
-export const COLOURS = ["#3182ce", "#dd6b20", "#38a169", "#d53f8c", "#805ad5", "#d69e2e", "#718096"];
+export const COLOURS = ["#3182ce", "#dd6b20", "#38a169", "#d53f8c", "#805ad5", "#b7791f", "#718096"];
 const GAP = 300; // seconds without a row after which a line is broken
 const none = (value) => value === null || value === undefined;
 
