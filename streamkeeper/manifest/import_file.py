@@ -7,6 +7,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import hashlib
+import importlib
 import importlib.util
 import json
 import sys
@@ -65,6 +66,7 @@ def load_pipeline(file: Path, data: str) -> Pipeline:
     spec = importlib.util.spec_from_file_location(module_name, file)
     assert spec is not None and spec.loader is not None, f"{file} ends in .py"
     module = importlib.util.module_from_spec(spec)
+    _import_namesakes(file.parent)
     before = set(sys.modules)
     sys.modules[module_name] = module
     sys.path.insert(0, str(file.parent))
@@ -80,6 +82,19 @@ def load_pipeline(file: Path, data: str) -> Pipeline:
         with contextlib.suppress(ValueError):
             sys.path.remove(str(file.parent))
         _forget(before, file.parent)
+
+
+def _import_namesakes(folder: Path) -> None:
+    """Import modules of the standard library after which pipelines are named, such as ``numbers``.
+
+    Whoever asks for such a module would be given the pipeline's file instead, while the folder is searched
+    first.
+    """
+    for file in pipeline_files.pipelines(folder):
+        if file.stem in sys.stdlib_module_names and pipeline_files.declares(
+            pipeline_files.content(file) or b""
+        ):
+            importlib.import_module(file.stem)
 
 
 def fingerprint(pipeline: Pipeline, flow: AnyFlow) -> str:

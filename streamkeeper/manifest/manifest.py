@@ -220,7 +220,7 @@ def _build(
     """Import every pipeline file; return what is found, and the names of all files."""
     built = _Building(before)
     contents = {file: pipeline_files.content(file) for file in pipeline_files.pipelines(settings.pipelines)}
-    declaring = [file for file, content in contents.items() if content is not None and _declares(content)]
+    declaring = [file for file, content in contents.items() if content and pipeline_files.declares(content)]
     if imported is None:
         with as_user_code_sees_it(settings):
             found = list(import_all.import_here(declaring, settings.data))
@@ -306,12 +306,6 @@ def _changed_meanwhile(key: str) -> StreamkeeperError:
         f"The pipeline files changed while they were read (their hash was {key}). Nothing was written. Run"
         " `streamkeeper check` again."
     )
-
-
-def _declares(content: bytes) -> bool:
-    """Return whether a file may be a pipeline file rather than a helper module."""
-    # Every declaration needs an import from streamkeeper.
-    return b"streamkeeper" in content
 
 
 def _file(key: str) -> str:

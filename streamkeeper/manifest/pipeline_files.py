@@ -46,6 +46,12 @@ def pipelines(folder: Path) -> list[Path]:
     return [file for file in listed(folder) if file.parent == folder and not file.name.startswith("_")]
 
 
+def declares(content: bytes) -> bool:
+    """Return whether a file with such a content may declare a pipeline, rather than be a helper module."""
+    # Every declaration needs an import from streamkeeper.
+    return b"streamkeeper" in content
+
+
 def content(file: Path) -> bytes | None:
     """Return a file's bytes; None if it vanished, is no regular file any more, or may not be read."""
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -154,6 +155,21 @@ def test_two_pipelines_that_import_one_module_both_get_its_declarations(tmp_path
     for name in ("one", "two"):
         (tmp_path / f"{name}.py").write_text(body.format(name))
         assert [source.name for source in load_pipeline(tmp_path / f"{name}.py", "/data").sources] == ["raw"]
+
+
+def test_a_pipeline_named_like_a_module_of_python_hides_it_from_nobody(tmp_path: Path) -> None:
+    (tmp_path / "numbers.py").write_text("import fractions\n" + PIPELINE)
+    (tmp_path / "other.py").write_text("import decimal, numbers\nassert numbers.Number\n" + PIPELINE)
+    (tmp_path / "helper.py").write_text(HELPER)
+    code = (
+        "import sys; from pathlib import Path; from streamkeeper.manifest.import_file import load_pipeline;"
+    )
+    code += " [print(load_pipeline(Path(name), '/data').name) for name in sys.argv[1:]]"
+    files = [tmp_path / "other.py", tmp_path / "numbers.py"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, files)], capture_output=True, text=True, check=False
+    )
+    assert (done.stdout.split(), done.stderr) == (["other", "numbers"], "")
 
 
 def test_no_module_of_the_pipelines_stays_so_that_spark_ships_functions_by_value(tmp_path: Path) -> None:
