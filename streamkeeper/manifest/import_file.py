@@ -36,6 +36,7 @@ _DECLARING = (
     "configure_pipeline",
     "create_auto_cdc_flow",
     "create_initial_state",
+    "create_sink",
     "create_source",
     "create_streaming_table",
     "only_where_set",

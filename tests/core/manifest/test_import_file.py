@@ -67,6 +67,11 @@ SAME = {
         PIPELINE + '\n@dp.append_flow(target="u", sources=["other"])\ndef h(other):\n    return other\n',
         HELPER,
     ),
+    "a sink more": (
+        PIPELINE + '\ndp.create_sink("s", "csv", {"path": "{data}/s"})\n'
+        '@dp.append_flow(target="s", sources=["other"])\ndef i(other):\n    return other\n',
+        HELPER,
+    ),
     "a helper's comment": (PIPELINE, HELPER + "# ten\n"),
     "a helper's docstring": (PIPELINE, HELPER.replace("Help.", "Help more.")),
     "a helper's layout": (PIPELINE, HELPER.replace("LIMIT = 10", "LIMIT   =   10")),
