@@ -107,7 +107,7 @@ class World:
             if all(f"'{self.pipeline}" in form for form in forms):
                 return True
             # Each request puts all files in front of the queue again, so many of them starve the last ones.
-            if time.monotonic() - asked[-1] > PARSING:
+            if time.monotonic() - asked[-1] > PARSING * len(asked):
                 asked.append(time.monotonic())
                 self.api.parse_again()
             return None

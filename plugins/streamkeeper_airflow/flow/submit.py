@@ -13,18 +13,25 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from airflow.providers.apache.spark.hooks import spark_submit
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import BaseHook, Connection
 from airflow.sdk.exceptions import AirflowFailException, AirflowNotFoundException, AirflowRuntimeError
 
-from streamkeeper.clusters import kubernetes
+from streamkeeper.clusters import cluster_drivers, kubernetes
 from streamkeeper.drivers import submit
 from streamkeeper.drivers.submit import Submission
+from streamkeeper.flows.leases import ClusterDriver
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.settings import Settings
 
 CONNECTION = "streamkeeper_spark"
+
+if not hasattr(spark_submit, "kube_client"):
+    # For k8s:// masters the hook asks whether the provider of Kubernetes is there. We need nothing of it, and
+    # its import takes each parsed file, and each task, two seconds.
+    spark_submit.kube_client = object()  # type: ignore[attr-defined]
 
 
 class Hook(SparkSubmitHook):
@@ -57,6 +64,15 @@ class Hook(SparkSubmitHook):
             str(self.job.application), **{**kwargs, "env": dict(self.job.environment)}
         )
         return given
+
+    def _delete_driver_pod(self) -> None:
+        """End the pod of a job whose task is killed, by its deadline: so it stays, with its log."""
+        id = f"{self._connection['namespace'] or 'default'}:{self._kubernetes_driver_pod}"
+        driver = ClusterDriver(_api_server(str(self._connection["master"])), id)
+        try:
+            cluster_drivers.end(driver)
+        except OSError:
+            self.log.exception("%s could not be ended; end it by hand", id)
 
     def _get_spark_binary_path(self) -> list[str]:
         found = self._connection["spark_binary"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,13 +15,15 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowFailException
 from streamkeeper_airflow.flow import submit as submitting
+from streamkeeper_airflow.flow.submit import Hook
 from streamkeeper_airflow.recovery.tasks import SparkStep
 
 from streamkeeper.clusters import cluster_drivers
 from streamkeeper.drivers import submit
+from streamkeeper.flows.leases import ClusterDriver
 from streamkeeper.manifest.manifest import Flow, read_manifest
 from streamkeeper.recover import engine
-from streamkeeper.settings import Settings
+from streamkeeper.settings import PROJECT, Settings
 from tests.recorder import Recorder
 
 LOCAL = '{"conn_type": "spark", "host": "local[3]"}'
@@ -236,6 +239,32 @@ def test_a_step_is_not_submitted_where_a_driver_would_not_be(
     with pytest.raises(AirflowFailException, match=r"deploy mode cluster on.*yarn.*cluster-page"):
         a_step(project)
     assert recorder.calls == []
+
+
+def test_a_step_whose_task_is_killed_ends_its_pod_and_needs_no_provider_of_kubernetes(
+    project: Path, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection, _, _ = MASTERS["kubernetes, deploy mode cluster"]
+    monkeypatch.setenv("AIRFLOW_CONN_STREAMKEEPER_SPARK", connection)
+    ended = list[ClusterDriver]()
+    monkeypatch.setattr(cluster_drivers, "end", ended.append)
+    flow = read_manifest(Settings.from_environment()).find("first.first_flow")
+    job = submit.driver(Settings.from_environment(), [flow], "k8s://https://there:6443")
+    hook = Hook(job, "streamkeeper_spark")
+    hook._process_spark_submit_log(iter(["\t pod name: step-0123456789abcdef-driver"]))
+    hook.on_kill()
+    assert ended == []
+    hook._submit_sp = subprocess.Popen(["sleep", "60"])
+    hook.on_kill()
+    assert ended == [ClusterDriver("https://there:6443", "streams:step-0123456789abcdef-driver")]
+    loaded = (
+        "import sys; from streamkeeper_airflow.flow import submit; print('kubernetes.client' in sys.modules)"
+    )
+    environment = {**os.environ, "PYTHONPATH": f"{PROJECT / 'plugins'}:{PROJECT}"}
+    said = subprocess.run(
+        [sys.executable, "-c", loaded], env=environment, capture_output=True, check=True
+    ).stdout
+    assert said.split()[-1] == b"False", "each file that is parsed would load it"
 
 
 def test_the_hook_still_builds_its_command_and_starts_it_as_leaned_on(

@@ -1,0 +1,70 @@
+"""Commands of streamkeeper whose state, tables and backups are on a real S3 server."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+from deltalake import DeltaTable, QueryBuilder
+
+from tests.worlds.sources.s3_server import BUCKET, LOGIN, s3_jars
+
+Streamkeeper = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def environment_on_s3(root: Path, endpoint: str) -> dict[str, str]:
+    """Return the environment of a command, or of a Spark job, that reaches the server by an endpoint."""
+    here = {name: str(root / name) for name in ("pipelines", "data")}
+    there = {name: f"s3://{BUCKET}/{name}" for name in ("state", "warehouse", "backups")}
+    settings = {**here, **there, "jars": str(s3_jars()), "pipeline_env": "AWS_*"}
+    conf = Path(os.environ["SPARK_CONF_DIR"], "spark-defaults.conf").read_text()
+    (root / "conf").mkdir(exist_ok=True)
+    (root / "conf" / "spark-defaults.conf").write_text(
+        f"{conf}\nspark.hadoop.fs.s3a.endpoint {endpoint}\n"
+        "spark.hadoop.fs.s3a.endpoint.region us-east-1\nspark.hadoop.fs.s3a.path.style.access true\n"
+    )
+    return {
+        **os.environ,
+        **{f"STREAMKEEPER_{name.upper()}": value for name, value in settings.items()},
+        **LOGIN,
+        "AWS_ENDPOINT_URL": endpoint,
+        "SPARK_CONF_DIR": str(root / "conf"),
+    }
+
+
+def on_s3(root: Path, pipeline: str, text: str) -> Streamkeeper:
+    """Declare a pipeline; return what runs a command, given the address of the server and arguments."""
+    (root / "pipelines").mkdir()
+    (root / "pipelines" / f"{pipeline}.py").write_text(text)
+
+    def run(endpoint: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "streamkeeper", *arguments],
+            env=environment_on_s3(root, endpoint), capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+    return run
+
+
+def arrive(root: Path, name: str, rows: Sequence[dict[str, Any]], source: str = "events") -> None:
+    """Let a file of rows come to a source, at once."""
+    folder = root / "data" / source
+    folder.mkdir(parents=True, exist_ok=True)
+    aside = root / "data" / name
+    aside.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    aside.rename(folder / name)
+
+
+def rows_of(server: str, table: str, by: str = "n") -> list[dict[str, Any]]:
+    """Return the rows of a table, in order."""
+    options = {**LOGIN, "AWS_ENDPOINT_URL": f"http://{server}", "AWS_ALLOW_HTTP": "true"}
+    found = DeltaTable(f"s3://{BUCKET}/warehouse/{table}", storage_options=options)
+    # It heeds deletion vectors, which a table of Arrow does not.
+    rows = QueryBuilder().register("found", found).execute(f"SELECT * FROM found ORDER BY {by}").read_all()
+    return pyarrow.table(rows).to_pylist()
