@@ -124,7 +124,7 @@ def test_after_each_recovery_the_tables_are_exact(shop: Shop) -> None:
     shop.is_exact()
     shop.recover("backfill", "--flow", FLOWS[1], "--read", "history")
     shop.recover("tidy_tables", "--pipeline", "shop")
-    shop.recover("clean_up", "--pipeline", "shop", "--keep-days", "0")
+    shop.recover("clean_up", "--pipeline", "shop", "--keep-days", "1")
     shop.come()
     shop.run()
     shop.is_exact()
