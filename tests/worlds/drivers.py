@@ -38,7 +38,7 @@ def kill_after_the_sinks_commit(
         committed = bed.checkpoint(1).last_commit()
         if committed != bed.checkpoint(1).offset_batches()[-1]:
             driver.signal(signal.SIGKILL)
-            driver.process.wait()
+            driver.end()
             return
         driver.signal(signal.SIGCONT)
         driver.until(partial(has_said, bed, committed))

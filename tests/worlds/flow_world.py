@@ -270,11 +270,10 @@ class Driver:
 
         (Hadoop's local file system sets a file's mode by running chmod.)
         """
-        for folder in Path("/proc").glob("[0-9]*"):
+        for folder in self._alive():
             try:
-                group = int((folder / "stat").read_text().rsplit(")", 1)[1].split()[2])
                 program = (folder / "cmdline").read_bytes().split(b"\0")[0]
-                if group == self.process.pid and not Path(program.decode()).name.startswith("python"):
+                if not Path(program.decode()).name.startswith("python"):
                     os.kill(int(folder.name), signal.SIGCONT)
             except (FileNotFoundError, ProcessLookupError):
                 continue  # it has ended
@@ -284,7 +283,22 @@ class Driver:
         if self.process.poll() is None:
             self.signal(signal.SIGCONT)
             self.signal(signal.SIGKILL)
+        self.end()
+
+    def end(self) -> None:
+        """Wait until every process of the group that was killed is gone: the lease is that of the Python."""
         self.process.wait()
+        wait_until(lambda: not [*self._alive()])
+
+    def _alive(self) -> Iterator[Path]:
+        """Give the folder in ``/proc`` of each process of the group."""
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                state, _, group = (folder / "stat").read_text().rsplit(")", 1)[1].split()[:3]
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # it has ended
+            if int(group) == self.process.pid and state not in "ZX":
+                yield folder
 
     def wait(self, timeout: float = 180) -> int:
         """Wait until it ends by itself; give its exit code."""

@@ -107,7 +107,7 @@ class Topics:
 
     bed: Flowbed
     brokers: str
-    suffix: str = field(default_factory=lambda: f"-{next(_NUMBERS)}")
+    suffix: str = field(default_factory=lambda: f"-to-ship-{next(_NUMBERS)}")
 
     def create(self) -> None:
         admin = AdminClient({"bootstrap.servers": self.brokers})
