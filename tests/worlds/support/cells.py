@@ -419,19 +419,23 @@ STATES = Part(
 STORES = Part(
     "Stores",
     "store",
-    ("state folder", "tables and checkpoints"),
+    ("state folder", "tables and checkpoints", "recoveries"),
     {
         "local disk": (
             yes(f"{STORAGE}::test_of_six_processes_that_create_one_file_exactly_one_wins"),
             yes(
                 f"{STREAM}/test_running.py::test_the_table_equals_the_oracle_after_a_normal_run_and_the_next"
             ),
+            yes(f"{PROPERTIES}::test_whatever_comes_when_the_table_ends_as_the_oracle_s"),
         ),
         "S3 (versitygw; moto for the state folder)": (
             yes(f"{STORAGE}::test_of_six_processes_that_create_one_file_exactly_one_wins"),
             yes(
                 "tests/spark/storage/test_flow_on_s3.py"
                 "::test_its_table_holds_every_event_once_and_a_rewind_that_was_rehearsed_keeps_it_so"
+            ),
+            yes(
+                "tests/spark/storage/test_recoveries_on_s3.py::test_after_each_recovery_the_tables_are_exact"
             ),
         ),
         "a store that takes a second create": (
@@ -444,8 +448,17 @@ STORES = Part(
                 "tests/spark/storage/test_flow_on_s3.py"
                 "::test_a_driver_writes_no_table_where_a_second_conditional_put_is_taken",
             ),
+            no(
+                "it is refused before anything is written",
+                "tests/spark/storage/test_flow_on_s3.py"
+                "::test_a_driver_writes_no_table_where_a_second_conditional_put_is_taken",
+            ),
         ),
         "other URLs: GCS, ABFS, HDFS": (
+            no(
+                "only with `STREAMKEEPER_UNTESTED_STORAGE=true`",
+                "tests/core/test_settings.py::test_folders_that_would_destroy_each_other_are_refused",
+            ),
             no(
                 "only with `STREAMKEEPER_UNTESTED_STORAGE=true`",
                 "tests/core/test_settings.py::test_folders_that_would_destroy_each_other_are_refused",
