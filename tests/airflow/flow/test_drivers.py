@@ -136,8 +136,9 @@ def test_a_living_driver_is_found_and_attached_to_with_its_log(home: FlowHome, s
 def test_the_ending_of_an_attached_driver_is_told_from_what_it_left(
     parked: bool, left: str | None, ending: Ending, home: FlowHome
 ) -> None:
-    gone = subprocess.Popen([sys.executable, "-c", "pass"])
+    gone = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     lease = lease_of(home, process_of(gone.pid))
+    gone.communicate(b"\n")
     gone.wait()
     if parked:
         holds.put(home, holds.PARK, "broken", "driver")

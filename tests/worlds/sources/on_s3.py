@@ -31,6 +31,7 @@ def environment_on_s3(root: Path, endpoint: str) -> dict[str, str]:
     )
     return {
         **os.environ,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         **{f"STREAMKEEPER_{name.upper()}": value for name, value in settings.items()},
         **LOGIN,
         "AWS_ENDPOINT_URL": endpoint,
