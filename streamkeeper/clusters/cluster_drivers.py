@@ -11,6 +11,7 @@ import re
 from typing import Protocol
 
 from streamkeeper.clusters import kubernetes, standalone, yarn
+from streamkeeper.clusters.pages import GONE
 from streamkeeper.flows import leases
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.leases import ClusterDriver, Lease
@@ -66,7 +67,7 @@ def submitted_id(said: str) -> str | None:
 def ended(driver: ClusterDriver) -> str | None:
     """Return the state in which a driver ended; None if its cluster does not prove that it did.
 
-    A driver that the cluster knows no more is :data:`kubernetes.GONE`, where that is no proof.
+    A driver that the cluster knows no more is :data:`GONE`, where that is no proof.
 
     :raises OSError: a page does not answer.
     """
@@ -87,7 +88,7 @@ def note_end(home: FlowHome, lease: Lease) -> bool:
     The next driver then need not wait for the lease's term.
     """
     state = ended_if_known(lease.cluster) if lease.cluster else None
-    if state is None or state == kubernetes.GONE:
+    if state is None or state == GONE:
         return False
     # Too late for a driver that left by itself: what it wrote stays.
     leases.leave(home, lease, "stopped" if state == FINISHED else "failed")

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from streamkeeper.clusters.pages import ANSWER
+from streamkeeper.clusters.pages import ANSWER, GONE
 from streamkeeper.flows.leases import ClusterDriver
 
 if TYPE_CHECKING:
@@ -35,8 +35,6 @@ AWAITED = "spark.kubernetes.submission.waitAppCompletion"
 """Setting by which spark-submit stays until the end of its driver."""
 ENVIRONMENT = "spark.kubernetes.driverEnv."
 """Prefix of the settings by which a driver gets variables of the environment."""
-GONE = "GONE"
-"""State of a driver whose pod is not there any more, which proves no end."""
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _LONGEST = 63
 """Characters of a label, which names of pods must fit."""
@@ -95,8 +93,8 @@ def output(driver: ClusterDriver, start: int, size: int) -> tuple[bytes, int]:
     :raises OSError: the API server does not answer, or refuses.
     """
     text, position = b"", start
-    since = max(1, int(time.time() - start / _SECOND)) + _SKEW if start else None
-    for stamp, line in _lines(driver, since):
+    age = max(1, int(time.time() - start / _SECOND)) + _SKEW
+    for stamp, line in _lines(driver, **({"since_seconds": age} if start else {})):
         if stamp <= start:
             continue
         if text and len(text) + len(line) > size and stamp != position:
@@ -111,21 +109,22 @@ def near_end(driver: ClusterDriver, size: int) -> int:
     :raises OSError: the API server does not answer, or refuses.
     """
     left = size
-    for stamp, line in reversed([*_lines(driver, None)]):
+    # A line has a byte at least.
+    for stamp, line in reversed([*_lines(driver, tail_lines=size + 1)]):
         left -= len(line)
         if left < 0:
             return stamp
     return 0
 
 
-def _lines(driver: ClusterDriver, since: int | None) -> Iterator[tuple[int, bytes]]:
-    """Give the lines of a driver's output with their times, all that are kept or those of the last ``since``
-    seconds.
+def _lines(driver: ClusterDriver, **part: int) -> Iterator[tuple[int, bytes]]:
+    """Give the lines of a driver's output with their times.
+
+    :param part: which of those that are kept, as the API names it: ``since_seconds``, ``tail_lines``.
     """
     with _asked(driver) as (api, at):
-        more = {} if since is None else {"since_seconds": since}
         answer = api.read_namespaced_pod_log(
-            **at, **more, timestamps=True, _preload_content=False, _request_timeout=ANSWER
+            **at, **part, timestamps=True, _preload_content=False, _request_timeout=ANSWER
         )
         text: bytes = answer.read()
     stamp = 0

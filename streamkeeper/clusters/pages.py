@@ -8,6 +8,8 @@ from typing import Any
 
 ANSWER = 5.0
 """Seconds that a page may take to answer."""
+GONE = "GONE"
+"""State of a driver that its cluster knows no more, where that proves no end."""
 
 
 def read(address: str) -> bytes:

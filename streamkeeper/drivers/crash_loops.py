@@ -67,17 +67,9 @@ def note(home: FlowHome, now: float | None = None) -> Failures:
     return found
 
 
-def since_commit(home: FlowHome) -> int:
-    """Return how many recorded failures came after the last committed batch, at most :data:`FAILURES`.
-
-    :raises StorageError: a file of the flow is damaged.
-    """
-    found = present(home)
-    return 0 if found is None else len(found.times)
-
-
-def present(home: FlowHome) -> Failures | None:
-    """Return the recorded failures that came after the last committed batch; None if there is none.
+def since_commit(home: FlowHome) -> Failures | None:
+    """Return the recorded failures that came after the last committed batch, at most :data:`FAILURES`; None
+    if there is none.
 
     :raises StorageError: a file of the flow is damaged.
     """

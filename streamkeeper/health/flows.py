@@ -143,7 +143,7 @@ def look(home: FlowHome, flow: Flow) -> FlowHealth:
     kept = Kept(home)
     seen, newest, lease, numbers = refused_or(kept, flow), kept.newest, kept.lease, told_by(kept.beat)
     recovered = newest is not None and newest.previous is not None
-    state, failing = _in_a_word(home, flow, seen, numbers), crash_loops.present(home)
+    state, failing = _in_a_word(home, flow, seen, numbers), crash_loops.since_commit(home)
     lag = None if seen.state is FlowState.DONE else behind.read(home)
     return replace(
         _row(flow, state, _detail(state, seen.detail, failing)),

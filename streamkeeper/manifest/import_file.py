@@ -91,11 +91,12 @@ def _import_namesakes(folder: Path) -> None:
     Whoever asks for such a module would be given the pipeline's file instead, while the folder is searched
     first.
     """
-    for file in pipeline_files.pipelines(folder):
-        if file.stem in sys.stdlib_module_names and pipeline_files.declares(
-            pipeline_files.content(file) or b""
-        ):
-            importlib.import_module(file.stem)
+    # A manifest asks this for each file, so no file but a namesake is looked at.
+    names = {path.stem for path in folder.iterdir() if path.suffix == ".py"}
+    for name in sorted(names & sys.stdlib_module_names):
+        content = pipeline_files.content(folder / f"{name}.py") or b""
+        if not name.startswith("_") and pipeline_files.declares(content):
+            importlib.import_module(name)
 
 
 def fingerprint(pipeline: Pipeline, flow: AnyFlow) -> str:

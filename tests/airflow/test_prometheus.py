@@ -164,20 +164,8 @@ def begin(home: FlowHome, fingerprint: str) -> Lease:
 
 def batch(home: FlowHome, seconds: float, idle: bool = False, late: int = 0) -> None:
     """Let the driver tell its numbers so many seconds after it began."""
-    last = Batch(
-        0,
-        time.time(),
-        0.4,
-        1000,
-        1000,
-        42,
-        5120,
-        0,
-        time.time() - 60,
-        {},
-        {"known": [9, 1]},
-        {"0 dedupe": [42, 5120]},
-    )
+    counts = {"expectations": {"known": [9, 1]}, "operators": {"0 dedupe": [42, 5120]}}
+    last = Batch(0, time.time(), 0.4, 1000, 1000, 42, 5120, watermark=time.time() - 60, **counts)
     rows = int(ROWS_A_SECOND * seconds)
     totals = Totals(int(seconds), rows, seconds / 4, late, expectations={"known": [rows, int(seconds)]})
     told = Numbers(last, totals, idle).as_details()

@@ -139,7 +139,6 @@ def test_the_ending_of_an_attached_driver_is_told_from_what_it_left(
     gone = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     lease = lease_of(home, process_of(gone.pid))
     gone.communicate(b"\n")
-    gone.wait()
     if parked:
         holds.put(home, holds.PARK, "broken", "driver")
     if left:

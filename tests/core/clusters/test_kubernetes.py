@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import runpy
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -19,8 +17,9 @@ from streamkeeper.drivers import submit
 from streamkeeper.flows import leases
 from streamkeeper.flows.files import open_home
 from streamkeeper.flows.leases import ClusterDriver
-from streamkeeper.manifest.manifest import write_manifest
 from streamkeeper.settings import PROJECT
+from tests.core.clusters.conftest import Submit
+from tests.worlds.clusters.pages import Page, Pages
 from tests.worlds.small_world import World
 
 ENTRY_POINT = runpy.run_path(str(PROJECT / "docker" / "pod.py"), run_name="pod")
@@ -34,7 +33,7 @@ RUNNING: dict[str, Any] = {"running": {"startedAt": "2026-11-24T13:00:00Z"}}
 OVER: dict[str, Any] = {"terminated": {"exitCode": 1}}
 
 
-class Server:
+class Server(Pages):
     """An API server with one pod, which says what it is told to. ``asked`` has what it was asked for, and the
     token that came along.
     """
@@ -45,49 +44,36 @@ class Server:
         self.given = ""
         server = self
 
-        class API(BaseHTTPRequestHandler):
+        class API(Page):
             def do_GET(self) -> None:
                 server.asked.append(("GET", self.path, self.headers.get("Authorization")))
                 at = urlsplit(self.path)
                 if at.path != f"/api/v1/namespaces/streams/pods/{POD}" and not at.path.endswith("/log"):
-                    self._say(500, b"{}")
+                    self.say(500, b"{}")
                 elif not server.there:
-                    self._say(404, b"{}")
+                    self.say(404, b"{}")
                 elif at.path.endswith("/log"):
-                    assert parse_qs(at.query)["timestamps"] == ["True"]
-                    self._say(200, SAID.encode())
+                    asked = parse_qs(at.query)
+                    assert asked["timestamps"] == ["True"]
+                    lines = SAID.splitlines(keepends=True)
+                    self.say(200, "".join(lines[-int(asked.get("tailLines", ["99"])[0]) :]).encode())
                 else:
-                    self._say(200, json.dumps(server.pod()).encode())
+                    self.say(200, json.dumps(server.pod()).encode())
 
             def do_PATCH(self) -> None:
                 server.asked.append(("PATCH", self.path, self.headers.get("Authorization")))
                 server.given = self.rfile.read(int(self.headers["Content-Length"])).decode()
-                self._say(200, json.dumps(server.pod()).encode())
+                self.say(200, json.dumps(server.pod()).encode())
 
-            def _say(self, code: int, text: bytes) -> None:
-                self.send_response(code)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(text)))
-                self.end_headers()
-                self.wfile.write(text)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), API)
-        self.page = f"http://127.0.0.1:{self._server.server_address[1]}"
+        super().__init__(API)
+        self.page = f"http://{self.place}"
         self.driver = ClusterDriver(self.page, ID)
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def pod(self) -> dict[str, Any]:
         told = {"name": "d", "image": "i", "imageID": "", "ready": False, "restartCount": 0}
         statuses = [{**told, "state": self.container}] if self.container else []
         spec = {"containers": [{"name": "d"}], **self.spec}
         return {"spec": spec, "status": {"phase": self.phase, "containerStatuses": statuses}}
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
 
 
 @pytest.fixture
@@ -123,7 +109,7 @@ def test_a_pod_that_is_gone_proves_no_end_and_is_waited_for_no_longer(server: Se
     home = open_home(world.settings, world.flow.full_name)
     lease = leases.acquire(home, 1, term=60, cluster=server.driver)
     server.there = False
-    assert cluster_drivers.ended(server.driver) == kubernetes.GONE
+    assert cluster_drivers.ended(server.driver) == cluster_drivers.GONE
     assert not cluster_drivers.note_end(home, lease)
     assert leases.life(home, lease) is not leases.Life.LEFT
     server.there, server.phase, server.container = True, "Succeeded", OVER
@@ -207,13 +193,9 @@ def test_the_name_of_a_pod_is_a_label_and_another_one_each_time(name: str) -> No
 
 
 def test_a_submission_names_what_is_in_the_image_and_takes_no_secret_along(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World, submission: Submit
 ) -> None:
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s3cr3t")
-    world.more["STREAMKEEPER_PIPELINE_ENV"] = "AWS_*"
-    write_manifest(world.settings)
-    job = submit.driver(world.settings, [world.flow], "k8s://https://there:6443")
-    taken = job.by_cluster("https://there:6443", world.settings)
+    taken = submission("k8s://https://there:6443").by_cluster("https://there:6443", world.settings)
     assert str(taken.application) == f"local:{submit.JOB}"
     assert all(jar.startswith("local:///") for jar in taken.conf["spark.jars"].split(",") if jar)
     given = "spark.kubernetes.driverEnv."

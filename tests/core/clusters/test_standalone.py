@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from dataclasses import asdict
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -17,20 +15,21 @@ from streamkeeper.errors import LeaseHeld
 from streamkeeper.flows import holds, leases
 from streamkeeper.flows.leases import ClusterDriver, Lease, Life, Process
 from streamkeeper.storage import to_json
+from tests.worlds.clusters.pages import Page, Pages
 from tests.worlds.small_world import World
 
 ID = "driver-20261123010203-0007"
 ELSEWHERE = Process("another-host", "b", "n", 7, 1)
 
 
-class Master:
+class Master(Pages):
     """A master's page that says what it is told to."""
 
     def __init__(self) -> None:
         self.state, self.asked = "RUNNING", list[str]()
         master = self
 
-        class Page(BaseHTTPRequestHandler):
+        class Told(Page):
             def do_GET(self) -> None:
                 over = master.state not in ("RUNNING", "SUBMITTED")
                 driver = {"id": ID, "state": master.state, "worker": "w"}
@@ -39,29 +38,15 @@ class Master:
                     "completeddrivers": [driver] if over else [],
                     "workers": [],
                 }
-                self._answer(json.dumps(body).encode())
+                self.say(200, json.dumps(body).encode())
 
             def do_POST(self) -> None:
                 master.asked.append(self.rfile.read(int(self.headers["Content-Length"])).decode())
                 master.state = "KILLED"
-                self._answer(b"")
+                self.say(200)
 
-            def _answer(self, body: bytes) -> None:
-                self.send_response(200)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Page)
-        self.driver = ClusterDriver(f"http://127.0.0.1:{self._server.server_address[1]}", ID)
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        super().__init__(Told)
+        self.driver = ClusterDriver(f"http://{self.place}", ID)
 
 
 @pytest.fixture

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 import zipfile
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -15,14 +13,15 @@ from streamkeeper.clusters import cluster_drivers, packed_code
 from streamkeeper.drivers import submit
 from streamkeeper.errors import SettingsError
 from streamkeeper.flows.leases import ClusterDriver
-from streamkeeper.manifest.manifest import write_manifest
+from tests.core.clusters.conftest import Submit
+from tests.worlds.clusters.pages import Page, Pages
 from tests.worlds.small_world import World
 
 ID, CONTAINER = "application_1795518870000_0007", "container_e17_1795518870000_0007_01_000001"
 SAID = b"generation 1, batch 0\ngeneration 1, batch 1\n"
 
 
-class Cluster:
+class Cluster(Pages):
     """Pages of a resource manager, and of its only node, that say what they are told to. ``container`` is
     None where the node knows it no more, and ``silent`` is a node that does not answer.
     """
@@ -34,28 +33,18 @@ class Cluster:
         self.grown = b""
         cluster = self
 
-        class Page(BaseHTTPRequestHandler):
+        class Told(Page):
             def do_GET(self) -> None:
                 path, _, query = self.path.partition("?")
                 answer = cluster.answer(path, query)
-                self.send_response(200 if answer is not None else 404)
-                self.send_header("Content-Length", str(len(answer or b"")))
-                self.end_headers()
-                self.wfile.write(answer or b"")
+                self.say(200 if answer is not None else 404, answer or b"")
 
             def do_PUT(self) -> None:
                 cluster.asked.append(self.rfile.read(int(self.headers["Content-Length"])).decode())
-                self.send_response(202)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
+                self.say(202)
 
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Page)
-        self.place = f"127.0.0.1:{self._server.server_address[1]}"
+        super().__init__(Told)
         self.driver = ClusterDriver(f"http://{self.place}", ID)
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def answer(self, path: str, query: str) -> bytes | None:
         application, node = f"/ws/v1/cluster/apps/{ID}", f"/ws/v1/node/containers/{CONTAINER}"
@@ -74,10 +63,6 @@ class Cluster:
             head = f"Container: {CONTAINER}\nLogType:stdout\nLogLength:{len(said)}\nLogContents:\n"
             return head.encode() + said[int(query.removeprefix("size=")) :] + b"\nEnd of LogType:stdout."
         return json.dumps(known[path]).encode() if path in known else None
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
 
 
 @pytest.fixture
@@ -147,13 +132,8 @@ def test_the_id_is_the_last_that_spark_submit_names() -> None:
     assert cluster_drivers.submitted_id("no") is None
 
 
-def test_a_submission_takes_code_and_settings_along_and_no_secret(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s3cr3t")
-    world.more["STREAMKEEPER_PIPELINE_ENV"] = "AWS_*"
-    write_manifest(world.settings)
-    job = submit.driver(world.settings, [world.flow], submit.YARN)
+def test_a_submission_takes_code_and_settings_along_and_no_secret(world: World, submission: Submit) -> None:
+    job = submission(submit.YARN)
     assert job.environment["AWS_SECRET_ACCESS_KEY"] == "s3cr3t"
     taken = job.by_cluster("http://m:8088", world.settings)
     given = "spark.yarn.appMasterEnv."

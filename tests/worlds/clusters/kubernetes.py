@@ -19,9 +19,9 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import kubernetes_validate
 
+from tests.worlds.clusters.pages import Page, Pages
 from tests.worlds.clusters.standalone import free_ports
 from tools.jars import PROJECT
 from tools.java import find_java
@@ -43,7 +44,7 @@ _CONF = f'[containers]\ndefault_ulimits = [{_LIMITS}]\n[engine]\nruntime = "runc
 _KEPT = ("passwd", "group", "nsswitch.conf", "ld.so.cache", "alternatives", "java-17-openjdk", "ssl/certs")
 """What the image has of this machine's ``/etc``; ``/usr`` is mounted."""
 _OBJECT = re.compile(
-    r"/apis?(?:/(?P<group>[a-z.0-9]+))?/v1/namespaces/(?P<space>[^/]+)/(?P<kind>[a-z]+)(?:/(?P<name>[^/]+))?(?:/(?P<part>[a-z]+))?"
+    r"/apis?(?:/[a-z.0-9]+)?/v1/namespaces/[^/]+/(?P<kind>[a-z]+)(?:/(?P<name>[^/]+))?(?:/[a-z]+)?"
 )
 
 
@@ -57,14 +58,13 @@ class LacksPodman(Exception):
 @dataclass
 class Kubernetes:
     """A cluster. ``page`` is the address of its API server; ``objects`` has all that there is, by kind and
-    name; ``given`` all that it was asked to make; ``invalid`` what its schemas refuse; ``store`` is podman's.
+    name; ``invalid`` what its schemas refuse; ``store`` is podman's.
     """
 
     folder: Path
     store: str
     port: int
     objects: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
-    given: list[dict[str, Any]] = field(default_factory=list)
     invalid: list[str] = field(default_factory=list)
     changed: threading.Condition = field(default_factory=threading.Condition)
     version: int = 0
@@ -137,7 +137,6 @@ class Kubernetes:
 
     def take(self, kind: str, asked: dict[str, Any]) -> dict[str, Any]:
         """Keep a new object, and run it if it is a pod."""
-        self.given.append(json.loads(json.dumps(asked)))
         try:
             kubernetes_validate.validate(asked, VERSION, strict=True)
         except kubernetes_validate.ValidationError as error:
@@ -170,8 +169,9 @@ class Kubernetes:
     def log(self, name: str, asked: dict[str, list[str]]) -> bytes:
         """Return the output of a pod, as its server would."""
         since = ["--since", f"{asked['sinceSeconds'][0]}s"] if "sinceSeconds" in asked else []
+        tail = ["--tail", asked["tailLines"][0]] if "tailLines" in asked else []
         stamps = ["--timestamps"] if asked.get("timestamps", ["false"])[0].lower() == "true" else []
-        return self.podman("logs", *stamps, *since, _container(self.objects["pods", name])).stdout
+        return self.podman("logs", *stamps, *since, *tail, _container(self.objects["pods", name])).stdout
 
     def stop(self, name: str) -> None:
         """End a pod as a kubelet does: SIGTERM, and SIGKILL after its grace."""
@@ -192,11 +192,7 @@ class Kubernetes:
     def _run(self, pod: dict[str, Any]) -> None:
         """Run a pod to its end, and say what its container says."""
         name = pod["metadata"]["name"]
-        mounted = {
-            ("configmaps", volume["configMap"]["name"])
-            for volume in pod["spec"]["volumes"]
-            if "configMap" in volume
-        }
+        mounted = _mounted(pod)
         with self.changed:
             self.changed.wait_for(lambda: mounted <= {*self.objects})
         ran = self.podman("kube", "play", "--log-driver", "k8s-file", "-", data=self._played(pod))
@@ -215,7 +211,7 @@ class Kubernetes:
 
     def _played(self, pod: dict[str, Any]) -> bytes:
         """Return a pod for podman, with what a cluster would add, and the configuration that it mounts."""
-        found = json.loads(json.dumps(pod))
+        found = deepcopy(pod)
         spec = found["spec"]
         found.pop("status", None)
         spec["hostNetwork"] = True
@@ -242,10 +238,7 @@ class Kubernetes:
                         "status.podIP": "127.0.0.1",
                         "metadata.name": pod["metadata"]["name"],
                     }[by]
-        mounted = {volume["configMap"]["name"] for volume in spec["volumes"] if "configMap" in volume}
-        maps = [
-            made for (kind, name), made in self.objects.items() if kind == "configmaps" and name in mounted
-        ]
+        maps = [self.objects[at] for at in sorted(_mounted(pod))]
         return "\n---\n".join(json.dumps(part) for part in (*maps, found)).encode()
 
 
@@ -268,15 +261,12 @@ def kubernetes(folder: Path) -> Iterator[Kubernetes]:
     with tempfile.TemporaryDirectory(prefix="pods-", dir="/var/tmp", ignore_cleanup_errors=True) as store:
         made = Kubernetes(folder, store, free_ports(1)[0])
         _import_image(made)
-        server = ThreadingHTTPServer(("127.0.0.1", made.port), _handler(made))
-        server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        server = Pages(_handler(made), made.port)
         try:
             yield made
         finally:
             made.podman("pod", "rm", "--all", "--force", "--time", "1")
-            server.shutdown()
-            server.server_close()
+            server.close()
 
 
 def _import_image(cluster: Kubernetes) -> None:
@@ -308,6 +298,12 @@ def _import_image(cluster: Kubernetes) -> None:
     answer = cluster.podman("import", *flags, "-", IMAGE, data=packed.getvalue())
     if answer.returncode:
         raise LacksPodman(f"podman cannot make an image here:\n{answer.stdout.decode()[-2000:]}")
+
+
+def _mounted(pod: dict[str, Any]) -> set[tuple[str, str]]:
+    """Return kind and name of each configuration that a pod mounts."""
+    volumes = pod["spec"]["volumes"]
+    return {("configmaps", volume["configMap"]["name"]) for volume in volumes if "configMap" in volume}
 
 
 def _container(pod: dict[str, Any]) -> str:
@@ -365,8 +361,8 @@ def _merged(before: Any, patch: Any) -> Any:
     return {name: value for name, value in merged.items() if value is not None}
 
 
-def _handler(cluster: Kubernetes) -> type[BaseHTTPRequestHandler]:
-    class API(BaseHTTPRequestHandler):
+def _handler(cluster: Kubernetes) -> type[Page]:
+    class API(Page):
         protocol_version = "HTTP/1.1"
 
         def _asked(self) -> tuple[str, str | None, dict[str, list[str]], dict[str, Any]]:
@@ -388,7 +384,7 @@ def _handler(cluster: Kubernetes) -> type[BaseHTTPRequestHandler]:
             elif (kind, name) not in cluster.objects:
                 self._say(404, _MISSING)
             elif urlsplit(self.path).path.endswith("/log"):
-                self._send(200, cluster.log(name, query), "text/plain")
+                self.say(200, cluster.log(name, query), "text/plain")
             else:
                 self._say(200, cluster.objects[kind, name])
 
@@ -437,7 +433,7 @@ def _handler(cluster: Kubernetes) -> type[BaseHTTPRequestHandler]:
         def _watch(self, kind: str, query: dict[str, list[str]]) -> None:
             """Tell of each change until the client goes; over HTTP, as behind a proxy without web sockets."""
             if self.headers.get("Upgrade"):
-                self._send(200, b"", "application/json")
+                self.say(200)
                 return
             self.send_response(200)
             self.send_header("Content-Type", "application/json")
@@ -470,14 +466,7 @@ def _handler(cluster: Kubernetes) -> type[BaseHTTPRequestHandler]:
             self.wfile.flush()
 
         def _say(self, code: int, made: dict[str, Any]) -> None:
-            self._send(code, json.dumps(made).encode(), "application/json")
-
-        def _send(self, code: int, text: bytes, kind: str) -> None:
-            self.send_response(code)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
+            self.say(code, json.dumps(made).encode())
 
         def log_message(self, text: str, *parts: object) -> None:
             with (cluster.folder / "api.log").open("a") as log:

@@ -416,6 +416,15 @@ STATES = Part(
     " generation.",
 )
 
+_SECOND_CREATE = no(
+    "it is refused before anything is written",
+    "tests/spark/storage/test_flow_on_s3.py"
+    "::test_a_driver_writes_no_table_where_a_second_conditional_put_is_taken",
+)
+_UNTRIED_STORE = no(
+    "only with `STREAMKEEPER_UNTESTED_STORAGE=true`",
+    "tests/core/test_settings.py::test_folders_that_would_destroy_each_other_are_refused",
+)
 STORES = Part(
     "Stores",
     "store",
@@ -443,30 +452,13 @@ STORES = Part(
                 "it is refused before anything is written",
                 f"{STORAGE}::test_a_store_that_takes_a_second_create_is_refused_before_anything_is_written",
             ),
-            no(
-                "it is refused before anything is written",
-                "tests/spark/storage/test_flow_on_s3.py"
-                "::test_a_driver_writes_no_table_where_a_second_conditional_put_is_taken",
-            ),
-            no(
-                "it is refused before anything is written",
-                "tests/spark/storage/test_flow_on_s3.py"
-                "::test_a_driver_writes_no_table_where_a_second_conditional_put_is_taken",
-            ),
+            _SECOND_CREATE,
+            _SECOND_CREATE,
         ),
         "other URLs: GCS, ABFS, HDFS": (
-            no(
-                "only with `STREAMKEEPER_UNTESTED_STORAGE=true`",
-                "tests/core/test_settings.py::test_folders_that_would_destroy_each_other_are_refused",
-            ),
-            no(
-                "only with `STREAMKEEPER_UNTESTED_STORAGE=true`",
-                "tests/core/test_settings.py::test_folders_that_would_destroy_each_other_are_refused",
-            ),
-            no(
-                "only with `STREAMKEEPER_UNTESTED_STORAGE=true`",
-                "tests/core/test_settings.py::test_folders_that_would_destroy_each_other_are_refused",
-            ),
+            _UNTRIED_STORE,
+            _UNTRIED_STORE,
+            _UNTRIED_STORE,
         ),
     },
     "What was tried. Amazon's own S3 was not.",
