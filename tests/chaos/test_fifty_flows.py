@@ -124,6 +124,8 @@ def watching(settings: Settings, log: Path) -> Iterator[subprocess.Popen[str]]:
     """Run the process that looks, until its input is closed."""
     environment = {**os.environ, **submit.environment(settings)}
     environment["PYTHONPATH"] = f"{PROJECT / 'plugins'}:{PROJECT}"
+    # Without it glibc raises the threshold as it frees, and keeps what a large table left when it moved.
+    environment["MALLOC_MMAP_THRESHOLD_"] = "131072"
     with log.open("w") as said:
         watcher = subprocess.Popen(
             [sys.executable, "-c", WATCHER],
