@@ -65,8 +65,8 @@ format: $(PROJECT_STAMP) ## format the code and repair what the linter can
 	@$(PY) -m ruff check --fix .
 	@$(PY) -m ruff format .
 
-chaos: setup ## kill drivers, tasks, workers and schedulers of a real Airflow; ROUNDS=… (20), SEED=…, VICTIMS=…, KEEP=… a folder
-	@$(PY) -m tests.chaos --rounds $(or $(ROUNDS),20) $(if $(SEED),--seed $(SEED)) $(if $(VICTIMS),--victims $(VICTIMS)) $(if $(KEEP),--keep $(KEEP))
+chaos: setup ## kill drivers, tasks and schedulers of a real Airflow, with WHERE=cluster also Spark's, Kafka, S3; ROUNDS=… (20), SEED=…, VICTIMS=…, KEEP=… a folder
+	@$(PY) -m tests.chaos $(if $(WHERE),--where $(WHERE)) --rounds $(or $(ROUNDS),20) $(if $(SEED),--seed $(SEED)) $(if $(VICTIMS),--victims $(VICTIMS)) $(if $(KEEP),--keep $(KEEP))
 
 bench: setup ## measure, and print all ratios in one table at the end; NAME=… runs tests/benchmarks/bench_<name>.py alone; ROUNDS=… (5)
 	@$(if $(ROUNDS),ROUNDS=$(ROUNDS)) $(PY) -m tests.benchmarks $(NAME)

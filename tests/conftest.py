@@ -6,28 +6,18 @@ And the seeds of the properties, which are new in each run and shown at its end.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+from tests.worlds.jvm import quick_to_start
 from tests.worlds.seeds import next_seed
 
 END_TO_END = "tests/end_to_end/"
 
-# Spark's JVMs live for a minute or some here: the second compiler, a parallel collector, a helper that starts
-# processes, and the verifier of classes that come from locked jars cost such a JVM more than they give. With
-# one compiler alone, the cache of compiled code is small and soon full: what is thrown out of it is compiled
-# again and again.
-QUICK_TO_START = (
-    "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
-    " -Djdk.lang.Process.launchMechanism=VFORK -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
-)
-os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_TO_START)
-os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "spark_conf"))
+quick_to_start()
 
 
 class ByFile(LoadScopeScheduling):  # type: ignore[misc]

@@ -4,7 +4,6 @@ makes that one slow.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pwd
 import shutil
@@ -13,12 +12,14 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 import psycopg2
 
-from tools.waiting import wait_until
+from tests.worlds.servers import Server, ServerEnded
+from tools.waiting import NotYet
 
 UNPRIVILEGED = "nobody"
 USER, DATABASE = "airflow", "postgres"
@@ -41,10 +42,34 @@ class PostgresError(Exception):
     """PostgreSQL's server is not installed, or does not start; the message says what to do."""
 
 
+@dataclass(frozen=True)
+class Database:
+    """A server that is reached by a socket in a folder of its own, and by a port of this host if it has one.
+    It may be killed and started again.
+    """
+
+    server: Server
+    folder: Path
+
+    def address(self, port: int | None = None) -> str:
+        """Return its address for SQLAlchemy with psycopg2: by the socket, or by a port of this host."""
+        where = f"127.0.0.1:{port}/{DATABASE}" if port else f"/{DATABASE}?host={self.folder}"
+        return f"postgresql+psycopg2://{USER}@{where}"
+
+
 @contextmanager
 def airflow_database() -> Iterator[dict[str, str]]:
-    """Run a server that is reached by a socket in a folder of its own; give the environment by which Airflow
-    uses it.
+    """Run a server until the block ends; give the environment by which Airflow uses it.
+
+    :raises PostgresError: it is not there, or does not start.
+    """
+    with postgres() as database:
+        yield {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": database.address()}
+
+
+@contextmanager
+def postgres(port: int | None = None) -> Iterator[Database]:
+    """Run a server until the block ends.
 
     PostgreSQL refuses to run as root, so root runs a copy of it as ``nobody``, who may not be able to read
     the original.
@@ -63,40 +88,38 @@ def airflow_database() -> Iterator[dict[str, str]]:
                 shutil.copytree(folder, root / folder.name, symlinks=True)
             package = root / package.name
             os.chown(root, nobody.pw_uid, nobody.pw_gid)
-        binaries = package / "pginstall" / "bin"
-        with (root / "server.log").open("wb") as log:
-            data, output = (
-                root / "data",
-                {"cwd": root, "stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT},
-            )
-            made = [
-                binaries / "initdb",
-                "-D",
-                data,
-                "-U",
-                USER,
-                "--auth=trust",
-                "--encoding=UTF8",
-                "--locale=C",
-                "--no-sync",
-            ]
-            if subprocess.run(made, check=False, **output, **owner).returncode:
-                raise PostgresError(f"initdb failed:\n{_told(root)}")
-            given = [
-                part
-                for name, value in {**SETTINGS, "unix_socket_directories": root}.items()
-                for part in ("-c", f"{name}={value}")
-            ]
-            server = subprocess.Popen(
-                [binaries / "postgres", "-D", data, *given], start_new_session=True, **output, **owner
-            )
+        binaries, data = package / "pginstall" / "bin", root / "data"
+        made = subprocess.run(
+            [
+                *(binaries / "initdb", "-D", data, "-U", USER),
+                *("--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync"),
+            ],
+            cwd=root, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            check=False, **owner,
+        )  # fmt: skip
+        if made.returncode:
+            raise PostgresError(f"initdb failed:\n{made.stdout[-2000:]}")
+        listen = {"listen_addresses": "127.0.0.1", "port": str(port)} if port else {}
+        settings = {**SETTINGS, "unix_socket_directories": str(root), **listen}
+        server = Server(
+            "PostgreSQL",
+            [
+                *(binaries / "postgres", "-D", data),
+                *(part for name, value in settings.items() for part in ("-c", f"{name}={value}")),
+            ],
+            root / "server.log",
+            lambda: _answers(root, port),
+            # It would wait for its clients if it were asked by SIGTERM.
+            asks=signal.SIGINT,
+            options={"cwd": root, **owner},
+            seconds=READY_SECONDS,
+        )
         try:
-            wait_until(lambda: _answers(server, root), READY_SECONDS, "PostgreSQL answers", interval=0.1)
-            yield {
-                "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"postgresql+psycopg2://{USER}@/{DATABASE}?host={root}"
-            }
+            yield Database(server.start(), root)
+        except ServerEnded as error:
+            raise PostgresError(str(error)) from error
         finally:
-            _end(server)
+            server.stop()
     finally:
         shutil.rmtree(root)
 
@@ -116,26 +139,9 @@ def _package() -> Path:
     return Path(found.submodule_search_locations[0])
 
 
-def _answers(server: subprocess.Popen[bytes], root: Path) -> bool | None:
-    if server.poll() is not None:
-        raise PostgresError(f"PostgreSQL ended with exit code {server.returncode}:\n{_told(root)}")
+def _answers(root: Path, port: int | None) -> bool | None:
     try:
-        psycopg2.connect(host=str(root), user=USER, dbname=DATABASE).close()
-    except psycopg2.OperationalError:
-        return None
+        psycopg2.connect(host=str(root), port=port, user=USER, dbname=DATABASE).close()
+    except psycopg2.OperationalError as error:
+        raise NotYet(str(error)) from error
     return True
-
-
-def _end(server: subprocess.Popen[bytes]) -> None:
-    """Ask the server to end without waiting for its clients; after a while all of its processes."""
-    server.send_signal(signal.SIGINT)
-    try:
-        server.wait(30)
-    except subprocess.TimeoutExpired:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(server.pid, signal.SIGKILL)
-        server.wait()
-
-
-def _told(root: Path) -> str:
-    return (root / "server.log").read_text(errors="replace")[-2000:]

@@ -70,6 +70,12 @@ class KafkaBroker:
         return self._process is not None and self._process.poll() is None
 
     @property
+    def pid(self) -> int:
+        """The id of its process, of its group and of its session."""
+        assert self._process is not None, "it was not started"
+        return self._process.pid
+
+    @property
     def end_of_log(self) -> str:
         return self.log.read_text(errors="replace")[-4000:]
 

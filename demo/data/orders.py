@@ -15,7 +15,7 @@ from random import Random
 from types import TracebackType
 from typing import Any
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -43,7 +43,7 @@ class Orders:
     brokers: str
     size: int = 20
     every: float = 2.0
-    sent: int = 0
+    written: int = 0
     _recent: list[bytes] = field(default_factory=list)
     _failed: Exception | None = None
     _stopping: threading.Event = field(default_factory=threading.Event)
@@ -106,7 +106,41 @@ class Orders:
         if error is not None:
             self._failed = RuntimeError(f"Kafka did not take an order: {error}")
         else:
-            self.sent += 1
+            self.written += 1
+
+
+class Sent:
+    """Reads the ids of the orders that a topic holds; each as often as it came."""
+
+    def __init__(self, brokers: str) -> None:
+        self.ids: list[str] = []
+        self._next = dict.fromkeys(range(PARTITIONS), 0)
+        self._consumer = Consumer(
+            {"bootstrap.servers": brokers, "group.id": "seen", "enable.auto.commit": False}
+        )
+        self._consumer.assign([TopicPartition(TOPIC, partition, 0) for partition in self._next])
+
+    def read(self) -> dict[int, int]:
+        """Read on to the present end of each partition, and return those ends by partition."""
+        ends = {
+            partition: self._consumer.get_watermark_offsets(TopicPartition(TOPIC, partition), timeout=60)[1]
+            for partition in self._next
+        }
+        while any(self._next[partition] < end for partition, end in ends.items()):
+            message = self._consumer.poll(60)
+            if message is None:
+                raise TimeoutError("Kafka gave nothing for a minute")
+            if message.error():
+                raise KafkaException(message.error())
+            partition, offset, value = message.partition(), message.offset(), message.value()
+            assert partition is not None and offset is not None and value is not None, "it is a record"
+            self._next[partition] = offset + 1
+            self.ids.append(json.loads(value)["order_id"])
+        return ends
+
+    def close(self) -> None:
+        """Leave Kafka."""
+        self._consumer.close()
 
 
 def _order(random: Random, moment: datetime) -> bytes:

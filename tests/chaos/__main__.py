@@ -14,11 +14,13 @@ from pathlib import Path
 
 from demo.__main__ import Interrupted, _ending_all, _interruptible
 from tests.chaos.arena import Arena, arena
-from tests.chaos.choosing import Victim, choose
+from tests.chaos.choosing import CLUSTER, LOCAL, Victim, choose
+from tests.chaos.cluster import cluster
 from tests.chaos.rounds import Result, play
 
+PLACES = {"local": (arena, LOCAL), "cluster": (cluster, CLUSTER)}
 HEADER = (
-    f"{'round':>5}  {'victim':<26} {'blow':<16} {'moment':<42} {'commit':>7} {'watched':>7} {'drivers':>7}"
+    f"{'round':>5}  {'victim':<27} {'blow':<16} {'moment':<42} {'commit':>7} {'watched':>7} {'drivers':>7}"
     f" {'rows':>8}  verdict"
 )
 
@@ -37,6 +39,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--first", type=int, default=0, help="number of the first round, to replay one")
     parser.add_argument(
+        "--where",
+        choices=sorted(PLACES),
+        default="local",
+        help="one flow with LocalExecutor, or two on a Spark cluster with Celery, Kafka and S3",
+    )
+    parser.add_argument(
         "--victims", nargs="*", choices=[victim.name.lower() for victim in Victim], help="only these"
     )
     parser.add_argument(
@@ -44,9 +52,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     chosen = parser.parse_args(arguments)
     seed = chosen.seed if chosen.seed is not None else random.SystemRandom().randrange(10**6)
-    victims = tuple(Victim[name.upper()] for name in chosen.victims) if chosen.victims else tuple(Victim)
+    place, possible = PLACES[chosen.where]
+    victims = tuple(Victim[name.upper()] for name in chosen.victims or ()) or possible
+    if impossible := [victim.name.lower() for victim in victims if victim not in possible]:
+        parser.error(f"--where {chosen.where} has no {', '.join(impossible)}")
     mark = uuid.uuid4().hex
-    again = replay(seed, chosen.rounds, chosen.victims or ())
+    again = replay(seed, chosen.rounds, chosen.where, chosen.victims or ())
     print(f"seed {seed}, {chosen.rounds} rounds; replay: {again}", flush=True)
     try:
         with (
@@ -55,11 +66,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _ending_all(mark),
         ):
             root = (chosen.keep or Path(scratch) / "arena").resolve()
-            with arena(root, mark, seed) as place:
+            with place(root, mark, seed) as there:
                 results = list(
-                    _played(place, seed, range(chosen.first, chosen.first + chosen.rounds), victims)
+                    _played(there, seed, range(chosen.first, chosen.first + chosen.rounds), victims)
                 )
-                said = summary(place, again, results)
+                said = summary(there, again, results)
     except Interrupted:
         return 130
     print(said, flush=True)
@@ -69,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _played(place: Arena, seed: int, numbers: Sequence[int], victims: tuple[Victim, ...]) -> Iterator[Result]:
     print(HEADER, flush=True)
     for number in numbers:
-        result = play(place, choose(seed, number, victims))
+        result = play(place, choose(seed, number, victims, len(place.flows)))
         print(line(result), flush=True)
         yield result
 
@@ -83,20 +94,21 @@ def line(result: Result) -> str:
         f"{'–' if value is None else f'{value:.1f} s':>7}" for value in (result.to_commit, result.to_watch)
     )
     return (
-        f"{chosen.number:>5}  {chosen.victim.value:<26} {blow:<16} {moment:<42} {seconds} {result.drivers:>7}"
+        f"{chosen.number:>5}  {chosen.victim.value:<27} {blow:<16} {moment:<42} {seconds} {result.drivers:>7}"
         f" {result.rows:>8,}  {result.verdict}"
     )
 
 
-def replay(seed: int, rounds: int, victims: Sequence[str]) -> str:
+def replay(seed: int, rounds: int, where: str, victims: Sequence[str]) -> str:
     """Give the command that plays the same rounds."""
-    return f"make chaos ROUNDS={rounds} SEED={seed}" + (f' VICTIMS="{" ".join(victims)}"' if victims else "")
+    given = f"make chaos WHERE={where} ROUNDS={rounds} SEED={seed}"
+    return given + (f' VICTIMS="{" ".join(victims)}"' if victims else "")
 
 
 def summary(place: Arena, again: str, results: Sequence[Result]) -> str:
     """Say how it ended, and how often the auditor looked."""
     failed = [result.round.number for result in results if result.wrong]
-    auditor = place.auditor
+    auditors = [flow.auditor for flow in place.flows]
     replaced = [result.round.number for result in results if result.replaced]
     harmless = (
         f"\nIn rounds {replaced} the driver was ended although only its supervisor was struck."
@@ -104,8 +116,9 @@ def summary(place: Arena, again: str, results: Sequence[Result]) -> str:
         else ""
     )
     looked = (
-        f"The auditor looked {auditor.looks:,} times, at most {auditor.longest:.1f} s apart;"
-        f" {auditor.drivers()} drivers had the lease.{harmless}"
+        f"Each flow's auditor looked {min(auditor.looks for auditor in auditors):,} times or more, at most"
+        f" {max(auditor.longest for auditor in auditors):.1f} s apart;"
+        f" {sum(auditor.drivers() for auditor in auditors)} drivers had a lease.{harmless}"
     )
     if not failed:
         return f"{looked}\nNothing lost, nothing twice, one writer in {len(results)} rounds."

@@ -1,15 +1,18 @@
-"""Where a run of chaos takes place: a folder of its own, a real Airflow in components, the flow of the demo,
-and where to look.
+"""Where a run of chaos takes place: a folder of its own, a real Airflow in components, flows with what
+produces their input, and where to look.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
+from demo import evidence
 from demo.data.generator import Generator
 from demo.leftovers import end_marked
 from demo.lock import MARK
@@ -20,7 +23,9 @@ from streamkeeper.flows import generations, holds, leases
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.settings import PROJECT, Settings
 from streamkeeper.storage import open_storage
+from tests import events_evidence
 from tests.chaos.auditor import Auditor
+from tests.chaos.choosing import Blow, Victim
 from tests.chaos.components import SHORT, SplitAirflow
 from tests.events_producer import Producer
 from tests.postgres import airflow_database
@@ -32,30 +37,45 @@ FEW, MANY = '"maxFilesPerTrigger": 20', '"maxFilesPerTrigger": 500'
 """The limit of files a batch, the demo's and the one here: on a busy machine, to catch up must not take
 longer than the outage took.
 """
+BACK = 300.0
+"""Seconds until a step of a round counts as failed: some ten times what it takes on a machine with nothing
+else to do.
+"""
+
+
+ENDED_WITH = frozenset((Victim.TASK, Victim.WORKER, Victim.SCHEDULER, Victim.SCHEDULER_GROUP, Victim.BOTH))
+"""With LocalExecutor. A driver alone is followed by the next within the same try."""
 
 
 class Parked(Exception):
     """The flow was parked or held, which nothing that chaos does may cause."""
 
 
-@dataclass(frozen=True)
-class Arena:
-    """What the rounds work on, and look at."""
-
-    settings: Settings
-    service: SplitAirflow
-    producer: Producer
-    auditor: Auditor
-    home: FlowHome
+class Feed(Protocol):
+    """What produces a flow's input while the block lasts; ``written`` counts how often something came."""
 
     @property
-    def table(self) -> str:
-        """The flow's table."""
-        return self.settings.table_path("events")
+    def written(self) -> int: ...
 
-    def generator(self) -> Generator:
-        """Give a producer that writes files from here on."""
-        return Generator(self.producer, EVERY)
+
+@dataclass(frozen=True)
+class Watched:
+    """A flow under audit.
+
+    :param home: the flow's files, read where no blow reaches: on the disk of this machine.
+    :param table: the folder of its table, on the same terms.
+    :param feed: starts what produces its input.
+    :param behind: says what is not processed yet, in words; empty where all is.
+    :param compare: gives the rows that an oracle expects, and those of the table.
+    """
+
+    dag: str
+    home: FlowHome
+    table: str
+    auditor: Auditor
+    feed: Callable[[], AbstractContextManager[Feed]]
+    behind: Callable[[Checkpoint], str]
+    compare: Callable[[], tuple[Counter, Counter]]  # type: ignore[type-arg]  # rows of whatever kind
 
     def version(self) -> int:
         """Give the table's latest version; -1 where there is none."""
@@ -69,11 +89,7 @@ class Arena:
         return Checkpoint(self.home.storage, start.checkpoint) if start else None
 
     def works(self) -> bool:
-        """Say whether a driver lives, runs its query, and has looked for data at least once.
-
-        :raises Parked: the flow is held.
-        """
-        self.check_free()
+        """Say whether a driver lives, runs its query, and has looked for data at least once."""
         lease = leases.current(self.home)
         beat = leases.read_heartbeat(self.home, lease.epoch) if lease else None
         living = lease is not None and leases.life(self.home, lease) is leases.Life.ALIVE
@@ -89,14 +105,49 @@ class Arena:
         found = supervision.read(self.home)
         return found.count if found else 0
 
-    def check_free(self) -> None:
-        """Make sure that nothing holds the flow.
 
-        :raises Parked: something does.
+class Restarted(Protocol):
+    """A server that rounds strike. ``start`` waits until it serves."""
+
+    @property
+    def runs(self) -> bool: ...
+    @property
+    def pid(self) -> int: ...
+    def start(self) -> object: ...
+    def kill(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Arena:
+    """What the rounds work on, and look at.
+
+    :param servers: those that Airflow's components are not: by victim, the servers of that kind.
+    :param disturb: makes a way to a server bad while the block lasts.
+    :param ended_with: victims whose kill takes the watching task along.
+    :param patience: seconds until a step of a round counts as failed.
+    """
+
+    settings: Settings
+    service: SplitAirflow
+    flows: tuple[Watched, ...]
+    ended_with: frozenset[Victim]
+    servers: Mapping[Victim, tuple[Restarted, ...]] = field(default_factory=dict)
+    disturb: Callable[[Victim, Blow], AbstractContextManager[None]] | None = None
+    patience: float = BACK
+
+    def tend(self) -> None:
+        """Start again what ended, and make sure that no flow is held.
+
+        :raises Parked: one is.
         """
-        found = holds.all_of(self.home)
-        if found:
-            raise Parked("; ".join(f"{hold.owner}: {hold.reason}" for hold in found))
+        self.service.relaunch_ended()
+        for server in (server for kind in self.servers.values() for server in kind):
+            if not server.runs:
+                server.kill()  # what it left
+                server.start()
+        for flow in self.flows:
+            if found := holds.all_of(flow.home):
+                raise Parked("; ".join(f"{hold.owner}: {hold.reason}" for hold in found))
 
 
 @contextmanager
@@ -118,12 +169,31 @@ def arena(root: Path, mark: str, seed: int) -> Iterator[Arena]:
     producer = Producer(Path(settings.data) / "events", seed)
     producer.write(1)
     home = FlowHome(open_storage(settings.state), *FLOW.split("."))
+    table = settings.table_path("events")
+
+    def paths() -> frozenset[str]:
+        return evidence.present(f"{settings.data}/events")
+
     try:
         with (
             airflow_database() as database,
             SplitAirflow(root / "airflow", settings, extra={**SHORT, **database, MARK: mark}) as service,
-            Auditor(home, Path(settings.table_path("events"))) as auditor,
+            Auditor(home, Path(table)) as auditor,
         ):
-            yield Arena(settings, service, producer, auditor, home)
+            flow = Watched(
+                DAG, home, table, auditor,
+                feed=lambda: Generator(producer, EVERY),
+                behind=lambda checkpoint: files_behind(checkpoint, paths(), events_evidence.SOURCE),
+                compare=lambda: (
+                    events_evidence.expected(sorted(paths()), ()), events_evidence.actual(table)
+                ),
+            )  # fmt: skip
+            yield Arena(settings, service, (flow,), ENDED_WITH)
     finally:
         end_marked(mark)
+
+
+def files_behind(checkpoint: Checkpoint, paths: frozenset[str], source: str) -> str:
+    """Say how many files a source has that are not committed."""
+    missing = paths - evidence.committed_files(checkpoint, source)
+    return f"{len(missing)} of {len(paths)} files are not processed" if missing else ""

@@ -12,6 +12,7 @@ import os
 import re
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -46,12 +47,13 @@ class Auditor:
     :meth:`drivers` at any time.
 
     :param table: the local folder of the flow's table.
+    :param beside: further flows of the table.
     :raises Exception: on :meth:`violations` and on closing, whatever ended the thread by itself: an auditor
         that died saw nothing.
     """
 
-    def __init__(self, home: FlowHome, table: Path) -> None:
-        self._home, self._log = home, table / "_delta_log"
+    def __init__(self, home: FlowHome, table: Path, beside: Sequence[FlowHome] = ()) -> None:
+        self._home, self._log, self._writers = home, table / "_delta_log", (home, *beside)
         self._known: dict[int, _Known] = {}
         self._commits: dict[int, Commit] = {}
         self._found: dict[str, Violation] = {}
@@ -90,7 +92,11 @@ class Auditor:
             self._keep(judge_epochs(sorted(self._known), self._home.epochs()), at)
             self._keep(judge_sight(self._see(at)), at)
             if self._read_commits():
-                ids = [query_id(self._home.full_name, number) for number in self._home.generations()]
+                ids = [
+                    query_id(writer.full_name, number)
+                    for writer in self._writers
+                    for number in writer.generations()
+                ]
                 self._keep(judge_log(self._commits.values(), ids), at)
             self.looks += 1
 

@@ -20,14 +20,31 @@ class Victim(Enum):
     SCHEDULER = "scheduler process"
     SCHEDULER_GROUP = "scheduler with its tasks"
     BOTH = "scheduler and driver"
+    CELERY = "Celery worker with its tasks"
+    API = "API server"
+    PROCESSOR = "DAG processor"
+    TRIGGERER = "triggerer"
+    DATABASE = "PostgreSQL"
+    REDIS = "Redis"
+    BROKER = "Kafka broker"
+    S3 = "S3 server"
+    SPARK_MASTER = "Spark master"
+    SPARK_WORKER = "Spark worker"
+    EXECUTOR = "Spark executor"
 
 
 class Blow(Enum):
-    """How it is struck. PAUSE is SIGSTOP, and SIGCONT some seconds later."""
+    """How it is struck. PAUSE is SIGSTOP, and SIGCONT some seconds later; CUT lets nothing through to a
+    server for some seconds, and closes its connections then; REFUSE and SLOW answer each request to S3 with
+    503, or late.
+    """
 
     KILL = "SIGKILL"
     TERM = "SIGTERM"
     PAUSE = "SIGSTOP, SIGCONT"
+    CUT = "cut off"
+    REFUSE = "503"
+    SLOW = "slow answers"
 
 
 class Moment(Enum):
@@ -41,8 +58,9 @@ class Moment(Enum):
 
 @dataclass(frozen=True)
 class Round:
-    """One round. ``jitter`` is the seconds between the moment and the blow, ``pause`` the seconds between
-    SIGSTOP and SIGCONT.
+    """One round. ``jitter`` is the seconds between the moment and the blow, ``pause`` the seconds that a
+    blow lasts. ``flow`` is the index of the flow whose moment is awaited, and whose driver or task is struck;
+    of several workers or executors it chooses one, too.
     """
 
     number: int
@@ -51,29 +69,53 @@ class Round:
     moment: Moment
     jitter: float
     pause: float = 0.0
+    flow: int = 0
 
     def __str__(self) -> str:
         return f"{self.victim.value}, {self.blow.value}, {self.moment.value} + {self.jitter:.2f} s"
 
 
+_END, _ALL = (Blow.KILL, Blow.TERM), (Blow.KILL, Blow.TERM, Blow.PAUSE)
+_HOLD, _NET = (Blow.KILL, Blow.PAUSE), (Blow.KILL, Blow.PAUSE, Blow.CUT)
 BLOWS: dict[Victim, tuple[Blow, ...]] = {
-    Victim.JVM: (Blow.KILL, Blow.TERM),
-    Victim.PYTHON: (Blow.KILL, Blow.TERM, Blow.PAUSE),
-    Victim.DRIVER: (Blow.KILL, Blow.TERM, Blow.PAUSE),
-    Victim.TASK: (Blow.KILL, Blow.TERM),
-    Victim.WORKER: (Blow.KILL, Blow.TERM),
-    Victim.SCHEDULER: (Blow.KILL, Blow.TERM),
+    Victim.JVM: _END,
+    Victim.PYTHON: _ALL,
+    Victim.DRIVER: _ALL,
+    Victim.TASK: _END,
+    Victim.WORKER: _END,
+    Victim.SCHEDULER: _END,
     Victim.SCHEDULER_GROUP: (Blow.KILL,),
     Victim.BOTH: (Blow.KILL,),
+    Victim.CELERY: _HOLD,
+    Victim.API: _HOLD,
+    Victim.PROCESSOR: (Blow.KILL,),
+    Victim.TRIGGERER: (Blow.KILL,),
+    Victim.DATABASE: _NET,
+    Victim.REDIS: _NET,
+    Victim.BROKER: _NET,
+    Victim.S3: (*_NET, Blow.REFUSE, Blow.SLOW),
+    Victim.SPARK_MASTER: _HOLD,
+    Victim.SPARK_WORKER: _HOLD,
+    Victim.EXECUTOR: _HOLD,
 }
+LASTING = (Blow.PAUSE, Blow.CUT, Blow.REFUSE, Blow.SLOW)
+"""Blows that are over by themselves."""
+LOCAL = (
+    Victim.JVM, Victim.PYTHON, Victim.DRIVER, Victim.TASK, Victim.WORKER, Victim.SCHEDULER,
+    Victim.SCHEDULER_GROUP, Victim.BOTH,
+)  # fmt: skip
+CLUSTER = tuple(
+    victim for victim in Victim if victim not in (Victim.WORKER, Victim.SCHEDULER_GROUP, Victim.BOTH)
+)
+"""Victims on this machine alone, with LocalExecutor, and on a cluster with Celery."""
 LONGEST_JITTER, PAUSES = 1.5, (5.0, 25.0)
 """Seconds. A pause may be longer than Airflow's heartbeat timeout and the lease's term of a chaos run, and
 shorter than either.
 """
 
 
-def choose(seed: int, number: int, victims: tuple[Victim, ...] = tuple(Victim)) -> Round:
-    """Choose a round; the same seed, number and victims give the same round.
+def choose(seed: int, number: int, victims: tuple[Victim, ...] = LOCAL, flows: int = 1) -> Round:
+    """Choose a round; the same seed, number, victims and count of flows give the same round.
 
     Any ``len(victims)`` rounds in a row, from a multiple of it on, strike each victim once, in an order of
     their own.
@@ -86,5 +128,5 @@ def choose(seed: int, number: int, victims: tuple[Victim, ...] = tuple(Victim)) 
     blow = chance.choice(BLOWS[victim])
     moment = chance.choice(tuple(Moment))
     jitter = 0.0 if moment is Moment.SINK_FIRST else round(chance.uniform(0, LONGEST_JITTER), 3)
-    pause = round(chance.uniform(*PAUSES), 1) if blow is Blow.PAUSE else 0.0
-    return Round(number, victim, blow, moment, jitter, pause)
+    pause = round(chance.uniform(*PAUSES), 1) if blow in LASTING else 0.0
+    return Round(number, victim, blow, moment, jitter, pause, chance.randrange(flows))

@@ -12,6 +12,7 @@ from demo.airflow.service import AirflowService, ServiceError
 from demo.processes import end_group, started
 
 API, SCHEDULER, PROCESSOR, TRIGGERER = "api-server", "scheduler", "dag-processor", "triggerer"
+CELERY = "celery worker"
 
 SHORT: Mapping[str, str] = {
     "AIRFLOW__SCHEDULER__JOB_HEARTBEAT_SEC": "2",
@@ -40,10 +41,11 @@ class Component:
 
 @dataclass
 class SplitAirflow(AirflowService):
-    """Like ``airflow standalone``, in four sessions. What a killed one left in its session is remembered, and
-    ended by :meth:`stop`.
+    """Like ``airflow standalone``, each component in a session. What a killed one left in its session is
+    remembered, and ended by :meth:`stop`.
     """
 
+    names: tuple[str, ...] = (API, SCHEDULER, PROCESSOR, TRIGGERER)
     components: dict[str, Component] = field(default_factory=dict)
     _left: list[int] = field(default_factory=list)
 
@@ -77,8 +79,14 @@ class SplitAirflow(AirflowService):
                 f"airflow db migrate ended with exit code {code}. The end of"
                 f" {self.output}:\n{self._last_output()}"
             )
-        for name in (API, SCHEDULER, PROCESSOR, TRIGGERER):
+        for name in self.names:
             self.launch(name)
+
+    def relaunch_ended(self) -> None:
+        """Start again what ended, as whatever keeps services running does."""
+        for name, component in list(self.components.items()):
+            if component.process.poll() is not None:
+                self.launch(name)
 
     def _healthy(self) -> bool | None:
         for component in self.components.values():

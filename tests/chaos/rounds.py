@@ -6,28 +6,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from demo import evidence
-from demo.data.generator import Generator
-from tests import events_evidence
-from tests.chaos.arena import DAG, Arena, Parked
+from tests.chaos.arena import Arena, Feed, Parked, Watched
 from tests.chaos.choosing import Blow, Moment, Round, Victim
-from tests.chaos.components import SCHEDULER
-from tests.chaos.striking import NothingToStrike, Strike, Target, strike, targets
-from tools.waiting import wait_until
+from tests.chaos.striking import DRIVERS, NothingToStrike, Strike, Target, strike, targets
+from tools.waiting import NotYet, wait_until
 
-BACK = 300.0
-"""Seconds until a step of a round counts as failed: some ten times what it takes on a machine with nothing
-else to do.
-"""
 POLL = 0.02
-SUPERVISORS = (Victim.TASK, Victim.WORKER, Victim.SCHEDULER, Victim.SCHEDULER_GROUP)
+UNNOTICED = (
+    Victim.TASK, Victim.WORKER, Victim.SCHEDULER, Victim.SCHEDULER_GROUP, Victim.CELERY, Victim.API,
+    Victim.PROCESSOR, Victim.TRIGGERER, Victim.DATABASE, Victim.REDIS,
+)  # fmt: skip
 """Victims whose end the driver should not notice."""
-WATCHED_ANEW = (*SUPERVISORS, Victim.BOTH)
-"""Victims whose end takes the watching task along. A driver alone is followed by the next within the same
-try.
-"""
 BEATS = 5
 """Beats after a blow that show that a task goes on watching. SIGTERM asks, and Airflow's worker and the task
 may both stay (seen).
@@ -36,10 +29,10 @@ may both stay (seen).
 
 @dataclass(frozen=True)
 class Result:
-    """What a round showed. Seconds count from the blow: to the next commit after it, and where its task was
-    struck until one watches: another try, or after SIGTERM the same one.
+    """What a round showed. Seconds count from the blow: to the next commit of every flow after it, and to a
+    task that watches each: another try, or the same one where it may stay.
 
-    ``drivers`` counts those that took the lease since.
+    ``drivers`` counts those that took a lease since; ``rows`` are those of all tables.
     """
 
     round: Round
@@ -54,7 +47,7 @@ class Result:
         """Whether the driver was ended although it was not struck: harmless, but the stream should outlive
         its supervisor.
         """
-        return self.round.victim in SUPERVISORS and self.drivers > 0
+        return self.round.victim in UNNOTICED and self.drivers > 0
 
     @property
     def verdict(self) -> str:
@@ -66,103 +59,117 @@ def play(arena: Arena, chosen: Round) -> Result:
     """Play one round, and give what it showed; what did not come true in time is part of that, not an
     exception.
     """
-    already = {one.kind for one in arena.auditor.violations()}
-    drivers, wrong = arena.auditor.drivers(), list[str]()
+    already = {(flow.dag, one.kind) for flow in arena.flows for one in flow.auditor.violations()}
+    drivers, wrong = _drivers(arena), list[str]()
     to_commit = to_watch = None
     rows = 0
     try:
-        _until(arena.works, "the flow runs")
-        drivers = arena.auditor.drivers()
-        with arena.generator() as generator:
-            watcher = arena.watched_by()
-            struck, before = _strike(arena, chosen, generator)
-            _restart(arena, chosen)
-            _until(lambda: arena.version() > before, "a new batch is committed", arena)
+        _until(arena, lambda: all(flow.works() for flow in arena.flows), "the flows run")
+        drivers = _drivers(arena)
+        with ExitStack() as stack:
+            feeds = [stack.enter_context(flow.feed()) for flow in arena.flows]
+            watchers = [flow.watched_by() for flow in arena.flows]
+            struck, before = _strike(arena, chosen, feeds[chosen.flow])
+            for flow, version in zip(arena.flows, before, strict=True):
+                _await_commit(arena, flow, version)
             to_commit = time.monotonic() - struck.at
-            if chosen.blow is not Blow.PAUSE and chosen.victim in WATCHED_ANEW:
-                beats = arena.beats()
-                stays = chosen.blow is Blow.TERM
-                _until(
-                    lambda: (
-                        arena.watched_by() not in ("", watcher) or (stays and arena.beats() >= beats + BEATS)
-                    ),
-                    "a task watches the driver",
-                    arena,
-                )
+            if chosen.victim not in DRIVERS:
+                for number, (flow, watcher) in enumerate(zip(arena.flows, watchers, strict=True)):
+                    _await_watched(arena, chosen, flow, watcher, number == chosen.flow)
                 to_watch = time.monotonic() - struck.at
-            _until(arena.works, "the flow runs again")
-        rows, differing = _compare(arena)
-        wrong += differing
+            _until(arena, lambda: all(flow.works() for flow in arena.flows), "the flows run again")
+        for flow in arena.flows:
+            found, differing = _compare(arena, flow)
+            rows += found
+            wrong += differing
     except (TimeoutError, Parked, NothingToStrike) as error:
         wrong.append(f"{type(error).__name__}: {error}")
-    wrong += [one.words for one in arena.auditor.violations() if one.kind not in already]
-    return Result(chosen, to_commit, to_watch, arena.auditor.drivers() - drivers, rows, tuple(wrong))
+    wrong += [
+        one.words
+        for flow in arena.flows
+        for one in flow.auditor.violations()
+        if (flow.dag, one.kind) not in already
+    ]
+    return Result(chosen, to_commit, to_watch, _drivers(arena) - drivers, rows, tuple(wrong))
 
 
-def _strike(arena: Arena, chosen: Round, generator: Generator) -> tuple[Strike, int]:
-    """Strike at the moment; give what was done, and the table's version right after."""
-    found = _find(arena, chosen.victim)
-    _await_moment(arena, chosen.moment, generator)
+def _drivers(arena: Arena) -> int:
+    return sum(flow.auditor.drivers() for flow in arena.flows)
+
+
+def _strike(arena: Arena, chosen: Round, feed: Feed) -> tuple[Strike, list[int]]:
+    """Strike at the moment; give what was done, and the tables' versions right after."""
+    found = _find(arena, chosen)
+    _await_moment(arena, chosen, feed)
     time.sleep(chosen.jitter)  # no condition to await: it is what makes the moment a random one
-    struck = strike(chosen, found)
-    return struck, arena.version()
+    struck = strike(arena, chosen, found)
+    return struck, [flow.version() for flow in arena.flows]
 
 
-def _find(arena: Arena, victim: Victim) -> tuple[Target, ...]:
+def _find(arena: Arena, chosen: Round) -> tuple[Target, ...]:
     def look() -> tuple[Target, ...] | None:
         try:
-            return targets(victim, arena.home, arena.service, DAG)
+            return targets(arena, chosen.victim, chosen.flow)
         except NothingToStrike:
             return None  # the flow runs already when its new task has not said so yet
 
-    return wait_until(look, BACK, f"there is a {victim.value} to strike")
+    return wait_until(look, arena.patience, f"there is a {chosen.victim.value} to strike")
 
 
-def _await_moment(arena: Arena, moment: Moment, generator: Generator) -> None:
-    checkpoint = arena.checkpoint()
+def _await_moment(arena: Arena, chosen: Round, feed: Feed) -> None:
+    flow = arena.flows[chosen.flow]
+    checkpoint = flow.checkpoint()
     assert checkpoint is not None, "the flow runs, so its generation has begun"
-    match moment:
+    match chosen.moment:
         case Moment.COMMITTED:
             last = checkpoint.last_commit()
-            _until(lambda: checkpoint.last_commit() != last, "a batch is committed", arena)
+            _until(arena, lambda: checkpoint.last_commit() != last, "a batch is committed", POLL)
         case Moment.IN_FLIGHT:
             _until(
+                arena,
                 lambda: checkpoint.offset_batches()[-1:] > checkpoint.commit_batches()[-1:],
                 "a batch is in flight",
-                arena,
+                POLL,
             )
         case Moment.SINK_FIRST:
-            version = arena.version()
-            _until(lambda: arena.version() > version, "a batch is in the table", arena)
+            version = flow.version()
+            _until(arena, lambda: flow.version() > version, "a batch is in the table", POLL)
         case Moment.ARRIVED:
-            written = generator.written
-            _until(lambda: generator.written > written, "a file arrives", arena)
+            written = feed.written
+            _until(arena, lambda: feed.written > written, "input arrives", POLL)
 
 
-def _restart(arena: Arena, chosen: Round) -> None:
-    if chosen.victim in (Victim.SCHEDULER, Victim.SCHEDULER_GROUP, Victim.BOTH):
-        arena.service.launch(SCHEDULER)
+def _await_commit(arena: Arena, flow: Watched, before: int) -> None:
+    _until(arena, lambda: flow.version() > before, f"{flow.dag} commits a new batch")
 
 
-def _compare(arena: Arena) -> tuple[int, list[str]]:
-    """Wait until every file is processed; give the table's rows and how they differ from the oracle's."""
-    paths = evidence.present(f"{arena.settings.data}/events")
+def _await_watched(arena: Arena, chosen: Round, flow: Watched, watcher: str, struck: bool) -> None:
+    """Await that a task watches a flow's driver: another one where the kill took that of the flow along."""
+    beats, ended = flow.beats(), struck and chosen.blow is Blow.KILL and chosen.victim in arena.ended_with
+
+    def watches() -> bool:
+        return flow.watched_by() not in ("", watcher) or (not ended and flow.beats() >= beats + BEATS)
+
+    _until(arena, watches, f"a task watches the driver of {flow.dag}")
+
+
+def _compare(arena: Arena, flow: Watched) -> tuple[int, list[str]]:
+    """Wait until all input is processed; give the table's rows and how they differ from the oracle's."""
 
     def done() -> bool:
-        checkpoint = arena.checkpoint()
-        return checkpoint is not None and paths <= evidence.committed_files(
-            checkpoint, events_evidence.SOURCE
-        )
+        checkpoint = flow.checkpoint()
+        if checkpoint is None or (behind := flow.behind(checkpoint)):
+            raise NotYet(behind if checkpoint else "its generation has not begun")
+        return True
 
-    _until(done, f"all {len(paths)} files are processed", arena)
-    found = events_evidence.actual(arena.table)
-    return found.total(), evidence.differences(events_evidence.expected(sorted(paths), ()), found, most=2)
+    _until(arena, done, f"all input of {flow.dag} is processed")
+    expected, found = flow.compare()
+    return found.total(), evidence.differences(expected, found, most=2)
 
 
-def _until(condition: Callable[[], bool], what: str, arena: Arena | None = None) -> None:
+def _until(arena: Arena, condition: Callable[[], bool], what: str, interval: float = 0.2) -> None:
     def look() -> bool | None:
-        if arena is not None:
-            arena.check_free()
+        arena.tend()
         return True if condition() else None
 
-    wait_until(look, BACK, what, POLL)
+    wait_until(look, arena.patience, what, interval)

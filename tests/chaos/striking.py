@@ -4,20 +4,23 @@ that no other is ever hit.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import assert_never
 
 from demo.airflow.api import AirflowApi
 from demo.processes import session_members, started
 from streamkeeper.flows import leases
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.leases import Life
+from tests.chaos.arena import Arena
 from tests.chaos.choosing import Blow, Round, Victim
-from tests.chaos.components import SCHEDULER, SplitAirflow
+from tests.chaos.components import API, CELERY, PROCESSOR, SCHEDULER, TRIGGERER
 from tools.waiting import wait_until
 
 TERM_GRACE = 5.0
@@ -29,6 +32,14 @@ DRIVERS = (Victim.PYTHON, Victim.JVM, Victim.DRIVER)
 """Victims that end when they are asked to. A worker goes on to its next task, and a task waits for its
 driver.
 """
+
+
+COMPONENTS = {
+    Victim.CELERY: CELERY,
+    Victim.API: API,
+    Victim.PROCESSOR: PROCESSOR,
+    Victim.TRIGGERER: TRIGGERER,
+}
 
 
 class NothingToStrike(Exception):
@@ -64,12 +75,14 @@ class Strike:
     over: float
 
 
-def targets(victim: Victim, home: FlowHome, service: SplitAirflow, dag_id: str) -> tuple[Target, ...]:
+def targets(arena: Arena, victim: Victim, flow: int = 0) -> tuple[Target, ...]:
     """Find what a victim is made of now.
 
+    :param flow: chooses the flow, and one of several servers.
     :raises NothingToStrike: it is not there.
     """
-    scheduler = service.components[SCHEDULER].process.pid
+    service, watched = arena.service, arena.flows[flow]
+    home, dag_id, scheduler = watched.home, watched.dag, service.components[SCHEDULER].process.pid
     match victim:
         case Victim.PYTHON:
             pids = [_driver(home)]
@@ -87,16 +100,28 @@ def targets(victim: Victim, home: FlowHome, service: SplitAirflow, dag_id: str) 
             pids = session_members(scheduler)
         case Victim.BOTH:
             pids = [scheduler, *session_members(os.getsid(_driver(home)))]
+        case Victim.CELERY | Victim.API | Victim.PROCESSOR | Victim.TRIGGERER:
+            pids = session_members(service.components[COMPONENTS[victim]].process.pid)
+        case Victim.EXECUTOR:
+            pids = _one(_executors(arena), flow)
+        case _:
+            kind = arena.servers[victim]
+            pids = session_members(kind[flow % len(kind)].pid)
     found = tuple(Target(pid, since) for pid in pids if (since := started(pid)) is not None)
     if not found:
         raise NothingToStrike(f"There is no {victim.value}.")
     return found
 
 
-def strike(chosen: Round, hit: tuple[Target, ...]) -> Strike:
-    """Strike, and wait until those that a signal ends are gone, or until a pause is over."""
+def strike(arena: Arena, chosen: Round, hit: tuple[Target, ...]) -> Strike:
+    """Strike, and wait until those that a signal ends are gone, or until what lasts is over."""
     at = time.monotonic()
     match chosen.blow:
+        case Blow.CUT | Blow.REFUSE | Blow.SLOW:
+            assert arena.disturb is not None, "there is a way to it"
+            with arena.disturb(chosen.victim, chosen.blow):
+                time.sleep(chosen.pause)
+            return Strike(hit, at, time.monotonic())
         case Blow.PAUSE:
             _send(hit, signal.SIGSTOP)
             try:
@@ -108,6 +133,8 @@ def strike(chosen: Round, hit: tuple[Target, ...]) -> Strike:
             _send(hit, signal.SIGKILL)
         case Blow.TERM:
             _send(hit, signal.SIGTERM)
+        case _:
+            assert_never(chosen.blow)
     if chosen.blow is Blow.KILL or chosen.victim in DRIVERS:
         _await_gone(hit, 180.0)
     elif chosen.victim is Victim.SCHEDULER:
@@ -130,6 +157,21 @@ def _await_gone(hit: tuple[Target, ...], seconds: float, forced: bool = False) -
         if not forced:
             raise
         _send(hit, signal.SIGKILL)
+
+
+def _executors(arena: Arena) -> list[int]:
+    """Give the executors below the Spark workers."""
+    found = []
+    for server in arena.servers[Victim.SPARK_WORKER]:
+        for pid in session_members(server.pid):
+            with contextlib.suppress(OSError):  # it ended meanwhile
+                if b"CoarseGrainedExecutorBackend" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    found.append(pid)
+    return sorted(found)
+
+
+def _one(pids: list[int], number: int) -> list[int]:
+    return [pids[number % len(pids)]] if pids else []
 
 
 def _driver(home: FlowHome) -> int:

@@ -46,5 +46,5 @@ def test_nothing_is_lost_or_doubled_and_one_driver_writes_whatever_dies(chosen: 
 
 
 def test_the_auditor_looked_all_the_while(place: Arena) -> None:
-    assert place.auditor.violations() == []
-    assert place.auditor.looks > 100
+    assert place.flows[0].auditor.violations() == []
+    assert place.flows[0].auditor.looks > 100

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from tests.chaos.choosing import BLOWS, LONGEST_JITTER, PAUSES, Blow, Moment, Victim, choose
+from tests.chaos.choosing import (
+    BLOWS,
+    CLUSTER,
+    LASTING,
+    LOCAL,
+    LONGEST_JITTER,
+    PAUSES,
+    Moment,
+    Victim,
+    choose,
+)
 
 SEEDS = range(50)
 
@@ -19,21 +29,30 @@ def test_a_round_does_not_depend_on_those_before_it_so_it_can_be_replayed_alone(
     assert choose(7, 33) == [choose(7, number) for number in range(34)][33]
 
 
+@pytest.mark.parametrize("victims", [LOCAL, CLUSTER])
 @pytest.mark.parametrize("seed", [0, 1, 7])
-def test_every_turn_strikes_each_victim_once(seed: int) -> None:
-    rounds = [choose(seed, number).victim for number in range(2 * len(Victim))]
+def test_every_turn_strikes_each_victim_once(seed: int, victims: tuple[Victim, ...]) -> None:
+    rounds = [choose(seed, number, victims).victim for number in range(2 * len(victims))]
     assert (
-        sorted(rounds[: len(Victim)], key=str)
-        == sorted(rounds[len(Victim) :], key=str)
-        == sorted(Victim, key=str)
+        sorted(rounds[: len(victims)], key=str)
+        == sorted(rounds[len(victims) :], key=str)
+        == sorted(victims, key=str)
     )
 
 
-def test_all_blows_and_moments_come_up_and_only_what_a_victim_allows() -> None:
-    rounds = [choose(seed, number) for seed in SEEDS for number in range(16)]
+@pytest.mark.parametrize("victims", [LOCAL, CLUSTER])
+def test_all_blows_moments_and_flows_come_up_and_only_what_a_victim_allows(
+    victims: tuple[Victim, ...],
+) -> None:
+    rounds = [choose(seed, number, victims, 2) for seed in SEEDS for number in range(2 * len(victims))]
     assert {(one.victim, one.blow) for one in rounds} == {
-        (victim, blow) for victim in Victim for blow in BLOWS[victim]
+        (victim, blow) for victim in victims for blow in BLOWS[victim]
     }
     assert {one.moment for one in rounds} == set(Moment)
+    assert {one.flow for one in rounds} == {0, 1}
     assert all(0 <= one.jitter <= LONGEST_JITTER for one in rounds)
-    assert all((PAUSES[0] <= one.pause <= PAUSES[1]) == (one.blow is Blow.PAUSE) for one in rounds)
+    assert all((PAUSES[0] <= one.pause <= PAUSES[1]) == (one.blow in LASTING) for one in rounds)
+
+
+def test_each_victim_has_a_place() -> None:
+    assert {*LOCAL, *CLUSTER} == set(Victim) == set(BLOWS)

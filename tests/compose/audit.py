@@ -5,15 +5,13 @@ Runs inside the worker's container, by standard input. Prints what differs; ends
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections import Counter
 from pathlib import Path
 
-from confluent_kafka import Consumer
-
 from demo import evidence
+from demo.data.orders import Sent
 from demo.seeing import FlowView, wait
 from demo.story import FLOW
 from demo.tables import TableWatch, read_rows
@@ -33,7 +31,9 @@ def customers(settings: Settings) -> list[str]:
 
 
 def orders(settings: Settings) -> list[str]:
-    sent, path = set(_ids(os.environ["ORDERS_BROKERS"])), settings.table_path("orders")
+    topic, path = Sent(os.environ["ORDERS_BROKERS"]), settings.table_path("orders")
+    topic.read()
+    sent = set(topic.ids)
     watch = TableWatch(path)
 
     def all_there() -> tuple[bool | None, str]:
@@ -42,25 +42,6 @@ def orders(settings: Settings) -> list[str]:
 
     wait(f"all {len(sent)} orders are there", all_there, PATIENCE)
     return evidence.differences(Counter(sent), Counter(row["order_id"] for row in read_rows(path)))
-
-
-def _ids(brokers: str) -> list[str]:
-    """Return the id of every record of the topic, as often as it came."""
-    consumer = Consumer({"bootstrap.servers": brokers, "group.id": "audit", "enable.auto.commit": False,
-                         "auto.offset.reset": "earliest", "enable.partition.eof": True})  # fmt: skip
-    try:
-        consumer.subscribe(["orders"])
-        partitions, ended, found = len(consumer.list_topics("orders").topics["orders"].partitions), set(), []
-        while len(ended) < partitions:
-            message = consumer.poll(60)
-            assert message is not None, "Kafka gave nothing for a minute"
-            if message.error():
-                ended.add(message.partition())
-            else:
-                found.append(json.loads(message.value())["order_id"])
-        return found
-    finally:
-        consumer.close()
 
 
 def main() -> int:

@@ -34,4 +34,4 @@ def test_an_order_that_kafka_does_not_take_ends_the_demo() -> None:
     orders._delivered("queue full", None)
     with pytest.raises(RuntimeError, match="Kafka did not take an order: queue full"):
         orders.check()
-    assert orders.sent == 1
+    assert orders.written == 1

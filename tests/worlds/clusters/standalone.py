@@ -16,6 +16,14 @@ from pathlib import Path
 from typing import Any
 
 APART = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
+PROGRAMS = Path(sys.executable).parent
+DAEMON = {
+    "PATH": f"{PROGRAMS}{os.pathsep}{os.environ['PATH']}",
+    "SPARK_DAEMON_MEMORY": "256m",
+    "SPARK_NO_DAEMONIZE": "1",
+    "SPARK_LOCAL_IP": "127.0.0.1",
+}
+"""The environment of a master and of a worker."""
 STARTING = 120.0
 """Seconds that master and worker may take to start on a busy machine."""
 
@@ -121,24 +129,17 @@ def free_ports(count: int) -> list[int]:
         return [int(one.getsockname()[1]) for one in sockets]
 
 
+def daemon_command(name: str, arguments: Sequence[str]) -> list[str]:
+    """Return the command of a master (``master.Master``) or a worker (``worker.Worker``)."""
+    return [str(PROGRAMS / "spark-class"), f"org.apache.spark.deploy.{name}", *arguments]
+
+
 @contextmanager
 def _daemon(
     name: str, arguments: list[str], log: Path, within: Sequence[str] = ()
 ) -> Iterator[subprocess.Popen[bytes]]:
-    programs = Path(sys.executable).parent
-    command = [
-        *within,
-        str(programs / "spark-class"),
-        f"org.apache.spark.deploy.{name}",
-        *arguments,
-    ]
-    environment = {
-        **os.environ,
-        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
-        "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_NO_DAEMONIZE": "1",
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
+    command = [*within, *daemon_command(name, arguments)]
+    environment = {**os.environ, **DAEMON}
     with log.open("wb") as out, subprocess.Popen(command, env=environment, stdout=out, stderr=out) as process:
         try:
             yield process

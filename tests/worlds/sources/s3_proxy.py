@@ -1,13 +1,19 @@
-"""A proxy before an S3 server, which loses answers and leaves conditions out."""
+"""A proxy before an S3 server, which loses answers, delays or refuses requests, and leaves conditions out."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPException, HTTPResponse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+BUSY = (
+    b'<?xml version="1.0" encoding="UTF-8"?><Error><Code>SlowDown</Code><Message>Please reduce your request'
+    b" rate.</Message></Error>"
+)
 
 
 @dataclass
@@ -19,6 +25,10 @@ class Proxy:
     """Says of a request that was carried out whether its answer is lost."""
     ignores_conditions: bool = False
     """Whether the server behaves as one that does not know ``If-None-Match``."""
+    delay: float = 0.0
+    """Seconds that each request waits."""
+    refuses: bool = False
+    """Whether each request is answered with 503, as a store does that has too much to do."""
     requests: list[str] = field(default_factory=list)
 
     def lose_first(self, request: str, times: int = 1) -> None:
@@ -42,15 +52,15 @@ def proxy(server: str) -> Iterator[Proxy]:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             request = f"{self.command} {self.path}"
             ways.requests.append(request)
-            there = HTTPConnection(server, timeout=60)
-            there.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
-            for name, value in self.headers.items():
-                if not (name.lower() == "if-none-match" and ways.ignores_conditions):
-                    there.putheader(name, value)
-            there.endheaders(body)
-            answer = there.getresponse()
-            content = answer.read()
-            there.close()
+            time.sleep(ways.delay)
+            if ways.refuses:
+                self.refuse()
+                return
+            try:
+                answer, content = self.asked(body)
+            except (OSError, HTTPException):  # the server is gone, and so is this connection
+                self.close_connection = True
+                return
             if ways.loses(request):
                 self.close_connection = True
                 return
@@ -60,6 +70,26 @@ def proxy(server: str) -> Iterator[Proxy]:
                     self.send_header(name, value)
             if answer.getheader("Content-Length") is None:
                 self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def asked(self, body: bytes) -> tuple[HTTPResponse, bytes]:
+            there = HTTPConnection(server, timeout=60)
+            there.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+            for name, value in self.headers.items():
+                if not (name.lower() == "if-none-match" and ways.ignores_conditions):
+                    there.putheader(name, value)
+            there.endheaders(body)
+            answer = there.getresponse()
+            content = answer.read()
+            there.close()
+            return answer, content
+
+        def refuse(self) -> None:
+            content = b"" if self.command == "HEAD" else BUSY
+            self.send_response(503)
+            self.send_header("Content-Type", "application/xml")
+            self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             self.wfile.write(content)
 

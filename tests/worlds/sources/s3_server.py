@@ -2,70 +2,42 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import shutil
-import socket
-import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from streamkeeper.settings import PROJECT
+from tests.worlds.clusters.standalone import free_ports
+from tests.worlds.servers import Server, go_program, listens
 from tools.jars import LOCK, S3_LOCK, ensure
-from tools.waiting import wait_until
 
-VERSION = "1.8.0"
+MODULE, VERSION = "github.com/versity/versitygw/cmd/versitygw", "1.8.0"
 LOGIN = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "testtest", "AWS_DEFAULT_REGION": "us-east-1"}
 BUCKET = "streamkeeper-tests"
 
 
-def binary() -> Path:
-    """Return the server's program; build it if it is not there."""
-    folder = PROJECT / ".cache" / f"versitygw-{VERSION}"
-    folder.mkdir(parents=True, exist_ok=True)
-    program = folder / "versitygw"
-    with (folder / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not program.exists():
-            assert shutil.which("go"), "Go builds the S3 server of these tests: install Go 1.26"
-            with tempfile.TemporaryDirectory(dir=folder) as made:
-                subprocess.run(
-                    ["go", "install", "-trimpath", f"github.com/versity/versitygw/cmd/versitygw@v{VERSION}"],
-                    env={**os.environ, "GOBIN": made, "CGO_ENABLED": "0", "GOTOOLCHAIN": "auto"},
-                    check=True,
-                )
-                (Path(made) / "versitygw").rename(program)
-    return program
+def s3_process(folder: Path, port: int) -> Server:
+    """Return the server, not started yet, with one empty bucket: a folder of ``folder``."""
+    (folder / BUCKET).mkdir(parents=True)
+    program = go_program(MODULE, VERSION, "versitygw")
+    return Server(
+        "the S3 server",
+        [program, "--port", f"127.0.0.1:{port}", "--quiet", "posix", folder],
+        folder / "log",
+        listens(port),
+        {"ROOT_ACCESS_KEY": LOGIN["AWS_ACCESS_KEY_ID"], "ROOT_SECRET_KEY": LOGIN["AWS_SECRET_ACCESS_KEY"]},
+    )
 
 
 @contextmanager
 def s3_server(folder: Path) -> Iterator[str]:
-    """Run the server on a free port, with one empty bucket; gives ``host:port``."""
-    (folder / BUCKET).mkdir(parents=True)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    login = {"ROOT_ACCESS_KEY": LOGIN["AWS_ACCESS_KEY_ID"], "ROOT_SECRET_KEY": LOGIN["AWS_SECRET_ACCESS_KEY"]}
-    with (folder / "log").open("w") as log:
-        server = subprocess.Popen(
-            [binary(), "--port", f"127.0.0.1:{port}", "--quiet", "posix", folder],
-            env={**os.environ, **login},
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
-        try:
-            wait_until(lambda: _answers(port), 60, "the S3 server answers", 0.1)
-            yield f"127.0.0.1:{port}"
-        finally:
-            server.kill()
-            server.wait()
-
-
-def _answers(port: int) -> bool | None:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0 or None
+    """Run the server on a free port until the block ends; gives ``host:port``."""
+    (port,) = free_ports(1)
+    server = s3_process(folder, port).start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        server.kill()
 
 
 def s3_jars() -> Path:
