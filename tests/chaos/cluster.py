@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass
@@ -38,7 +39,6 @@ from tests.chaos.arena import EVERY, FEW, MANY, Arena, Restarted, Watched, files
 from tests.chaos.auditor import Auditor
 from tests.chaos.choosing import Blow, Victim
 from tests.chaos.components import API, CELERY, PROCESSOR, SCHEDULER, SHORT, TRIGGERER, SplitAirflow
-from tests.oracle import counted
 from tests.postgres import postgres
 from tests.worlds.clusters.standalone import DAEMON, daemon_command, free_ports
 from tests.worlds.jvm import quick_to_start
@@ -234,7 +234,7 @@ def _spark(stack: ExitStack, folder: Path) -> tuple[str, tuple[Server, ...]]:
     ]
     master = f"spark://127.0.0.1:{port}"
     for number, page in enumerate(pages):
-        given = ["--webui-port", str(page), "--cores", "2", "--memory", "2g"]
+        given = ["--webui-port", str(page), "--cores", "3", "--memory", "3g"]
         work = ["--work-dir", str(folder / f"work{number}"), master]
         command = daemon_command("worker.Worker", [*where, *given, *work])
         log = folder / f"worker{number}.log"
@@ -313,7 +313,7 @@ def _orders(local: Settings, brokers: str) -> Iterator[Watched]:
         yield Watched(
             "flow__orders__clean_orders", home, table, auditor, feed, behind,
             compare=lambda: (
-                counted([{"order_id": name} for name in {*sent.ids}], ["order_id"]),
-                counted(read_rows(table), ["order_id"]),
+                Counter({*sent.ids}),
+                Counter(row["order_id"] for row in read_rows(table)),
             ),
         )  # fmt: skip
