@@ -115,9 +115,11 @@ def postgres(port: int | None = None) -> Iterator[Database]:
             seconds=READY_SECONDS,
         )
         try:
-            yield Database(server.start(), root)
-        except ServerEnded as error:
-            raise PostgresError(str(error)) from error
+            try:
+                server.start()
+            except ServerEnded as error:
+                raise PostgresError(str(error)) from error
+            yield Database(server, root)
         finally:
             server.stop()
     finally:

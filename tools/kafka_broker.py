@@ -25,6 +25,7 @@ from confluent_kafka.admin import AdminClient
 
 from tools.jars import PROJECT, ensure
 from tools.java import find_java
+from tools.ports import free_ports
 from tools.waiting import NeverCame, NotYet, told_to_stop, wait_until
 
 LOCK = Path(__file__).with_suffix(".lock")
@@ -57,7 +58,7 @@ class KafkaBroker:
         self._settings = settings or {}
         self._start_timeout = start_timeout
         self._environment = {**os.environ, **(environment or {})}
-        free, self._controller_port = _free_ports(2)
+        free, self._controller_port = free_ports(2)
         self._port = port or free
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -220,14 +221,6 @@ class KafkaBroker:
         except KafkaException as error:
             raise NotYet(str(error)) from error
         return True if metadata.brokers else None
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
 
 
 def main() -> int:

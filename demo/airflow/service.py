@@ -9,7 +9,6 @@ import json
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -25,6 +24,7 @@ from streamkeeper.flows.files import kept_flows, kept_pipelines
 from streamkeeper.flows.leases import Lease, Life
 from streamkeeper.settings import PROJECT, Settings
 from streamkeeper.storage import open_storage
+from tools.ports import free_ports
 from tools.waiting import NeverCame, told_to_stop, wait_until
 
 POOL = "streaming_flows"
@@ -62,7 +62,7 @@ class Ports:
                 f"Port {api} is taken by another program. Stop it (perhaps another demo), or choose another"
                 f" port: make demo PORT={api + 1}."
             )
-        found = _free_ports(3)
+        found = free_ports(3)
         return cls(api or found[0], found[1], found[2])
 
 
@@ -264,17 +264,6 @@ def living_drivers(settings: Settings) -> Iterable[tuple[Lease, bool]]:
             if lease is not None and leases.life(home, lease) is Life.ALIVE:
                 beat = leases.read_heartbeat(home, lease.epoch)
                 yield lease, beat is not None and beat.phase == "stopping"
-
-
-def _free_ports(count: int) -> list[int]:
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
 
 
 def main() -> None:

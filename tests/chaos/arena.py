@@ -127,7 +127,6 @@ class Arena:
     :param patience: seconds until a step of a round counts as failed.
     """
 
-    settings: Settings
     service: SplitAirflow
     flows: tuple[Watched, ...]
     ended_with: frozenset[Victim]
@@ -150,6 +149,14 @@ class Arena:
                 raise Parked("; ".join(f"{hold.owner}: {hold.reason}" for hold in found))
 
 
+def declare(root: Path, file: Path) -> None:
+    """Write a pipeline of the project, with larger batches."""
+    declared = file.read_text()
+    assert FEW in declared, "the pipeline limits its batches"
+    (root / "pipelines").mkdir(parents=True, exist_ok=True)
+    (root / "pipelines" / file.name).write_text(declared.replace(FEW, MANY))
+
+
 @contextmanager
 def arena(root: Path, mark: str, seed: int) -> Iterator[Arena]:
     """Start it all below a folder; end every process that it started, however the block ends.
@@ -157,10 +164,7 @@ def arena(root: Path, mark: str, seed: int) -> Iterator[Arena]:
     :param mark: what the processes carry in their environment, by which those that are left are found.
     :param seed: of the events.
     """
-    (root / "pipelines").mkdir(parents=True)
-    declared = (PROJECT / "tests" / "pipelines" / "events.py").read_text()
-    assert FEW in declared, "the demo's pipeline limits its batches"
-    (root / "pipelines" / "events.py").write_text(declared.replace(FEW, MANY))
+    declare(root, PROJECT / "tests" / "pipelines" / "events.py")
     places = {name: str(root / name.lower()) for name in ("STATE", "WAREHOUSE", "DATA", "PIPELINES")}
     short = {"STREAMKEEPER_LEASE_TERM": "10", "STREAMKEEPER_HEARTBEAT_INTERVAL": "1"}
     settings = Settings.from_environment(
@@ -188,7 +192,7 @@ def arena(root: Path, mark: str, seed: int) -> Iterator[Arena]:
                     events_evidence.expected(sorted(paths()), ()), events_evidence.actual(table)
                 ),
             )  # fmt: skip
-            yield Arena(settings, service, (flow,), ENDED_WITH)
+            yield Arena(service, (flow,), ENDED_WITH)
     finally:
         end_marked(mark)
 

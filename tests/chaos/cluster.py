@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -35,18 +36,19 @@ from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.settings import PROJECT, Settings
 from streamkeeper.storage import open_storage
-from tests.chaos.arena import EVERY, FEW, MANY, Arena, Restarted, Watched, files_behind
+from tests.chaos.arena import EVERY, Arena, Restarted, Watched, declare, files_behind
 from tests.chaos.auditor import Auditor
 from tests.chaos.choosing import Blow, Victim
 from tests.chaos.components import API, CELERY, PROCESSOR, SCHEDULER, SHORT, TRIGGERER, SplitAirflow
 from tests.postgres import postgres
-from tests.worlds.clusters.standalone import DAEMON, daemon_command, free_ports
+from tests.worlds.clusters.standalone import daemon
 from tests.worlds.jvm import quick_to_start
 from tests.worlds.servers import Server, go_program, listens
 from tests.worlds.sources.on_s3 import environment_on_s3
 from tests.worlds.sources.s3_proxy import Proxy, proxy
 from tests.worlds.sources.s3_server import BUCKET, LOGIN, s3_process
 from tools.kafka_broker import KafkaBroker
+from tools.ports import free_ports
 
 WORKERS = 2
 LOST = 0.02
@@ -64,6 +66,7 @@ TIMES = {
     "STREAMKEEPER_HEARTBEAT_INTERVAL": "2",
     "STREAMKEEPER_EXECUTORS_TIMEOUT": "60",
 }
+REQUIREMENTS = "requirements.txt", "requirements-cluster.txt"
 TOXIPROXY = "github.com/Shopify/toxiproxy/v2/cmd/server", "2.12.0", "toxiproxy"
 
 
@@ -110,16 +113,16 @@ def cluster(root: Path, mark: str, seed: int) -> Iterator[Arena]:
     :param seed: of the customers, and of S3's lost answers.
     """
     quick_to_start()
-    _declare(root)
+    pipelines = PROJECT / "spark_jobs" / "pipelines"
+    declare(root, pipelines / "customers.py")
+    shutil.copy(pipelines / "orders.py", root / "pipelines")
     local = _settings(root)
     os.environ[MARK] = mark  # of all that is started here
     try:
         with ExitStack() as stack:
             (port,) = free_ports(1)
-            folder = root / "links"
-            folder.mkdir()
             command = [go_program(*TOXIPROXY), "-host", "127.0.0.1", "-port", str(port)]
-            stack.enter_context(Server("toxiproxy", command, folder / "log", listens(port)))
+            stack.enter_context(Server("toxiproxy", command, root / "toxiproxy.log", listens(port)))
             links = Links(port)
 
             s3_port, database_port, broker_port, redis_port = free_ports(4)
@@ -151,18 +154,6 @@ def cluster(root: Path, mark: str, seed: int) -> Iterator[Arena]:
                 )
             )  # fmt: skip
 
-            @contextmanager
-            def disturb(victim: Victim, blow: Blow) -> Iterator[None]:
-                if blow is Blow.CUT:
-                    with links.cut(victim):
-                        yield
-                    return
-                network.refuses, network.delay = blow is Blow.REFUSE, SLOW_SECONDS * (blow is Blow.SLOW)
-                try:
-                    yield
-                finally:
-                    network.refuses, network.delay = False, 0.0
-
             servers: dict[Victim, tuple[Restarted, ...]] = {
                 Victim.S3: (s3,),
                 Victim.DATABASE: (database.server,),
@@ -176,19 +167,23 @@ def cluster(root: Path, mark: str, seed: int) -> Iterator[Arena]:
                 stack.enter_context(_orders(local, brokers)),
             )
             gone = frozenset((Victim.TASK, Victim.CELERY))
-            yield Arena(local, service, flows, gone, servers, disturb, PATIENCE)
+            yield Arena(service, flows, gone, servers, partial(_disturbed, links, network), PATIENCE)
     finally:
         del os.environ[MARK]
         end_marked(mark)
 
 
-def _declare(root: Path) -> None:
-    """Write the demo's pipelines, with larger batches."""
-    (root / "pipelines").mkdir(parents=True)
-    declared = (PROJECT / "spark_jobs" / "pipelines" / "customers.py").read_text()
-    assert FEW in declared, "the demo's pipeline limits its batches"
-    (root / "pipelines" / "customers.py").write_text(declared.replace(FEW, MANY))
-    shutil.copy(PROJECT / "spark_jobs" / "pipelines" / "orders.py", root / "pipelines")
+@contextmanager
+def _disturbed(links: Links, network: Proxy, victim: Victim, blow: Blow) -> Iterator[None]:
+    if blow is Blow.CUT:
+        with links.cut(victim):
+            yield
+        return
+    network.refuses, network.delay = blow is Blow.REFUSE, SLOW_SECONDS * (blow is Blow.SLOW)
+    try:
+        yield
+    finally:
+        network.refuses, network.delay = False, 0.0
 
 
 def _settings(root: Path) -> Settings:
@@ -223,22 +218,14 @@ def _spark(stack: ExitStack, folder: Path) -> tuple[str, tuple[Server, ...]]:
     port, page, *pages = free_ports(2 + WORKERS)
     where = ["--host", "127.0.0.1"]
     kept = f"-Dspark.deploy.recoveryMode=FILESYSTEM -Dspark.deploy.recoveryDirectory={folder}/recovery"
-    made = [
-        Server(
-            "the Spark master",
-            daemon_command("master.Master", [*where, "--port", str(port), "--webui-port", str(page)]),
-            folder / "master.log",
-            listens(page),
-            {**DAEMON, "SPARK_MASTER_OPTS": kept},
-        )
-    ]
+    given = [*where, "--port", str(port), "--webui-port", str(page)]
+    made = [daemon("master.Master", given, folder / "master.log", listens(page), SPARK_MASTER_OPTS=kept)]
     master = f"spark://127.0.0.1:{port}"
     for number, page in enumerate(pages):
-        given = ["--webui-port", str(page), "--cores", "3", "--memory", "3g"]
+        given = [*where, "--webui-port", str(page), "--cores", "3", "--memory", "3g"]
         work = ["--work-dir", str(folder / f"work{number}"), master]
-        command = daemon_command("worker.Worker", [*where, *given, *work])
         log = folder / f"worker{number}.log"
-        made.append(Server(f"Spark worker {number}", command, log, listens(page), {**DAEMON, **LOGIN}))
+        made.append(daemon("worker.Worker", [*given, *work], log, listens(page), **LOGIN))
     return master, tuple(stack.enter_context(server) for server in made)
 
 
@@ -248,9 +235,8 @@ def _celery(database: str, redis: int) -> dict[str, str]:
     folder = PROJECT / ".cache" / "celery"
     lines = [set((PROJECT / name).read_text().splitlines()) for name in REQUIREMENTS]
     beyond = sorted(line for line in lines[1] - lines[0] if not line.startswith(("#", " ")))
-    if not folder.is_dir():
-        install = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--no-deps", "--target"]
-        subprocess.run([*install, str(folder), *beyond], check=True)
+    install = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]
+    subprocess.run([*install, *beyond], check=True)
     return {
         **{name: value for name, value in composed.items() if name.startswith("AIRFLOW__CELERY")},
         "PYTHONPATH": str(folder),
@@ -260,9 +246,6 @@ def _celery(database: str, redis: int) -> dict[str, str]:
         "AIRFLOW__CELERY__RESULT_BACKEND": f"db+{database}",
         "AIRFLOW__CELERY__WORKER_CONCURRENCY": "5",
     }
-
-
-REQUIREMENTS = "requirements.txt", "requirements-cluster.txt"
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from demo.story import FLOW
 from streamkeeper.settings import PROJECT
 from tests.compose.machine import base_image, compose, docker
 from tests.compose.system import PATIENCE, System
-from tests.worlds.clusters.standalone import free_ports
+from tools.ports import free_ports
 from tools.waiting import NotYet, wait_until
 
 pytestmark = pytest.mark.long

@@ -17,8 +17,8 @@ from streamkeeper.flows import leases
 from streamkeeper.health.flows import look_at_all
 from streamkeeper.health.one_flow import look
 from streamkeeper.manifest.manifest import declared
-from tests.worlds.clusters.standalone import free_ports
 from tests.worlds.flow_world import NAME, Flowbed, heartbeat, wait_until
+from tools.ports import free_ports
 
 pytestmark = pytest.mark.long
 

@@ -30,9 +30,9 @@ from urllib.parse import parse_qs, urlsplit
 import kubernetes_validate
 
 from tests.worlds.clusters.pages import Page, Pages
-from tests.worlds.clusters.standalone import free_ports
 from tools.jars import PROJECT
 from tools.java import find_java
+from tools.ports import free_ports
 
 IMAGE = "localhost/streamkeeper-pods:tests"
 NAMESPACE = "streams"

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import socket
-import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -15,17 +12,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from tests.worlds.servers import Server
+from tools.ports import free_ports
+
 APART = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
 PROGRAMS = Path(sys.executable).parent
-DAEMON = {
-    "PATH": f"{PROGRAMS}{os.pathsep}{os.environ['PATH']}",
-    "SPARK_DAEMON_MEMORY": "256m",
-    "SPARK_NO_DAEMONIZE": "1",
-    "SPARK_LOCAL_IP": "127.0.0.1",
-}
-"""The environment of a master and of a worker."""
-STARTING = 120.0
-"""Seconds that master and worker may take to start on a busy machine."""
 
 
 @dataclass(frozen=True)
@@ -80,19 +71,15 @@ def standalone(folder: Path, cores: int = 2, memory: str = "1500m", apart: bool 
     cluster = Cluster(f"spark://127.0.0.1:{port}", f"http://127.0.0.1:{page}")
     with ExitStack() as stack:
         where = ["--host", "127.0.0.1", "--port", str(port), "--webui-port", str(page)]
-        log = folder / "master.log"
-
-        def start_master() -> subprocess.Popen[bytes]:
-            made = stack.enter_context(_daemon("master.Master", where, log))
-            _wait_for(made, log, lambda: cluster.state()["status"] == "ALIVE")
-            return made
-
-        masters = [start_master()]
+        master = daemon(
+            "master.Master", where, folder / "master.log", lambda: cluster.state()["status"] == "ALIVE"
+        )
+        stack.callback(master.kill)
+        master.start()
 
         def replace_master() -> None:
-            masters[-1].kill()
-            masters[-1].wait()
-            masters.append(start_master())
+            master.kill()
+            master.start()
 
         work = [
             "--host",
@@ -105,56 +92,49 @@ def standalone(folder: Path, cores: int = 2, memory: str = "1500m", apart: bool 
             memory,
         ]
         asked = [*work, "--work-dir", str(folder / "work"), cluster.master]
-        workers: list[subprocess.Popen[bytes]] = []
+        workers: list[Server] = []
 
         def add_worker() -> None:
-            log = folder / f"worker{len(workers) or ''}.log"
-            workers.append(stack.enter_context(_daemon("worker.Worker", asked, log, APART if apart else ())))
-            _wait_for(workers[-1], log, lambda: cluster.state()["aliveworkers"] == 1)
+            worker = daemon(
+                "worker.Worker",
+                asked,
+                folder / f"worker{len(workers) or ''}.log",
+                lambda: cluster.state()["aliveworkers"] == 1,
+                APART if apart else (),
+            )
+            workers.append(worker)
+            stack.callback(worker.kill)
+            worker.start()
 
         def kill_worker() -> None:
-            workers[-1].kill()  # in a pid namespace of its own: its executors end with it
-            workers[-1].wait()
+            workers[-1].kill()
 
         add_worker()
         yield replace(cluster, replace_master=replace_master, kill_worker=kill_worker, add_worker=add_worker)
 
 
-def free_ports(count: int) -> list[int]:
-    """Return ports that nobody listens on, each another."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
+def daemon(
+    name: str,
+    arguments: Sequence[str],
+    log: Path,
+    ready: Callable[[], bool],
+    within: Sequence[str] = (),
+    **environment: str,
+) -> Server:
+    """Return a master (``master.Master``) or a worker (``worker.Worker``), not started yet.
 
-
-def daemon_command(name: str, arguments: Sequence[str]) -> list[str]:
-    """Return the command of a master (``master.Master``) or a worker (``worker.Worker``)."""
-    return [str(PROGRAMS / "spark-class"), f"org.apache.spark.deploy.{name}", *arguments]
-
-
-@contextmanager
-def _daemon(
-    name: str, arguments: list[str], log: Path, within: Sequence[str] = ()
-) -> Iterator[subprocess.Popen[bytes]]:
-    command = [*within, *daemon_command(name, arguments)]
-    environment = {**os.environ, **DAEMON}
-    with log.open("wb") as out, subprocess.Popen(command, env=environment, stdout=out, stderr=out) as process:
-        try:
-            yield process
-        finally:
-            process.kill()  # unshare ignores SIGTERM
-
-
-def _wait_for(process: subprocess.Popen[bytes], log: Path, condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + STARTING
-    while True:
-        assert process.poll() is None, log.read_text()[-4000:]
-        assert time.monotonic() < deadline, f"waited {STARTING:g} s in vain:\n{log.read_text()[-4000:]}"
-        try:
-            if condition():
-                return
-        except OSError:
-            pass  # it does not listen yet
-        time.sleep(0.2)
+    :param within: the command that runs it.
+    """
+    return Server(
+        name,
+        [*within, PROGRAMS / "spark-class", f"org.apache.spark.deploy.{name}", *arguments],
+        log,
+        ready,
+        {
+            "PATH": f"{PROGRAMS}{os.pathsep}{os.environ['PATH']}",
+            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_NO_DAEMONIZE": "1",
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            **environment,
+        },
+    )

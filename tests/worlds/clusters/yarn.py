@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from tests.worlds.clusters.standalone import APART, free_ports
+from tests.worlds.clusters.standalone import APART
 from tools.jars import PROJECT, ensure
 from tools.java import find_java
+from tools.ports import free_ports
 
 LOCK = PROJECT / "tools" / "yarn.lock"
 JARS = PROJECT / ".cache" / "yarn-3.4.2"

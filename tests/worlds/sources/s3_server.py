@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from streamkeeper.settings import PROJECT
-from tests.worlds.clusters.standalone import free_ports
 from tests.worlds.servers import Server, go_program, listens
 from tools.jars import LOCK, S3_LOCK, ensure
+from tools.ports import free_ports
 
 MODULE, VERSION = "github.com/versity/versitygw/cmd/versitygw", "1.8.0"
 LOGIN = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "testtest", "AWS_DEFAULT_REGION": "us-east-1"}
