@@ -20,7 +20,7 @@ from tests.chaos.rounds import Result, play
 
 PLACES = {"local": (arena, LOCAL), "cluster": (cluster, CLUSTER)}
 HEADER = (
-    f"{'round':>5}  {'victim':<27} {'blow':<16} {'moment':<42} {'commit':>7} {'watched':>7} {'drivers':>7}"
+    f"{'round':>5}  {'victim':<28} {'blow':<16} {'moment':<42} {'commit':>7} {'watched':>7} {'drivers':>7}"
     f" {'rows':>8}  verdict"
 )
 
@@ -94,7 +94,7 @@ def line(result: Result) -> str:
         f"{'–' if value is None else f'{value:.1f} s':>7}" for value in (result.to_commit, result.to_watch)
     )
     return (
-        f"{chosen.number:>5}  {chosen.victim.value:<27} {blow:<16} {moment:<42} {seconds} {result.drivers:>7}"
+        f"{chosen.number:>5}  {chosen.victim.value:<28} {blow:<16} {moment:<42} {seconds} {result.drivers:>7}"
         f" {result.rows:>8,}  {result.verdict}"
     )
 
