@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.worlds.jvm import quick_to_start
+from tests.spark_conf.jvm import quick_to_start
 from tests.worlds.seeds import next_seed
 
 END_TO_END = "tests/end_to_end/"

@@ -41,8 +41,8 @@ from tests.chaos.auditor import Auditor
 from tests.chaos.choosing import Blow, Victim
 from tests.chaos.components import API, CELERY, PROCESSOR, SCHEDULER, SHORT, TRIGGERER, SplitAirflow
 from tests.postgres import postgres
+from tests.spark_conf.jvm import quick_to_start
 from tests.worlds.clusters.standalone import daemon
-from tests.worlds.jvm import quick_to_start
 from tests.worlds.servers import Server, go_program, listens
 from tests.worlds.sources.on_s3 import environment_on_s3
 from tests.worlds.sources.s3_proxy import Proxy, proxy

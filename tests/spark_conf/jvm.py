@@ -18,4 +18,4 @@ QUICK_TO_START = (
 def quick_to_start() -> None:
     """Set the environment of this process, and of those that it starts, unless it has a say already."""
     os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_TO_START)
-    os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parents[1] / "spark_conf"))
+    os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent))
