@@ -35,9 +35,11 @@ class RemoteStorage:
                 " s3://bucket/folder."
             ) from error
         self.root = root.rstrip("/")
-        self._has_marks = "s3" in (
+        self._is_s3 = "s3" in (
             self._fs.protocol if isinstance(self._fs.protocol, tuple) else (self._fs.protocol,)
         )
+        # Left to itself, s3fs asks for the size first, to read a large file in parts. State files are small.
+        self._in_one_request = {"max_concurrency": 1} if self._is_s3 else {}
 
     def path(self, name: str = "") -> str:
         return f"{self.root}/{name}" if name else self.root
@@ -48,7 +50,7 @@ class RemoteStorage:
 
     def _create(self, name: str, content: bytes) -> bool:
         key, mark = self._key(name), uuid.uuid4().hex
-        marked = {"Metadata": {_MARK: mark}} if self._has_marks else {}
+        marked = {"Metadata": {_MARK: mark}} if self._is_s3 else {}
         with or_storage_error(self.path(name), "written", _CHECK_STORE):
             try:
                 self._fs.pipe_file(key, content, mode="create", **marked)
@@ -66,7 +68,7 @@ class RemoteStorage:
 
     def _mark_of(self, key: str) -> str | None:
         """Return the mark of the call that wrote a file; None if it has none, or there is no file."""
-        if not self._has_marks:
+        if not self._is_s3:
             return None
         try:
             found = self._fs.metadata(key)
@@ -120,7 +122,7 @@ class RemoteStorage:
     def read(self, name: str) -> bytes | None:
         with or_storage_error(self.path(name), "read", _CHECK_STORE):
             try:
-                return bytes(self._fs.cat_file(self._key(name)))
+                return bytes(self._fs.cat_file(self._key(name), **self._in_one_request))
             except FileNotFoundError:
                 return None
 
@@ -175,11 +177,27 @@ class RemoteStorage:
         """Do nothing: what a store has answered is kept."""
 
     def remove(self, name: str) -> None:
+        key = self._key(name)
         with (
             or_storage_error(self.path(name), "removed", _CHECK_STORE),
             contextlib.suppress(FileNotFoundError),
         ):
-            self._fs.rm(self._key(name), recursive=True)
+            if not self._is_s3:
+                self._fs.rm(key, recursive=True)
+                return
+            # One request lists, and one removes. s3fs says nothing of keys that the store does not remove
+            # when it is asked for many together, so it is looked at again.
+            if below := self._below(key):
+                self._fs.rm(below)
+                if left := self._below(key):
+                    raise PermissionError(
+                        f"{len(left)} of its {len(below)} objects are still there, such as s3://{left[0]}"
+                    )
+            self._fs.rm_file(key)
+
+    def _below(self, key: str) -> list[str]:
+        parent, _, last = key.rpartition("/")
+        return list(self._fs.find(parent, prefix=f"{last}/"))
 
     def _key(self, name: str) -> str:
         return f"{self._base}/{name}" if name else str(self._base)

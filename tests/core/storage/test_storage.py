@@ -289,6 +289,43 @@ def test_a_store_is_tried_once_and_later_processes_only_look(
         assert [request.split()[0] for request in network.requests] == expected
 
 
+@pytest.mark.parametrize("name", ["hold", "checkpoint"])
+def test_what_the_store_does_not_remove_is_an_error_and_is_still_there(
+    before_s3: tuple[Proxy, str], name: str
+) -> None:
+    network, url = before_s3
+    storage = open_storage(url)
+    fill(storage, "hold", "checkpoint/a", "checkpoint/b")
+    network.keeps = True
+    with pytest.raises(StorageError, match=f"{name} cannot be removed"):
+        storage.remove(name)
+    network.keeps = False
+    assert storage.names() == ["checkpoint", "hold"]
+    storage.remove(name)
+    assert name not in storage.names()
+
+
+@pytest.mark.parametrize(
+    ("act", "expected"),
+    [
+        (lambda s: s.read("there"), ["GET"]),
+        (lambda s: s.read("missing"), ["GET"]),
+        (lambda s: s.names(), ["GET"]),
+        (lambda s: s.remove("there"), ["GET", "DELETE"]),
+    ],
+    ids=["read", "read of nothing", "names", "remove"],
+)
+def test_the_store_is_asked_once_where_once_is_enough(
+    before_s3: tuple[Proxy, str], act: Callable[[Storage], object], expected: list[str]
+) -> None:
+    network, url = before_s3
+    storage = open_storage(url)
+    fill(storage, "there")
+    network.requests.clear()
+    act(storage)
+    assert [request.split()[0] for request in network.requests] == expected
+
+
 def test_a_link_that_nfs_repeats_and_refuses_is_a_create_that_succeeded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

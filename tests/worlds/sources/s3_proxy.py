@@ -14,6 +14,10 @@ BUSY = (
     b'<?xml version="1.0" encoding="UTF-8"?><Error><Code>SlowDown</Code><Message>Please reduce your request'
     b" rate.</Message></Error>"
 )
+DENIED = (
+    b'<?xml version="1.0" encoding="UTF-8"?><DeleteResult><Error><Key>of the caller</Key>'
+    b"<Code>AccessDenied</Code><Message>Access Denied</Message></Error></DeleteResult>"
+)
 
 
 @dataclass
@@ -27,6 +31,8 @@ class Proxy:
     """Whether the server behaves as one that does not know ``If-None-Match``."""
     delay: float = 0.0
     """Seconds that each request waits."""
+    keeps: bool = False
+    """Whether objects may not be removed: a request for one is refused, one for many has an error for each."""
     refuses: bool = False
     """Whether each request is answered with 503, as a store does that has too much to do."""
     requests: list[str] = field(default_factory=list)
@@ -54,7 +60,10 @@ def proxy(server: str) -> Iterator[Proxy]:
             ways.requests.append(request)
             time.sleep(ways.delay)
             if ways.refuses:
-                self.refuse()
+                self.refuse(503, BUSY)
+                return
+            if ways.keeps and (self.command == "DELETE" or request.endswith("?delete")):
+                self.refuse(403 if self.command == "DELETE" else 200, DENIED)
                 return
             try:
                 answer, content = self.asked(body)
@@ -85,9 +94,9 @@ def proxy(server: str) -> Iterator[Proxy]:
             there.close()
             return answer, content
 
-        def refuse(self) -> None:
-            content = b"" if self.command == "HEAD" else BUSY
-            self.send_response(503)
+        def refuse(self, status: int, content: bytes) -> None:
+            content = b"" if self.command == "HEAD" else content
+            self.send_response(status)
             self.send_header("Content-Type", "application/xml")
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
