@@ -23,7 +23,6 @@ from pyspark.sql.types import DataType, StringType, StructField, StructType, Tim
 from streamkeeper.declare.cdc_spec import START_AT
 from streamkeeper.delta.remembered import FOLDER, Remembered, Run, Truncate
 from streamkeeper.delta.remembered import Bounds as Texts
-from streamkeeper.storage import open_storage
 from streamkeeper_jobs.cdc.columns import Layout, layout_by
 from streamkeeper_jobs.cdc.events import (
     AT,
@@ -47,8 +46,8 @@ from streamkeeper_jobs.cdc.replace_rows import Target, opened
 from streamkeeper_jobs.cdc.steps import Turn
 from streamkeeper_jobs.cdc.values import values_of
 from streamkeeper_jobs.spark.columns import column
-from streamkeeper_jobs.spark.delta_commit import table_at
-from streamkeeper_jobs.spark.session import begun, spark_url
+from streamkeeper_jobs.spark.delta_commit import files_named, files_written, table_at
+from streamkeeper_jobs.spark.session import begun
 
 LEARNED = "learned"
 
@@ -296,8 +295,8 @@ def _near(work: Work, facts: Facts, since: Any = None) -> DataFrame | None:
 
 
 def _read(session: SparkSession, path: str, schema: StructType, runs: Iterable[Run]) -> DataFrame | None:
-    names = [f"{spark_url(path)}/{name}" for run in runs for name, _ in run.files]
-    return session.read.schema(schema).parquet(*names) if names else None
+    files = [file for run in runs for file in run.files]
+    return files_named(session, path, schema, files) if files else None
 
 
 def _written(  # noqa: PLR0917 - one caller a kind of run
@@ -312,12 +311,7 @@ def _written(  # noqa: PLR0917 - one caller a kind of run
     rows = rows.coalesce(1 + run.rows // _A_FILE)
     if held is not None:
         rows = _each_once(rows, layout)
-    folder = f"{FOLDER}/{uuid.uuid4().hex}"
-    writer = rows.write.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
-    writer.parquet(f"{spark_url(path)}/{folder}")
-    storage = open_storage(path)
-    names = sorted(f"{folder}/{name}" for name in storage.names(folder) if name.endswith(".parquet"))
-    run = replace(run, files=tuple((name, storage.size(name) or 0) for name in names))
+    run = replace(run, files=files_written(rows, path, f"{FOLDER}/{uuid.uuid4().hex}"))
     if held is None:
         return run
     known = _read(session, path, run_schema(layout), [run])

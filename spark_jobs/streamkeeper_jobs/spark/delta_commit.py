@@ -5,15 +5,18 @@ Repeated, they change nothing more; after their generation is sealed, they chang
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
 from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from streamkeeper_jobs.spark.columns import quoted
 from streamkeeper_jobs.spark.delta_table import delta_log_of, set_transaction
-from streamkeeper_jobs.spark.jvm import classes, python_list, scala_seq
+from streamkeeper_jobs.spark.jvm import Classes, classes, python_list, scala_object, scala_seq
 from streamkeeper_jobs.spark.session import spark_url, with_settings
 
 _APP, _VERSION = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
@@ -64,6 +67,66 @@ def append_within(rows: DataFrame, transaction: Any, app_id: str, version: int) 
         transaction.commit(
             scala_seq(java, [set_transaction(java, app_id, version)]).appendedAll(added), operation
         )
+    )
+
+
+def files_written(rows: DataFrame, path: str, folder: str) -> tuple[tuple[str, int], ...]:
+    """Write rows into files of a folder below a table; return the files' names below the table, with their
+    bytes.
+
+    They are written as Delta writes a table's own files: each once, under a name that no other try has. (By
+    ``DataFrameWriter`` each is written aside and renamed twice. On an object store that is two copies, and 40
+    requests more.)
+    """
+    session = rows.sparkSession
+    java, native = classes(session), session._jsparkSession
+    none, options = java("scala.Option").empty(), scala_object(java, "scala.collection.immutable.Map").empty()
+    committer = java("org.apache.spark.sql.delta.files.DelayedCommitProtocol")(
+        "delta", spark_url(path), none, java("scala.Option").apply(folder)
+    )
+    plan: Any = rows._jdf.queryExecution().executedPlan()
+    output = java("org.apache.spark.sql.execution.datasources.FileFormatWriter$OutputSpec")
+    scala_object(java, "org.apache.spark.sql.delta.files.DeltaFileFormatWriter").write(
+        native,
+        plan,
+        java("org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat")(),
+        committer,
+        output(spark_url(path), options, plan.output()),
+        native.sessionState().newHadoopConf(),
+        scala_seq(java, []),
+        none,
+        scala_seq(java, []),
+        options,
+        0,
+    )
+    return tuple(
+        (str(file.path()), int(file.size())) for file in python_list(java, committer.addedStatuses())
+    )
+
+
+def files_named(
+    session: SparkSession, path: str, schema: StructType, files: Iterable[tuple[str, int]]
+) -> DataFrame:
+    """Return the rows of Parquet files below a table, by their names and bytes, without asking the storage
+    for either.
+    """
+    java, log = classes(session), delta_log_of(session, path)
+    none = java("scala.Option").empty()
+    metadata = {"id": "", "format": {"provider": "parquet"}, "schemaString": schema.json()}
+    snapshot = java("org.apache.spark.sql.delta.DummySnapshot")(
+        log.logPath(), log, _action(java, "metaData", metadata), none, none
+    )
+    added = [
+        _action(java, "add", {"path": name, "partitionValues": {}, "size": size, "modificationTime": 0})
+        for name, size in files
+    ]
+    return DataFrame(log.createDataFrame(snapshot, scala_seq(java, added), False, none), session)
+
+
+def _action(java: Classes, kind: str, content: dict[str, Any]) -> Any:
+    """Return an action of Delta's log, from the form that it has there."""
+    return scala_object(java, "org.apache.spark.sql.delta.actions.Action").fromJson(
+        json.dumps({kind: content})
     )
 
 
