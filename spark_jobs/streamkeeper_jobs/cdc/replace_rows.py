@@ -1,4 +1,5 @@
-"""Replaces rows of a target in one commit: marks old ones by deletion vectors, and appends new ones.
+"""Replaces rows of a target in one commit: marks old ones by deletion vectors and appends new ones, or writes
+the files that have old ones again where the table may have no such vectors.
 
 The result is that of MERGE. But MERGE joins the target three times, once with all its columns and with a
 shuffle; here the caller searches for rows once, and reads only the columns that it needs. This uses internals
@@ -33,6 +34,10 @@ PLACE, FILE, INDEX = "place", "file", "index"
 """Position of a row in a target: a struct of its file, and of its number in the file."""
 
 _VECTORS = "delta.enableDeletionVectors"
+_SENT = 1_000_000
+"""Places of rows up to which they are broadcast: some hundred megabytes."""
+_A_FILE = 128 * 2**20
+"""Bytes of the files that one task reads and writes again."""
 _MORE_THAN_ROWS = ("delta.enableChangeDataFeed", "delta.enableRowTracking")
 
 
@@ -82,13 +87,12 @@ class Target:
     def looked_at(self, bounds: Column) -> Opened | None:
         """Return the rows within bounds on the target's columns; None if only MERGE can replace them.
 
-        MERGE is needed if the table has no deletion vectors, or keeps more of a row than its columns: a
-        change data feed, row tracking. (The positions of rows are in Spark's ``_metadata``, unless a column
-        has that name.)
+        MERGE is needed if the table keeps more of a row than its columns: a change data feed, row tracking.
+        (The positions of rows are in Spark's ``_metadata``, unless a column has that name.)
         """
         java, properties = classes(self.session), self.properties
         more = any(properties.get(name) == "true" for name in _MORE_THAN_ROWS)
-        if properties.get(_VECTORS) != "true" or more or "_metadata" in self.schema.fieldNames():
+        if more or "_metadata" in self.schema.fieldNames():
             return None
         self.written()
         condition = resolved(self.session, self.transaction, bounds)
@@ -145,8 +149,7 @@ class Opened:
 
     def placed(self, *columns: Column) -> DataFrame:
         """Return some columns of its rows, and the position of each: ``place``."""
-        place = F.struct(F.col("_metadata.file_path").alias(FILE), F.col("_metadata.row_index").alias(INDEX))
-        return self.rows.select(*columns, place.alias(PLACE))
+        return self.rows.select(*columns, _place())
 
     def replace(self, gone: DataFrame | None, rows: DataFrame, remembered: Callable[[], Remembered]) -> None:
         """Remove rows (column ``place``; None for none) and add others (the target's columns) in the step's
@@ -155,6 +158,14 @@ class Opened:
         :param remembered: returns what the target remembers from then on; asked once the rows are written.
         :raises DeltaConcurrentModificationException: another commit came in between; one of its subclasses.
         """
+        if self.target.properties.get(_VECTORS) == "true":
+            actions = self._marked_beside(gone, rows)
+        else:
+            actions = self._rewritten(gone, rows)
+        self.target.commit_step(actions, remembered())
+
+    def _marked_beside(self, gone: DataFrame | None, rows: DataFrame) -> Any:
+        """Append rows, and mark others meanwhile; return the actions."""
         session = rows.sparkSession
         marking = begun(session, lambda: self._mark(gone)) if gone is not None else None
         try:
@@ -163,8 +174,30 @@ class Opened:
             if marking is not None:
                 wait([marking])  # nothing of a failed batch goes on beside its next try
         marked, count = marking.result() if marking is not None else (scala_seq(classes(session), []), 0)
-        self._say_how_much(session, added, count)
-        self.target.commit_step(added.appendedAll(marked), remembered())
+        self._say_how_much(session, added, deleted=count)
+        return added.appendedAll(marked)
+
+    def _rewritten(self, gone: DataFrame | None, rows: DataFrame) -> Any:
+        """Write the files of rows that are gone again without these, and with others; return the actions."""
+        session = rows.sparkSession
+        java = classes(session)
+        counts = gone.groupBy(column(PLACE, FILE).alias(FILE)).count().collect() if gone is not None else []
+        vectors = java("org.apache.spark.sql.delta.commands.DMLWithDeletionVectorsHelper")
+        by_name = vectors.generateCandidateFileMap(self._transaction.deltaLog().dataPath(), self._files)
+        touched = [by_name.apply(row[FILE]) for row in counts]
+        count, copied = sum(row["count"] for row in counts), 0
+        if gone is not None and touched:
+            names = [column(name) for name in self.target.schema.fieldNames()]
+            old = files_read(session, self._transaction, scala_seq(java, touched)).select(*names, _place())
+            places = gone.select(PLACE)
+            stays = old.join(F.broadcast(places) if count <= _SENT else places, PLACE, "left_anti")
+            size = sum(int(file.size()) for file in touched)
+            rows = rows.unionByName(stays.select(*names)).coalesce(1 + size // _A_FILE)
+            known = [file.numLogicalRecords() for file in touched]
+            copied = sum(int(number.get()) for number in known if number.isDefined()) - count
+        added, now = self._transaction.writeFiles(self._laid_out(rows)._jdf), int(time.time() * 1000)
+        self._say_how_much(session, added, deleted=count, copied=max(0, copied))
+        return added.appendedAll(scala_seq(java, [file.removeWithTimestamp(now, True) for file in touched]))
 
     @property
     def _transaction(self) -> Any:
@@ -218,18 +251,19 @@ class Opened:
                 actions.append(whole[entry.path()].removeRows(file.newDeletionVector(), True, True)._1())
         return scala_seq(java, actions)
 
-    def _say_how_much(self, session: SparkSession, added: Any, gone: int) -> None:
+    def _say_how_much(self, session: SparkSession, added: Any, *, deleted: int, copied: int = 0) -> None:
         """Set the metrics in the table's history: an updated row counts as one deleted and one inserted."""
         java = classes(session)
         files = python_list(java, added)
-        written = sum(int(file.numLogicalRecords().get()) for file in files)
+        inserted = sum(int(file.numLogicalRecords().get()) for file in files) - copied
         numbers = {
-            "numTargetRowsInserted": written,
-            "numTargetRowsDeleted": gone,
+            "numTargetRowsInserted": inserted,
+            "numTargetRowsDeleted": deleted,
+            "numTargetRowsCopied": copied,
             "numTargetFilesAdded": len(files),
         }
         metrics = java("java.util.HashMap")()
-        for name, number in {**numbers, "operationNumSourceRows": written}.items():
+        for name, number in {**numbers, "operationNumSourceRows": inserted}.items():
             metric = java("org.apache.spark.sql.execution.metric.SQLMetrics").createMetric(
                 session._jsparkSession.sparkContext(), name
             )
@@ -238,6 +272,12 @@ class Opened:
         to_map = scala_object(java, "scala.collection.immutable.Map")
         as_map = to_map.__getattr__("from")(java("scala.jdk.javaapi.CollectionConverters").asScala(metrics))
         self._transaction.registerSQLMetrics(session._jsparkSession, as_map)
+
+
+def _place() -> Column:
+    return F.struct(
+        F.col("_metadata.file_path").alias(FILE), F.col("_metadata.row_index").alias(INDEX)
+    ).alias(PLACE)
 
 
 def properties_of(java: Classes, transaction: Any) -> dict[str, str]:

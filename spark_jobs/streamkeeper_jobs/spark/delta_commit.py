@@ -131,11 +131,22 @@ def _action(java: Classes, kind: str, content: dict[str, Any]) -> Any:
 
 
 def files_read(session: SparkSession, transaction: Any, files: Any) -> DataFrame:
-    """Return the rows of some files of a table as a transaction sees it."""
-    none = classes(session)("scala.Option").empty()
-    return DataFrame(
-        transaction.deltaLog().createDataFrame(transaction.snapshot(), files, False, none), session
-    )
+    """Return the rows of some files of a table as a transaction sees it, with their numbers in ``_metadata``.
+
+    Delta gives these numbers only of a table that may have deletion vectors, so it is told that this one may.
+    """
+    java, log = classes(session), transaction.deltaLog()
+    none = java("scala.Option").empty()
+    vectors = scala_object(java, "org.apache.spark.sql.delta.DeletionVectorsTableFeature")
+    snapshot, protocol = transaction.snapshot(), transaction.protocol()
+    if not protocol.isFeatureSupported(vectors):
+        content = {"minReaderVersion": 3, "minWriterVersion": 7}
+        features = {"readerFeatures": [vectors.name()], "writerFeatures": [vectors.name()]}
+        protocol = protocol.merge(scala_seq(java, [_action(java, "protocol", {**content, **features})]))
+        snapshot = java("org.apache.spark.sql.delta.DummySnapshot")(
+            log.logPath(), log, transaction.metadata(), none, java("scala.Option").apply(protocol)
+        )
+    return DataFrame(log.createDataFrame(snapshot, files, False, none), session)
 
 
 def resolved(session: SparkSession, transaction: Any, condition: Column) -> Any:

@@ -31,7 +31,7 @@ from streamkeeper.declare.model import Table
 from streamkeeper.delta.log import last_transaction
 from streamkeeper.errors import ChangeRefused, DeclarationError
 from tests.worlds.suites import long_after
-from tests.worlds.tables.cdc_world import SCHEMA, SPEC, TABLE, VERSIONS, CdcBed, alone
+from tests.worlds.tables.cdc_world import SCHEMA, SPEC, TABLE, VERSIONS, WITHOUT_VECTORS, CdcBed, alone
 
 NESTED = (
     "id INT, at BIGINT, op STRING, tags MAP<STRING, INT>, items ARRAY<STRUCT<sku: STRING, n: INT>>,"
@@ -177,13 +177,13 @@ def test_a_seal_that_comes_while_a_batch_is_written_keeps_it_out(
 
 @pytest.mark.parametrize(
     "name",
-    long_after(1, ["delta.enableDeletionVectors", "delta.enableChangeDataFeed", "delta.enableRowTracking"]),
+    long_after(1, ["delta.enableChangeDataFeed", "delta.enableRowTracking"]),
 )
 def test_a_table_that_only_merge_can_write_is_written_by_it(
     name: str, spark: SparkSession, tmp_path: Path
 ) -> None:
-    value = str(name != "delta.enableDeletionVectors").lower()
-    bed = CdcBed(spark, tmp_path, replace(SPEC, scd_type=1)).prepare(replace(TABLE, properties={name: value}))
+    bed = CdcBed(spark, tmp_path, replace(SPEC, scd_type=1))
+    bed.prepare(replace(TABLE, properties={name: "true"}))
     bed.apply((1, 1, "U", "a", "x"), (2, 1, "U", "b", "x"))
     bed.apply((1, 2, "U", "c", "x"), (2, 2, "D", None, None), (3, 1, "U", "d", "x"))
     assert names(bed) == {1: "c", 3: "d"}
@@ -202,10 +202,12 @@ def test_a_table_that_only_merge_can_write_is_written_by_it(
         }
 
 
+@pytest.mark.parametrize("vectors", ["true", "false"], ids=["marked", "written again"])
 def test_partitions_column_mapping_and_constraints_hold_where_rows_are_replaced(
-    spark: SparkSession, tmp_path: Path
+    vectors: str, spark: SparkSession, tmp_path: Path
 ) -> None:
-    table = replace(TABLE, partition_cols=("city",), properties={"delta.columnMapping.mode": "name"})
+    properties = {"delta.columnMapping.mode": "name", "delta.enableDeletionVectors": vectors}
+    table = replace(TABLE, partition_cols=("city",), properties=properties)
     bed = CdcBed(spark, tmp_path).prepare(table)
     spark.sql(f"ALTER TABLE delta.`{bed.path}` ADD CONSTRAINT short CHECK (length(name) < 5)")
     bed.apply((1, 1, "U", "a", "Ulm"), (2, 1, "U", "b", "Ulm"), (3, 1, "U", "c", "Bonn"))
@@ -216,6 +218,31 @@ def test_partitions_column_mapping_and_constraints_hold_where_rows_are_replaced(
     assert names(bed) == {1: "d", 3: "c"}
     written = spark.sql(f"DESCRIBE HISTORY delta.`{bed.path}` LIMIT 1").collect()[0]
     assert (written["operation"], written["operationMetrics"]["numTargetRowsDeleted"]) == ("MERGE", "2")
+
+
+def test_without_deletion_vectors_only_the_files_of_replaced_rows_are_written_again_in_one_commit(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    bed = CdcBed(spark, tmp_path).prepare(WITHOUT_VECTORS)
+    bed.apply(*((key, 1, "U", "a", "x") for key in range(8)))
+    bed.apply(*((key, 1, "U", "b", "x") for key in range(8, 12)))
+    before, (untouched,) = bed.versions(), {str(file) for file in files_of(bed, "id >= 8")}
+    bed.apply((1, 2, "U", "c", "x"), (2, 2, "D", None, None), (20, 1, "U", "d", "x"))
+    assert names(bed) == {
+        **dict.fromkeys([0, *range(3, 8)], "a"), 1: "c", **dict.fromkeys(range(8, 12), "b"), 20: "d"
+    }  # fmt: skip
+    assert bed.versions() == before + 1
+    assert files_of(bed, "id >= 8 AND id < 12") == {untouched}
+    assert len(files_of(bed)) == 2, "what stays of a file and what is new are one file"
+    assert not list(Path(bed.path).rglob("deletion_vector*")), "no reader needs to know any"
+    metrics = spark.sql(f"DESCRIBE HISTORY delta.`{bed.path}` LIMIT 1").collect()[0]["operationMetrics"]
+    counts = [metrics[f"numTargetRows{kind}"] for kind in ("Inserted", "Deleted", "Copied")]
+    assert counts == ["2", "2", "6"]
+
+
+def files_of(bed: CdcBed, where: str = "true") -> set[str]:
+    found = bed.table().where(where).selectExpr("_metadata.file_path AS file").distinct().collect()
+    return {row["file"] for row in found}
 
 
 @pytest.mark.long
@@ -523,15 +550,19 @@ def test_a_batch_leaves_neither_settings_nor_blocks_behind(make: Callable[..., C
         assert bed.spark.conf.get(f"spark.databricks.delta.{name}", None) in (None, "auto")
 
 
-@pytest.mark.parametrize("scd_type", [1, 2])
-def test_a_batch_in_order_takes_few_spark_jobs(make: Callable[..., CdcBed], scd_type: int) -> None:
+@pytest.mark.parametrize(
+    ("scd_type", "table", "most"), [(1, TABLE, 11), (2, TABLE, 13), (1, WITHOUT_VECTORS, 11)]
+)
+def test_a_batch_in_order_takes_few_spark_jobs(
+    scd_type: int, table: Table, most: int, spark: SparkSession, tmp_path: Path
+) -> None:
     """What a small batch costs is planning and scheduling: each further job is some tenth of a second."""
-    bed, jobs = make(VERSIONS if scd_type == 2 else SPEC), []
+    bed, jobs = CdcBed(spark, tmp_path, VERSIONS if scd_type == 2 else SPEC).prepare(table), []
     context = bed.spark.sparkContext
     for at in (1, 2, 3):
-        group = f"SCD type {scd_type}, batch {at}"
+        group = f"{tmp_path.name}, batch {at}"
         context.setLocalProperty("spark.jobGroup.id", group)
         bed.apply(*((key, at, "D" if key == at else "U", "a", "x") for key in range(9)))
         jobs.append(len(context.statusTracker().getJobIdsForGroup(group)))
     context.setLocalProperty("spark.jobGroup.id", None)
-    assert max(jobs) <= {1: 11, 2: 13}[scd_type], jobs
+    assert max(jobs) <= most, jobs

@@ -18,12 +18,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 from streamkeeper.declare.cdc_spec import END_AT, START_AT, CdcSpec
+from streamkeeper.declare.model import Table
 from tests import cdc_oracle
 from tests.worlds.seeds import RUNS
 from tests.worlds.tables.cdc_world import (
     DONE_BY_OTHERS,
     SPEC,
+    TABLE,
     VERSIONS,
+    WITHOUT_VECTORS,
     CdcBed,
     change,
     in_order,
@@ -112,14 +115,19 @@ def as_dict(item: Any) -> Any:
     return dict(zip(("city", "zip"), item, strict=True)) if isinstance(item, tuple) else item
 
 
-def applied(
-    spec: CdcSpec, sent: list[Delivery], spark: SparkSession, root: Path, random: Random | None = None
+def applied(  # noqa: PLR0917 - a case of the tables above
+    spec: CdcSpec,
+    sent: list[Delivery],
+    spark: SparkSession,
+    root: Path,
+    table: Table,
+    random: Random | None = None,
 ) -> list[dict[str, Any]]:
     """Apply deliveries of two flows, and return the rows of their table.
 
     :param random: lets others do something to the table now and then.
     """
-    flows = two_flows(spark, root, spec)
+    flows = two_flows(spark, root, spec, table)
     for delivery in sent:
         with killed_before_the_target() if delivery.killed else nullcontext():
             flows[delivery.flow].apply(*delivery.rows, batch=delivery.batch)
@@ -141,9 +149,10 @@ ROWS: list[Source] = [
 LATE = (2, 3, "U", "late", ("Ulm", 2))
 
 
+@pytest.mark.parametrize("table", [TABLE, WITHOUT_VECTORS], ids=["marked", "written again"])
 @pytest.mark.parametrize("name", ["type 1", "type 2"])
 def test_late_repeated_and_killed_batches_of_two_flows_come_to_the_oracles_table(
-    name: str, spark: SparkSession, tmp_path: Path
+    name: str, table: Table, spark: SparkSession, tmp_path: Path
 ) -> None:
     cut_off = Delivery(0, 0, ROWS[::2], killed=True)
     sent = [
@@ -152,7 +161,7 @@ def test_late_repeated_and_killed_batches_of_two_flows_come_to_the_oracles_table
         replace(cut_off, killed=False),
         Delivery(1, 1, [LATE, *ROWS[:3]]),
     ]
-    assert applied(SPECS[name], sent, spark, tmp_path) == wanted(SPECS[name], [*ROWS, LATE])
+    assert applied(SPECS[name], sent, spark, tmp_path, table) == wanted(SPECS[name], [*ROWS, LATE])
 
 
 @pytest.mark.long
@@ -162,12 +171,15 @@ def test_the_table_is_what_the_set_of_changes_comes_to(
 ) -> None:
     name = list(SPECS)[run % len(SPECS)]
     spec, random = SPECS[name], Random(seed)
-    rows = history(random, truncates=spec.apply_as_truncates is not None)
-    assert applied(spec, deliveries(random, rows), spark, tmp_path, random) == wanted(spec, rows), (
+    rows, table = (
+        history(random, truncates=spec.apply_as_truncates is not None),
+        random.choice([TABLE, WITHOUT_VECTORS]),
+    )
+    assert applied(spec, deliveries(random, rows), spark, tmp_path, table, random) == wanted(spec, rows), (
         f"{name}, seed {seed}"
     )
 
 
-def two_flows(spark: SparkSession, root: Path, spec: CdcSpec) -> tuple[CdcBed, CdcBed]:
-    first = CdcBed(spark, root, spec, SCHEMA, "one").prepare()
-    return first, CdcBed(spark, root, spec, SCHEMA, "other").prepare()
+def two_flows(spark: SparkSession, root: Path, spec: CdcSpec, table: Table) -> tuple[CdcBed, CdcBed]:
+    first = CdcBed(spark, root, spec, SCHEMA, "one").prepare(table)
+    return first, CdcBed(spark, root, spec, SCHEMA, "other").prepare(table)

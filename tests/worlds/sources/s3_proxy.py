@@ -32,7 +32,7 @@ class Proxy:
     delay: float = 0.0
     """Seconds that each request waits."""
     keeps: bool = False
-    """Whether objects may not be removed: a request for one is refused, one for many has an error for each."""
+    """Whether objects may not be removed: one request is refused, one for many tells of errors."""
     refuses: bool = False
     """Whether each request is answered with 503, as a store does that has too much to do."""
     requests: list[str] = field(default_factory=list)

@@ -32,6 +32,7 @@ SPEC = CdcSpec(
 VERSIONS = replace(SPEC, scd_type=2, apply_as_truncates=None)
 SCHEMA = "id INT, at BIGINT, op STRING, name STRING, city STRING"
 TABLE = Table("customers", None, {}, (), Where("customers.py", 1))
+WITHOUT_VECTORS = replace(TABLE, properties={"delta.enableDeletionVectors": "false"})
 
 
 _TARGET_COMMITS = (
