@@ -44,6 +44,7 @@ FILE_ROWS = 125_000
 SPEC = CdcSpec(("id",), ("at",), apply_as_deletes="op = 'D'", except_column_list=("op", "at"))
 TABLE = Table("customers", None, {}, (), Where("bench_cdc.py", 1))
 VALUES = ("a", "b", "c", "d")
+_VECTORS = "delta.enableDeletionVectors"
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class Case:
     aims: dict[str, float]
     recent: bool = False
     scd_type: int = 1
+    vectors: bool = True
 
 
 CASES = (
@@ -68,6 +70,8 @@ CASES = (
     Case("1,000 changes, random keys", 200_000, 1_000, 8, {"bare": 1.2}),
     Case("1,000 changes, recent keys", 200_000, 1_000, 8, {"bare": 1.2}, recent=True),
     Case("SCD type 2, random keys", 200_000, 100_000, 3, {"bare": 1.5}, scd_type=2),
+    Case("no vectors, random keys", 2_000_000, 100_000, 3, {"bare": 1.0}, vectors=False),
+    Case("no vectors, 1,000 changes", 200_000, 1_000, 8, {"bare": 1.2}, vectors=False),
 )
 
 
@@ -89,17 +93,23 @@ class Bench:
 
     def fill(self) -> None:
         """Make all targets with the same rows, in as many files, sorted by key."""
+        given = {_VECTORS: str(self.case.vectors).lower()}
         files = max(1, self.case.size // FILE_ROWS)
         rows = wide(self.spark.range(0, self.case.size, 1, files).withColumn("at", F.lit(0).cast("bigint")))
         sequence = F.struct(F.col("at").alias("sequence")).alias(BOOKKEEPING)
         history = [F.col("at").alias(START_AT), F.lit(None).cast("bigint").alias(END_AT)]
         prepare(
-            self.spark, rows.withColumn("op", F.lit("U")).schema, self.spec, self.path, TABLE, nullcontext
+            self.spark,
+            rows.withColumn("op", F.lit("U")).schema,
+            self.spec,
+            self.path,
+            replace(TABLE, properties=given),
+            nullcontext,
         )
         own = rows.select("id", *VALUES, *(history if self.case.scd_type == 2 else []), sequence)
         own.write.format("delta").mode("append").save(self.path)
         bare = rows if self.case.scd_type == 1 else rows.select("id", *VALUES, *history)
-        bare.write.format("delta").save(str(self.root / "bare"))
+        bare.write.format("delta").options(**given).save(str(self.root / "bare"))
         if "soft" in self.case.aims:
             rows.withColumn("deleted", F.lit(False)).write.format("delta").save(str(self.root / "soft"))
         for number in range(self.case.batches):

@@ -65,6 +65,11 @@ class Bench:
         """The table that the bare query writes."""
         return self.root / "bare" / "events"
 
+    @property
+    def bare(self) -> str:
+        """The folder of the bare query, as Spark is told it."""
+        return str(self.root / "bare")
+
     def declare(self, view: str, expect: str = "") -> None:
         """Write the pipeline file with one of :data:`VIEWS`, and with decorators that expect something."""
         self.settings.pipelines.mkdir(parents=True, exist_ok=True)
@@ -82,7 +87,7 @@ class Bench:
 
     def run_bare(self, view: str, checkpoint: str = "checkpoint") -> float:
         """Run the bare query over what is there, with the same Spark settings; give when it was started."""
-        ours = [name for name in OURS if name.startswith("spark.sql.streaming")]
+        ours = [name for name in OURS if name.startswith(("spark.sql.streaming", "spark.delta.logStore"))]
         confs = {
             name: value
             for name, value in submit.spark_settings(self.settings, self.flow().declaration).items()
@@ -90,8 +95,8 @@ class Bench:
         }
         arguments = [
             f"{self.settings.data}/events",
-            str(self.bare_table),
-            str(self.root / "bare" / checkpoint),
+            f"{self.bare}/{self.bare_table.name}",
+            f"{self.bare}/{checkpoint}",
             str(self.files_per_trigger),
             view,
         ]

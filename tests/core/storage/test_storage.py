@@ -289,6 +289,19 @@ def test_a_store_is_tried_once_and_later_processes_only_look(
         assert [request.split()[0] for request in network.requests] == expected
 
 
+def test_marks_of_empty_folders_go_with_their_folder(s3: str) -> None:
+    import fsspec
+
+    store, folder = fsspec.filesystem("s3"), f"{s3.removeprefix('s3://')}/{uuid.uuid4().hex}"
+    storage = open_storage(f"s3://{folder}")
+    fill(storage, "checkpoint/a/b")
+    for mark in ("checkpoint/", "checkpoint/a/", "checkpoint/empty/"):
+        bucket, _, key = f"{folder}/{mark}".partition("/")
+        store.call_s3("put_object", Bucket=bucket, Key=key, Body=b"")
+    storage.remove("checkpoint")
+    assert store.find(folder) == []
+
+
 @pytest.mark.parametrize("name", ["hold", "checkpoint"])
 def test_what_the_store_does_not_remove_is_an_error_and_is_still_there(
     before_s3: tuple[Proxy, str], name: str
