@@ -183,16 +183,20 @@ class Opened:
         java = classes(session)
         counts = gone.groupBy(column(PLACE, FILE).alias(FILE)).count().collect() if gone is not None else []
         vectors = java("org.apache.spark.sql.delta.commands.DMLWithDeletionVectorsHelper")
-        by_name = vectors.generateCandidateFileMap(self._transaction.deltaLog().dataPath(), self._files)
-        touched = [by_name.apply(row[FILE]) for row in counts]
+        base = self._transaction.deltaLog().dataPath()
+        by_name = vectors.generateCandidateFileMap(base, self._files)
+        places = scala_object(java, "org.apache.spark.sql.delta.util.DeltaFileOperations")
+        # ``_metadata`` has escaped paths: a space is ``%20``.
+        names = [places.absolutePath(base.toString(), row[FILE]).toString() for row in counts]
+        touched = [by_name.apply(name) for name in names]
         count, copied = sum(row["count"] for row in counts), 0
         if gone is not None and touched:
-            names = [column(name) for name in self.target.schema.fieldNames()]
-            old = files_read(session, self._transaction, scala_seq(java, touched)).select(*names, _place())
-            places = gone.select(PLACE)
-            stays = old.join(F.broadcast(places) if count <= _SENT else places, PLACE, "left_anti")
+            columns = [column(name) for name in self.target.schema.fieldNames()]
+            old = files_read(session, self._transaction, scala_seq(java, touched)).select(*columns, _place())
+            left = gone.select(PLACE)
+            stays = old.join(F.broadcast(left) if count <= _SENT else left, PLACE, "left_anti")
             size = sum(int(file.size()) for file in touched)
-            rows = rows.unionByName(stays.select(*names)).coalesce(1 + size // _A_FILE)
+            rows = rows.unionByName(stays.select(*columns)).coalesce(1 + size // _A_FILE)
             known = [file.numLogicalRecords() for file in touched]
             copied = sum(int(number.get()) for number in known if number.isDefined()) - count
         added, now = self._transaction.writeFiles(self._laid_out(rows)._jdf), int(time.time() * 1000)
