@@ -195,15 +195,16 @@ class RemoteStorage:
         store does not remove.
         """
         parent, _, last = key.rpartition("/")
+        bucket = f"{key.partition('/')[0]}/"
         found = sorted(self._fs.find(parent, prefix=f"{last}/"), reverse=True)  # a mark after what it marks
         for first in range(0, len(found), _AT_ONCE):
-            keys = [{"Key": name.partition("/")[2]} for name in found[first : first + _AT_ONCE]]
-            bucket = key.partition("/")[0]
+            keys = [{"Key": name.removeprefix(bucket)} for name in found[first : first + _AT_ONCE]]
             answer = self._fs.call_s3(
-                "delete_objects", Bucket=bucket, Delete={"Objects": keys, "Quiet": True}
+                "delete_objects", Bucket=bucket.rstrip("/"), Delete={"Objects": keys, "Quiet": True}
             )
-            for error in answer.get("Errors", []):
-                raise PermissionError(f"s3://{bucket}/{error['Key']}: {error['Code']}: {error['Message']}")
+            if errors := answer.get("Errors"):
+                kept = errors[0]
+                raise PermissionError(f"s3://{bucket}{kept['Key']}: {kept['Code']}: {kept['Message']}")
 
     def _key(self, name: str) -> str:
         return f"{self._base}/{name}" if name else str(self._base)

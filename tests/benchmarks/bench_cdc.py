@@ -29,6 +29,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from streamkeeper_jobs.cdc import Step, apply_changes, prepare
+from streamkeeper_jobs.cdc.table_schema import DELETION_VECTORS
 
 from streamkeeper.declare.cdc_spec import BOOKKEEPING, END_AT, START_AT, CdcSpec
 from streamkeeper.declare.model import AppendFlow, Table, Where
@@ -44,7 +45,6 @@ FILE_ROWS = 125_000
 SPEC = CdcSpec(("id",), ("at",), apply_as_deletes="op = 'D'", except_column_list=("op", "at"))
 TABLE = Table("customers", None, {}, (), Where("bench_cdc.py", 1))
 VALUES = ("a", "b", "c", "d")
-_VECTORS = "delta.enableDeletionVectors"
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Bench:
 
     def fill(self) -> None:
         """Make all targets with the same rows, in as many files, sorted by key."""
-        given = {_VECTORS: str(self.case.vectors).lower()}
+        given = {DELETION_VECTORS: str(self.case.vectors).lower()}
         files = max(1, self.case.size // FILE_ROWS)
         rows = wide(self.spark.range(0, self.case.size, 1, files).withColumn("at", F.lit(0).cast("bigint")))
         sequence = F.struct(F.col("at").alias("sequence")).alias(BOOKKEEPING)

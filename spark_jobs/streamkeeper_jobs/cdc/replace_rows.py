@@ -181,27 +181,34 @@ class Opened:
         """Write the files of rows that are gone again without these, and with others; return the actions."""
         session = rows.sparkSession
         java = classes(session)
-        counts = gone.groupBy(column(PLACE, FILE).alias(FILE)).count().collect() if gone is not None else []
-        vectors = java("org.apache.spark.sql.delta.commands.DMLWithDeletionVectorsHelper")
-        base = self._transaction.deltaLog().dataPath()
-        by_name = vectors.generateCandidateFileMap(base, self._files)
-        places = scala_object(java, "org.apache.spark.sql.delta.util.DeltaFileOperations")
-        # ``_metadata`` has escaped paths: a space is ``%20``.
-        names = [places.absolutePath(base.toString(), row[FILE]).toString() for row in counts]
-        touched = [by_name.apply(name) for name in names]
-        count, copied = sum(row["count"] for row in counts), 0
+        touched, count, copied = ([], 0, 0) if gone is None else self._touched(java, gone)
         if gone is not None and touched:
             columns = [column(name) for name in self.target.schema.fieldNames()]
             old = files_read(session, self._transaction, scala_seq(java, touched)).select(*columns, _place())
-            left = gone.select(PLACE)
-            stays = old.join(F.broadcast(left) if count <= _SENT else left, PLACE, "left_anti")
+            places = gone.select(PLACE)
+            stays = old.join(F.broadcast(places) if count <= _SENT else places, PLACE, "left_anti")
             size = sum(int(file.size()) for file in touched)
             rows = rows.unionByName(stays.select(*columns)).coalesce(1 + size // _A_FILE)
-            known = [file.numLogicalRecords() for file in touched]
-            copied = sum(int(number.get()) for number in known if number.isDefined()) - count
         added, now = self._transaction.writeFiles(self._laid_out(rows)._jdf), int(time.time() * 1000)
-        self._say_how_much(session, added, deleted=count, copied=max(0, copied))
+        self._say_how_much(session, added, deleted=count, copied=copied)
         return added.appendedAll(scala_seq(java, [file.removeWithTimestamp(now, True) for file in touched]))
+
+    def _touched(self, java: Classes, gone: DataFrame) -> tuple[list[Any], int, int]:
+        """Return the files that have some rows, how many these are, and how many others the files have."""
+        counts = gone.groupBy(column(PLACE, FILE).alias(FILE)).count().collect()
+        base, by_name = self._transaction.deltaLog().dataPath(), self._by_name(java)
+        places = scala_object(java, "org.apache.spark.sql.delta.util.DeltaFileOperations")
+        # ``_metadata`` has escaped paths: a space is ``%20``.
+        names = [places.absolutePath(base.toString(), row[FILE]).toString() for row in counts]
+        touched, count = [by_name.apply(name) for name in names], sum(row["count"] for row in counts)
+        known = [file.numLogicalRecords() for file in touched]
+        rows = sum(int(number.get()) for number in known if number.isDefined())
+        return touched, count, max(0, rows - count)
+
+    def _by_name(self, java: Classes) -> Any:
+        """Return the looked-at files by their full names."""
+        vectors = java("org.apache.spark.sql.delta.commands.DMLWithDeletionVectorsHelper")
+        return vectors.generateCandidateFileMap(self._transaction.deltaLog().dataPath(), self._files)
 
     @property
     def _transaction(self) -> Any:
@@ -229,8 +236,7 @@ class Opened:
             java("scala.Option").apply(column(PLACE, INDEX)._jc),
         )
         vectors = java("org.apache.spark.sql.delta.commands.DMLWithDeletionVectorsHelper")
-        by_name = vectors.generateCandidateFileMap(self._transaction.deltaLog().dataPath(), self._files)
-        touched = vectors.findFilesWithMatchingRows(self._transaction, by_name, found)
+        touched = vectors.findFilesWithMatchingRows(self._transaction, self._by_name(java), found)
         files = python_list(java, touched)
         if all(file.fileLogEntry().numPhysicalRecords().isDefined() for file in files):
             return self._marked(java, files), sum(int(file.numberOfModifiedRows()) for file in files)

@@ -111,16 +111,13 @@ def files_named(
     for either.
     """
     java, log = classes(session), delta_log_of(session, path)
-    none = java("scala.Option").empty()
     metadata = {"id": "", "format": {"provider": "parquet"}, "schemaString": schema.json()}
-    snapshot = java("org.apache.spark.sql.delta.DummySnapshot")(
-        log.logPath(), log, _action(java, "metaData", metadata), none, none
-    )
+    snapshot = _described(java, log, _action(java, "metaData", metadata))
     added = [
         _action(java, "add", {"path": name, "partitionValues": {}, "size": size, "modificationTime": 0})
         for name, size in files
     ]
-    return DataFrame(log.createDataFrame(snapshot, scala_seq(java, added), False, none), session)
+    return _rows_of(session, log, snapshot, scala_seq(java, added))
 
 
 def _action(java: Classes, kind: str, content: dict[str, Any]) -> Any:
@@ -136,16 +133,26 @@ def files_read(session: SparkSession, transaction: Any, files: Any) -> DataFrame
     Delta gives these numbers only of a table that may have deletion vectors, so it is told that this one may.
     """
     java, log = classes(session), transaction.deltaLog()
-    none = java("scala.Option").empty()
     vectors = scala_object(java, "org.apache.spark.sql.delta.DeletionVectorsTableFeature")
     snapshot, protocol = transaction.snapshot(), transaction.protocol()
     if not protocol.isFeatureSupported(vectors):
         content = {"minReaderVersion": 3, "minWriterVersion": 7}
         features = {"readerFeatures": [vectors.name()], "writerFeatures": [vectors.name()]}
         protocol = protocol.merge(scala_seq(java, [_action(java, "protocol", {**content, **features})]))
-        snapshot = java("org.apache.spark.sql.delta.DummySnapshot")(
-            log.logPath(), log, transaction.metadata(), none, java("scala.Option").apply(protocol)
-        )
+        snapshot = _described(java, log, transaction.metadata(), protocol)
+    return _rows_of(session, log, snapshot, files)
+
+
+def _described(java: Classes, log: Any, metadata: Any, protocol: Any = None) -> Any:
+    """Return a snapshot that only says how files are read: by other metadata, or another protocol."""
+    option = java("scala.Option")
+    return java("org.apache.spark.sql.delta.DummySnapshot")(
+        log.logPath(), log, metadata, option.empty(), option.apply(protocol)
+    )
+
+
+def _rows_of(session: SparkSession, log: Any, snapshot: Any, files: Any) -> DataFrame:
+    none = classes(session)("scala.Option").empty()
     return DataFrame(log.createDataFrame(snapshot, files, False, none), session)
 
 

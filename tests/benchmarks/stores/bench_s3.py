@@ -92,8 +92,6 @@ def on_s3(root: Path, address: str, disk: Path) -> Iterator[OnS3]:
     for folder in disk.iterdir():
         shutil.rmtree(folder)
     before = dict(os.environ)
-    os.environ.setdefault("SPARK_CONF_DIR", str(root))
-    (Path(os.environ["SPARK_CONF_DIR"]) / "spark-defaults.conf").touch()
     os.environ.update(environment_on_s3(root, address))
     fsspec.filesystem("s3").clear_instance_cache()  # it knows the address of the measurement before
     try:

@@ -23,7 +23,8 @@ def environment_on_s3(root: Path, endpoint: str) -> dict[str, str]:
     here = {name: str(root / name) for name in ("pipelines", "data")}
     there = {name: f"s3://{BUCKET}/{name}" for name in ("state", "warehouse", "backups")}
     settings = {**here, **there, "jars": str(s3_jars()), "pipeline_env": "AWS_*"}
-    conf = Path(os.environ["SPARK_CONF_DIR"], "spark-defaults.conf").read_text()
+    given = os.environ.get("SPARK_CONF_DIR")
+    conf = Path(given, "spark-defaults.conf").read_text() if given else ""
     (root / "conf").mkdir(exist_ok=True)
     (root / "conf" / "spark-defaults.conf").write_text(
         f"{conf}\nspark.hadoop.fs.s3a.endpoint {endpoint}\n"
