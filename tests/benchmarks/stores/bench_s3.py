@@ -28,6 +28,7 @@ import fsspec
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from streamkeeper.settings import Settings
+from streamkeeper.storage import open_storage
 from tests.benchmarks.bench_reset import reset
 from tests.benchmarks.ratios import HEADER, enter_environment, print_ratio, rounds
 from tests.benchmarks.sides.flows_side_by_side import NAME, Bench, commits_with_data, write_files
@@ -201,13 +202,14 @@ def _grow(table: Path) -> None:
     log, lines = logs[-1], [line for one in logs for line in one.read_text().splitlines()]
     added = next(line for line in lines if line.startswith('{"add":'))
     (name,) = re.findall(r'"path":"([^"]+)"', added)
-    commit = log.with_name(f"{int(log.stem) + 1:020d}.json")
-    with commit.open("w") as file:
-        file.write('{"commitInfo":{"timestamp":0,"operation":"WRITE","operationParameters":{}}}\n')
-        for number in range(OBJECTS):
-            other = f"part-{number:06d}.parquet"
-            os.link(table / name, table / other)
-            file.write(added.replace(name, other) + "\n")
+    commit = ['{"commitInfo":{"timestamp":0,"operation":"WRITE","operationParameters":{}}}']
+    for number in range(OBJECTS):
+        other = f"part-{number:06d}.parquet"
+        os.link(table / name, table / other)
+        commit.append(added.replace(name, other))
+    # By the server, which keeps of a file what it has told of it.
+    storage = open_storage(f"s3://{BUCKET}/warehouse/events/_delta_log")
+    storage.overwrite(f"{int(log.stem) + 1:020d}.json", "\n".join(commit).encode())
 
 
 def _folder(path: Path) -> Path:
