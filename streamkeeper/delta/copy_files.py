@@ -12,7 +12,7 @@ import base64
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
@@ -167,29 +167,37 @@ def copy_files(
         from them.
     :raises StorageError: a file cannot be read or written.
     """
-    pending = iter(files)
+    have, there, pending = source.sizes(), target.sizes(), iter(files)
     with ThreadPoolExecutor(THREADS) as pool:
         while group := list(islice(pending, _IN_HAND)):
-            for size, found in pool.map(lambda file: _copy_file(source, target, file, share), group):
+            copied = pool.map(lambda file: _copy_file(source, target, file, have, there, share), group)
+            for size, found in copied:
                 progress.add(size, found)
     target.sync()
     return progress.so_far()
 
 
-def _copy_file(source: Storage, target: Storage, file: CopiedFile, share: bool) -> tuple[int, bool]:
-    size = source.size(file.name) if file.size is None else file.size
+def _copy_file(  # noqa: PLR0917 - two sides, each with what is there
+    source: Storage,
+    target: Storage,
+    file: CopiedFile,
+    have: Mapping[str, int],
+    there: Mapping[str, int],
+    share: bool,
+) -> tuple[int, bool]:
+    found = have.get(file.name)
+    size = found if file.size is None else file.size
     # A file is copied whole or not at all, and never changes.
-    if size is not None and target.size(file.name) == size:
+    if size is not None and there.get(file.name) == size:
         return size, True
-    there = source.size(file.name)
-    if there is None or there != size:
-        what = "is not there any more" if there is None else f"has {there} bytes, and the log says {size}"
+    if found is None or found != size:
+        what = "is not there any more" if found is None else f"has {found} bytes, and the log says {size}"
         raise RecoveryError(
             f"{source.path(file.name)} {what}: VACUUM, DROP or something else took it while it was copied."
             " Make a new plan: the table as it is now can be copied."
         )
     (target.share if share else target.bring)(source, file.name, file.name)
-    return there, False
+    return found, False
 
 
 def _inside(name: str) -> str:

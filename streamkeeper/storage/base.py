@@ -53,6 +53,12 @@ class Storage(Protocol):
         """Return a file's size in bytes; None if there is no such file."""
         ...
 
+    def sizes(self, folder: str = "") -> dict[str, int]:
+        """Return the size in bytes of every file below ``folder``, at any depth, by its name below it; empty
+        if the folder does not exist.
+        """
+        ...
+
     def bring(self, source: Storage, name: str, target: str) -> None:
         """Copy one file of any storage into this one, whole or not at all, of any size. It outlives a power
         cut after :meth:`sync`.

@@ -86,6 +86,17 @@ class LocalStorage:
             except (FileNotFoundError, NotADirectoryError):
                 return None
 
+    def sizes(self, folder: str = "") -> dict[str, int]:
+        root, found = self.path(folder), dict[str, int]()
+        with or_storage_error(root, "listed", _CHECK_MODE):
+            for inner, _, names in os.walk(root, onerror=_unless_gone, followlinks=True):
+                below = "" if inner == root else f"{os.path.relpath(inner, root)}/"
+                for name in names:
+                    if not name.startswith(OURS):
+                        with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                            found[f"{below}{name}"] = Path(inner, name).stat().st_size
+        return found
+
     def open(self, name: str) -> BinaryIO:
         with or_storage_error(self.path(name), "read", _CHECK_MODE):
             return _opened(self.path(name))
@@ -181,6 +192,12 @@ def _sync(folder: Path) -> None:
             raise
     finally:
         os.close(number)
+
+
+def _unless_gone(error: OSError) -> None:
+    """Raise the error of a walk, unless the folder does not exist."""
+    if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        raise error
 
 
 def _are_one(one: Path, other: Path) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import importlib
 import shutil
@@ -150,6 +151,22 @@ class RemoteStorage:
             except FileNotFoundError:
                 return None
 
+    def sizes(self, folder: str = "") -> dict[str, int]:
+        base = self._key(folder).rstrip("/")
+        with or_storage_error(self.path(folder), "listed", _CHECK_STORE):
+            try:
+                found = self._fs.find(base, detail=True)
+            except FileNotFoundError:
+                return {}
+        return {
+            name: int(about["size"])
+            for key, about in found.items()
+            if (name := key.removeprefix(f"{base}/")) != key
+            and about["type"] == "file"
+            and not name.endswith("/")
+            and not name.rpartition("/")[2].startswith(OURS)
+        }
+
     def open(self, name: str) -> BinaryIO:
         with or_storage_error(self.path(name), "read", _CHECK_STORE):
             return cast(BinaryIO, self._fs.open(self._key(name), "rb"))
@@ -157,7 +174,7 @@ class RemoteStorage:
     def bring(self, source: Storage, name: str, target: str) -> None:
         with or_storage_error(source.path(name), f"copied to {self.path(target)}", _CHECK_STORE):
             if isinstance(source, RemoteStorage) and type(source._fs) is type(self._fs):
-                self._fs.cp_file(source._key(name), self._key(target))  # the store copies
+                self._copy(source._key(name), self._key(target))
                 return
             with source.open(name) as found:
                 file = self._fs.open(self._key(target), "wb")
@@ -169,6 +186,25 @@ class RemoteStorage:
                     file.closed = True
                     raise
                 file.close()
+
+    def _copy(self, key: str, target: str) -> None:
+        """Let the store copy."""
+        if self._is_s3:
+            bucket, _, name = target.partition("/")
+            origin, _, old = key.partition("/")
+            try:
+                self._fs.call_s3(
+                    "copy_object", Bucket=bucket, Key=name, CopySource={"Bucket": origin, "Key": old}
+                )
+            except FileNotFoundError:
+                raise
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+                # Above 5 GB a copy takes several requests, and the size is asked for first.
+            else:
+                return
+        self._fs.cp_file(key, target)
 
     def share(self, source: Storage, name: str, target: str) -> None:
         self.bring(source, name, target)

@@ -5,6 +5,7 @@ processes.
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import uuid
@@ -94,6 +95,19 @@ CASES: dict[str, tuple[Case, object]] = {
     "names of the root": (lambda s: (fill(s, "x/b", "y"), s.names())[-1], ["x", "y"]),
     "names show hidden files": (lambda s: (fill(s, "x/.7.crc", "x/7"), s.names("x"))[-1], [".7.crc", "7"]),
     "a new file is listed at once": (lambda s: (s.names("x"), s.create("x/1", b""), s.names("x"))[-1], ["1"]),
+    "a copy of an odd name": (
+        lambda s: (fill(s, "a b/ü+=%20"), s.bring(s, "a b/ü+=%20", "c"), s.read("c") == s.read("a b/ü+=%20"))[
+            -1
+        ],
+        True,
+    ),
+    "sizes of nothing": (lambda s: s.sizes("no/such"), {}),
+    "sizes of a file": (lambda s: (s.overwrite("a", b"1"), s.sizes("a"))[-1], {}),
+    "sizes are of files at any depth": (
+        lambda s: (fill(s, "x/b=1/c d/é%20", "x/.a", "xx"), s.sizes("x"))[-1],
+        {"b=1/c d/é%20": 26, ".a": 15},
+    ),
+    "sizes below the root": (lambda s: (s.overwrite("x/a", b"123"), s.sizes())[-1], {"x/a": 3}),
     "modified of nothing": (lambda s: s.modified("no"), None),
     "modified of a file is a time": (
         lambda s: (s.overwrite("a", b"1"), (s.modified("a") or 0) > 1_600_000_000)[-1],
@@ -289,6 +303,20 @@ def test_a_store_is_tried_once_and_later_processes_only_look(
         assert [request.split()[0] for request in network.requests] == expected
 
 
+def test_an_object_too_large_to_be_copied_by_one_request_is_copied_by_several(
+    s3: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = open_storage(f"{s3}/{uuid.uuid4().hex}")
+    fill(storage, "large")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EINVAL, "The specified copy source is larger than the maximum allowable size")
+
+    monkeypatch.setattr(storage._fs, "call_s3", refuse)  # type: ignore[attr-defined]
+    storage.bring(storage, "large", "copy")
+    assert storage.read("copy") == storage.read("large")
+
+
 def test_marks_of_empty_folders_go_with_their_folder(s3: str) -> None:
     import fsspec
 
@@ -298,6 +326,7 @@ def test_marks_of_empty_folders_go_with_their_folder(s3: str) -> None:
     for mark in ("checkpoint/", "checkpoint/a/", "checkpoint/empty/"):
         bucket, _, key = f"{folder}/{mark}".partition("/")
         store.call_s3("put_object", Bucket=bucket, Key=key, Body=b"")
+    assert storage.sizes() == {"checkpoint/a/b": 25}, "a mark is no file"
     storage.remove("checkpoint")
     assert store.find(folder) == []
 
@@ -324,9 +353,11 @@ def test_what_the_store_does_not_remove_is_an_error_and_is_still_there(
         (lambda s: s.read("there"), ["GET"]),
         (lambda s: s.read("missing"), ["GET"]),
         (lambda s: s.names(), ["GET"]),
+        (lambda s: s.sizes(), ["GET"]),
+        (lambda s: s.bring(s, "there", "copy"), ["PUT"]),
         (lambda s: s.remove("there"), ["GET", "DELETE"]),
     ],
-    ids=["read", "read of nothing", "names", "remove"],
+    ids=["read", "read of nothing", "names", "sizes", "copy", "remove"],
 )
 def test_the_store_is_asked_once_where_once_is_enough(
     before_s3: tuple[Proxy, str], act: Callable[[Storage], object], expected: list[str]
