@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
+from itertools import count
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Barrier
 
 from streamkeeper.errors import LeaseHeld
 from streamkeeper.flows import leases
 from streamkeeper.flows.files import FlowHome
-from streamkeeper.storage import open_storage
+from streamkeeper.flows.leases import Lease, Process
+from streamkeeper.storage import open_storage, to_json
+from streamkeeper.times import now
 
 
 def race(barrier: Barrier, won: Queue[tuple[str, bool]], root: str, me: str) -> None:
@@ -30,4 +34,28 @@ def claim(barrier: Barrier, won: Queue[tuple[str, bool]], root: str, me: str) ->
         won.put((me, True))
     except LeaseHeld:
         won.put((me, False))
+    barrier.wait(120)
+
+
+def meet(barrier: Barrier) -> None:
+    """Wait for the others."""
+    barrier.wait(120)
+
+
+def take_over(barrier: Barrier, won: Queue[tuple[str, bool]], root: str, me: str, flows: int) -> None:
+    """Take over the lease of one flow after another from a driver that is silent, elsewhere: both have seen
+    its silence before either writes. Put for each flow whether this process has it.
+    """
+    storage, clock = open_storage(root), count()
+    gone = replace(Process.current(), boot_id="of another host")
+    for number in range(flows):
+        home = FlowHome(storage, "events", f"clean_events_{number}")
+        if me == "a":
+            storage.create(home.lease(1), to_json(asdict(Lease(1, gone, 1, now()))))
+        barrier.wait(120)
+        try:
+            leases.acquire(home, 1, 2.0, monotonic=lambda: next(clock), sleep=lambda _: meet(barrier))
+            won.put((me, True))
+        except LeaseHeld:
+            won.put((me, False))
     barrier.wait(120)

@@ -14,7 +14,7 @@ import pytest
 
 from streamkeeper.drivers import submit
 from tests.worlds.sources.on_s3 import Streamkeeper, arrive, environment_on_s3, on_s3, rows_of
-from tests.worlds.sources.s3_server import BUCKET, LOGIN, s3_jars
+from tests.worlds.sources.s3_server import BUCKET, LOGIN, s3_jars, s3_server
 
 pytestmark = pytest.mark.long
 
@@ -89,10 +89,11 @@ class Shop:
 
 
 @pytest.fixture
-def shop(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
-    for name, value in {**LOGIN, "AWS_ENDPOINT_URL": f"http://{server}"}.items():
-        monkeypatch.setenv(name, value)
-    yield Shop(tmp_path, server, on_s3(tmp_path, "shop", SHOP))
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+    with s3_server(tmp_path / "s3") as server:
+        for name, value in {**LOGIN, "AWS_ENDPOINT_URL": f"http://{server}"}.items():
+            monkeypatch.setenv(name, value)
+        yield Shop(tmp_path, server, on_s3(tmp_path, "shop", SHOP))
 
 
 def test_after_each_recovery_the_tables_are_exact(shop: Shop) -> None:

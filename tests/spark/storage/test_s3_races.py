@@ -1,5 +1,5 @@
-"""Delta's log and Spark's checkpoints on a real S3 server: of two writers of one file exactly one is told
-that it wrote it, also where answers are lost.
+"""Delta's log, Spark's checkpoints and leases on a real S3 server: of two writers of one file exactly one is
+told that it wrote it, also where answers are lost.
 """
 
 from __future__ import annotations
@@ -7,12 +7,14 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Iterator
 from itertools import count
+from multiprocessing import get_context
 
 import pytest
 
 from streamkeeper.settings import PROJECT
+from tests.worlds.racing import take_over
 from tests.worlds.sources.s3_proxy import Proxy, proxy
-from tests.worlds.sources.s3_server import BUCKET, s3_jars
+from tests.worlds.sources.s3_server import BUCKET, LOGIN, s3_jars
 from tools.ivy import pyspark_jars
 from tools.java import find_java
 
@@ -52,6 +54,33 @@ def test_exactly_one_wins_where_every_third_answer_to_a_put_is_lost(network: Pro
     network.loses = lambda request: request.startswith("PUT") and next(puts) % 3 == 0
     done = play(network.url, f"lost-{kind}", kind, 100)
     assert done.stdout == "none 0 one 100 both 0 wrong 0\n", done.stderr[-4000:]
+
+
+@pytest.mark.parametrize(
+    ("rounds", "lost"), [(1000, 0), (100, 3)], ids=["1,000 times", "every third answer is lost"]
+)
+def test_of_two_drivers_that_take_a_lease_over_exactly_one_has_it(
+    server: str, network: Proxy, rounds: int, lost: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    puts = count(1)
+    network.loses = lambda request: request.startswith("PUT") and next(puts) % lost == 0
+    endpoint = network.url if lost else f"http://{server}"
+    for name, value in {**LOGIN, "AWS_ENDPOINT_URL": endpoint}.items():
+        monkeypatch.setenv(name, value)
+    context, root = get_context("spawn"), f"s3://{BUCKET}/leases-{lost}"
+    barrier, won = context.Barrier(2), context.Queue()
+    racers = [context.Process(target=take_over, args=(barrier, won, root, me, rounds)) for me in "ab"]
+    for racer in racers:
+        racer.start()
+    found: dict[str, list[bool]] = {"a": [], "b": []}
+    for _ in range(2 * rounds):
+        me, did = won.get(timeout=60)
+        found[me].append(did)
+    for racer in racers:
+        racer.join(60)
+    assert [racer.exitcode for racer in racers] == [0, 0]
+    assert [one + other for one, other in zip(*found.values(), strict=True)] == [1] * rounds
+    assert 0 < sum(found["a"]) < rounds, "each wins some, so they did race"
 
 
 def test_what_is_thrown_away_is_never_there(server: str) -> None:
