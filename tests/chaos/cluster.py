@@ -41,7 +41,7 @@ from tests.chaos.auditor import Auditor
 from tests.chaos.choosing import Blow, Victim
 from tests.chaos.components import API, CELERY, PROCESSOR, SCHEDULER, SHORT, TRIGGERER, SplitAirflow
 from tests.postgres import postgres
-from tests.spark_conf.jvm import quick_to_start
+from tests.spark_conf.jvm import QUICK_TO_START, quick_to_start
 from tests.worlds.clusters.standalone import daemon
 from tests.worlds.servers import Server, go_program, listens
 from tests.worlds.sources.on_s3 import environment_on_s3
@@ -55,13 +55,18 @@ LOST = 0.02
 """The share of answers to S3's PUTs that are lost."""
 SLOW_SECONDS = 1.5
 PATIENCE = 600.0
-SPARK = """
+SPARK = f"""
 spark.cores.max        2
 spark.executor.cores   1
 spark.executor.memory  700m
 spark.driver.memory    1g
+spark.executor.extraJavaOptions  {QUICK_TO_START}
+# Spark's own numbers, 200 and 50, are for hundreds of cores: batches of a few rows took minutes.
+spark.sql.shuffle.partitions              2
+spark.databricks.delta.snapshotPartitions 2
 """
 TIMES = {
+    "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "120",
     "STREAMKEEPER_LEASE_TERM": "30",
     "STREAMKEEPER_HEARTBEAT_INTERVAL": "2",
     "STREAMKEEPER_EXECUTORS_TIMEOUT": "60",

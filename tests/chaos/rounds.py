@@ -21,9 +21,9 @@ UNNOTICED = (
     Victim.PROCESSOR, Victim.TRIGGERER, Victim.DATABASE, Victim.REDIS,
 )  # fmt: skip
 """Victims whose end the driver should not notice."""
-BEATS = 5
-"""Beats after a blow that show that a task goes on watching. SIGTERM asks, and Airflow's worker and the task
-may both stay (seen).
+BEATS = 3
+"""Beats after a blow that show that a task goes on watching: of 10 s each by default, so longer than Airflow
+takes for a task to be lost. SIGTERM asks, and Airflow's worker and the task may both stay (seen).
 """
 
 
@@ -70,12 +70,18 @@ def play(arena: Arena, chosen: Round) -> Result:
             feeds = [stack.enter_context(flow.feed()) for flow in arena.flows]
             watchers = [flow.watched_by() for flow in arena.flows]
             struck, before = _strike(arena, chosen, feeds[chosen.flow])
+            beats = [flow.beats() for flow in arena.flows]
             for flow, version in zip(arena.flows, before, strict=True):
                 _await_commit(arena, flow, version)
             to_commit = time.monotonic() - struck.at
             if chosen.victim not in DRIVERS:
-                for number, (flow, watcher) in enumerate(zip(arena.flows, watchers, strict=True)):
-                    _await_watched(arena, chosen, flow, watcher, number == chosen.flow)
+                for number, flow in enumerate(arena.flows):
+                    ended = (
+                        number == chosen.flow
+                        and chosen.blow is Blow.KILL
+                        and chosen.victim in arena.ended_with
+                    )
+                    _await_watched(arena, flow, watchers[number], None if ended else beats[number])
                 to_watch = time.monotonic() - struck.at
             _until(arena, lambda: all(flow.works() for flow in arena.flows), "the flows run again")
         for flow in arena.flows:
@@ -143,12 +149,15 @@ def _await_commit(arena: Arena, flow: Watched, before: int) -> None:
     _until(arena, lambda: flow.version() > before, f"{flow.dag} commits a new batch")
 
 
-def _await_watched(arena: Arena, chosen: Round, flow: Watched, watcher: str, struck: bool) -> None:
-    """Await that a task watches a flow's driver: another one where the kill took that of the flow along."""
-    beats, ended = flow.beats(), struck and chosen.blow is Blow.KILL and chosen.victim in arena.ended_with
+def _await_watched(arena: Arena, flow: Watched, watcher: str, beats: int | None) -> None:
+    """Await that a task watches a flow's driver.
+
+    :param beats: of the watching task when it was struck; None if it was ended, and only another one counts.
+    """
 
     def watches() -> bool:
-        return flow.watched_by() not in ("", watcher) or (not ended and flow.beats() >= beats + BEATS)
+        stays = beats is not None and flow.beats() >= beats + BEATS
+        return stays or flow.watched_by() not in ("", watcher)
 
     _until(arena, watches, f"a task watches the driver of {flow.dag}")
 
