@@ -36,6 +36,9 @@ class Cluster(Protocol):
         cluster does not prove that it ended.
         """
 
+    def waits_for(self, driver: ClusterDriver) -> str | None:
+        """Return what a driver waits for that has not begun, in words; None if it waits for nothing."""
+
     def end(self, driver: ClusterDriver) -> None:
         """Ask the cluster to end a driver."""
 
@@ -79,6 +82,16 @@ def ended_if_known(driver: ClusterDriver) -> str | None:
     try:
         return ended(driver)
     except (OSError, ValueError):
+        return None
+
+
+def waits_for(driver: ClusterDriver) -> str | None:
+    """Return what a driver waits for that has not begun, in words; None if it waits for nothing, or a page
+    does not answer.
+    """
+    try:
+        return _kind(driver).waits_for(driver)
+    except (OSError, ValueError, KeyError):
         return None
 
 

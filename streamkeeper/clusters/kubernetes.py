@@ -77,6 +77,26 @@ def ended(driver: ClusterDriver) -> str | None:
     return "KILLED" if pod.spec.active_deadline_seconds is not None else "FAILED"
 
 
+def waits_for(driver: ClusterDriver) -> str | None:
+    """Return what a pod waits for whose driver has not begun; None if it waits for nothing.
+
+    :raises OSError: the API server does not answer, or refuses.
+    """
+    pod = _pod(driver)
+    if pod is None or pod.status.phase != "Pending":
+        return None
+    unmet = [one for one in pod.status.conditions or () if one.status == "False" and one.reason]
+    waiting = [
+        container.state.waiting
+        for container in pod.status.container_statuses or ()
+        if container.state is not None and container.state.waiting is not None
+    ]
+    said = dict.fromkeys(
+        f"{one.reason}: {one.message}" if one.message else one.reason for one in waiting + unmet
+    )
+    return f"a node to run its pod ({'; '.join(said) or 'Pending'})"
+
+
 def end(driver: ClusterDriver) -> None:
     """Have a driver's pod end at once: its kubelet sends SIGTERM, and SIGKILL after the pod's grace period.
 

@@ -42,6 +42,17 @@ def ended(driver: ClusterDriver) -> str | None:
     return found["state"] if found and found["state"] in _ENDED else None
 
 
+def waits_for(driver: ClusterDriver) -> str | None:
+    """Return what a driver waits for that has not begun; None if its master does not say that it waits.
+
+    :raises OSError: the master's page does not answer.
+    """
+    found = _of(read_json(f"{driver.page}/json/").get("activedrivers", ()), driver)
+    if found is None or found["state"] != "SUBMITTED":
+        return None
+    return f"a worker with {found['cores']} free cores and {found['memory']} MiB"
+
+
 def end(driver: ClusterDriver) -> None:
     """Ask the master to end a driver: its worker sends SIGTERM, and SIGKILL after 10 s.
 

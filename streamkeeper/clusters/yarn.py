@@ -64,6 +64,18 @@ def ended(driver: ClusterDriver) -> str | None:
     return "FINISHED" if succeeded else "KILLED" if known["state"] == "KILLED" else "FAILED"
 
 
+def waits_for(driver: ClusterDriver) -> str | None:
+    """Return what an application waits for whose driver has not begun; None if it waits for nothing.
+
+    :raises OSError: the resource manager does not answer.
+    """
+    known = read_json(_application(driver))["app"]
+    if known["state"] not in ("NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED"):
+        return None
+    said = " ".join(str(known.get("diagnostics") or "").split())
+    return f"a container ({known['state']}{f': {said}' if said else ''})"
+
+
 def end(driver: ClusterDriver) -> None:
     """Ask the resource manager to end an application: its nodes send SIGTERM, and SIGKILL soon after.
 

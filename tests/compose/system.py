@@ -42,11 +42,19 @@ class System:
 
     def container(self, service: str) -> str:
         """Return the id of a service's container."""
-        return self.compose("ps", "--quiet", service).strip().splitlines()[-1]
+        return self.containers(service)[-1]
+
+    def containers(self, service: str) -> list[str]:
+        """Return the ids of all containers of a service."""
+        return self.compose("ps", "--quiet", service).strip().splitlines()
+
+    def run(self, *command: str, timeout: float = 120.0) -> str:
+        """Run a command beside the containers, and return its output."""
+        return self._run([*command], timeout)
 
     def inspect(self, service: str, what: str) -> str:
         """Return what Docker knows of a service's container, by a template of its own."""
-        return self._run(["docker", "inspect", "--format", what, self.container(service)], 60).strip()
+        return self.run("docker", "inspect", "--format", what, self.container(service)).strip()
 
     def secret(self, name: str) -> str:
         """Return a secret of the file."""

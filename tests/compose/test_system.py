@@ -42,6 +42,28 @@ print(json.dumps({
     "orders": sum(ends),
 }))
 """
+HOLDER = """
+import json, sys
+from streamkeeper.drivers import supervision
+from streamkeeper.flows import leases
+from streamkeeper.flows.files import open_home
+from streamkeeper.settings import Settings
+home = open_home(Settings.from_environment(), sys.argv[1])
+lease, watched = leases.current(home), supervision.read(home)
+print(json.dumps({
+    "host": lease.process.host, "epoch": lease.epoch, "by": watched.by, "count": watched.count,
+}))
+"""
+KILL_TASKS = """
+import os, signal
+from pathlib import Path
+for entry in Path("/proc").glob("[0-9]*"):
+    try:
+        if (entry / "cmdline").read_bytes().startswith(b"airflow worker -- "):
+            os.kill(int(entry.name), signal.SIGKILL)
+    except (FileNotFoundError, ProcessLookupError):
+        pass  # it ended meanwhile
+"""
 READ = "import sys; from urllib.request import urlopen; print(urlopen(sys.argv[1]).read().decode())"
 
 
@@ -133,6 +155,46 @@ def test_a_service_whose_processes_are_killed_comes_again_and_the_flows_go_on(
     system.kill(service)
     wait_until(lambda: healthy(system, service, starts + 1), PATIENCE, f"{service} is healthy again")
     await_batches(system)
+
+
+def holder(system: System) -> dict[str, Any]:
+    """Return host and epoch of the driver's lease, and which try of the task watches it."""
+    return dict(json.loads(system.python("scheduler", HOLDER, FLOW)))
+
+
+def test_a_task_on_another_host_finds_the_driver_and_watches_it(system: System) -> None:
+    before = holder(system)
+    celery = f"celery@{before['host']}"
+    system.compose("up", "-d", "--no-build", "--scale", "worker=2")
+    wait_until(lambda: has_workers(system, 2), PATIENCE, "the second worker takes tasks")
+    # The first takes no further task, and its tasks end; the drivers, beside them, do not.
+    system.inside("scheduler", "airflow", "celery", "remove-queue", "-H", celery, "-q", "default")
+    system.run("docker", "exec", before["host"], "python", "-c", KILL_TASKS)
+
+    def watched() -> bool:
+        seen = holder(system)
+        if seen["by"] == before["by"]:
+            raise NotYet(str(seen))
+        assert (seen["host"], seen["epoch"]) == (before["host"], before["epoch"]), "the driver is the same"
+        return True
+
+    wait_until(watched, PATIENCE, "another try of the task watches the driver")
+    count = holder(system)["count"]
+    wait_until(lambda: holder(system)["count"] > count or None, PATIENCE, "it goes on watching")
+    await_batches(system)
+    assert holder(system)["epoch"] == before["epoch"]
+    system.inside("scheduler", "airflow", "celery", "add-queue", "-H", celery, "-q", "default")
+    system.compose("up", "-d", "--no-build", "--scale", "worker=1")
+    await_batches(system)
+
+
+def has_workers(system: System, count: int) -> bool:
+    seen = system.run(
+        "docker", "inspect", "--format", "{{.State.Health.Status}}", *system.containers("worker")
+    )
+    if seen.split() != ["healthy"] * count:
+        raise NotYet(seen)
+    return True
 
 
 def test_what_was_there_is_there_after_down_and_up(system: System) -> None:

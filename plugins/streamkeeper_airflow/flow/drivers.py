@@ -103,10 +103,14 @@ class InCluster:
     :param submitted: spark-submit, whose output names the driver.
     :param page: address of the cluster's pages.
     :param find: finds the driver by its lease, once that is newer than all there were before.
+    :param tell: is told what the driver waits for, whenever that changes.
     """
 
-    def __init__(self, submitted: Submitted, page: str, find: Callable[[], Driver | None]) -> None:
+    def __init__(
+        self, submitted: Submitted, page: str, find: Callable[[], Driver | None], tell: Callable[[str], None]
+    ) -> None:
         self.log = submitted.log
+        self._tell, self._told = tell, ""
         self._submitted: Submitted | None = submitted
         self._page, self._find, self._id = page, find, ""
         self._found: Driver | None = None
@@ -127,8 +131,15 @@ class InCluster:
             self._found = self._find()  # it may have begun since
             if state is not None and self._found is None:
                 return Ending(Outcome.FAILED, f"{self._id} is {state}, and had not begun; see {self._page}")
+            self._tell_what_it_waits_for(self.cluster)
             time.sleep(LOOK)
         return None
+
+    def _tell_what_it_waits_for(self, cluster: ClusterDriver) -> None:
+        waits_for = cluster_drivers.waits_for(cluster)
+        if waits_for and waits_for != self._told:
+            self._told = waits_for
+            self._tell(f"{cluster.id} waits for {waits_for}.")
 
     def _await_submission(self, submitted: Submitted) -> Ending | None:
         ending = submitted.wait()

@@ -293,7 +293,8 @@ class FlowOperator(BaseOperator):
         page = environment.get(cluster_drivers.PAGE_VARIABLE)
         if page is not None:
             self.log.info("Submitted the driver of %s to the cluster of %s.", self.flow, page)
-            return InCluster(driver, page, partial(self._find_newer, homes, settings.lease_term))
+            find_newer = partial(self._find_newer, homes, settings.lease_term)
+            return InCluster(driver, page, find_newer, self.log.info)
         self.log.info("Started the driver of %s: process group %s, output in %s.", self.flow, driver.pid, log)
         return driver
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from streamkeeper_airflow.flow import drivers
-from streamkeeper_airflow.flow.drivers import Attached, Driver, Ending, Submitted
+from streamkeeper_airflow.flow.drivers import Attached, Driver, Ending, InCluster, Submitted
 
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import holds, leases
@@ -157,3 +157,20 @@ def test_a_driver_on_another_host_is_alive_while_its_heart_beats_and_gone_after_
 
 def test_nothing_is_found_where_there_never_was_a_driver(home: FlowHome) -> None:
     assert drivers.find(home, term=1) is None
+
+
+def test_what_a_driver_waits_for_that_its_cluster_has_not_begun_is_told_whenever_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter([None, "a node (no memory)", "a node (no memory)", "a node (no image)", None])
+    states = iter([None] * 4 + ["FAILED"])
+    monkeypatch.setattr(drivers, "LOOK", 0.1)
+    monkeypatch.setattr(drivers.cluster_drivers, "waits_for", lambda _: next(answers))
+    monkeypatch.setattr(drivers.cluster_drivers, "ended_if_known", lambda _: next(states))
+    said = [sys.executable, "-c", "print('Submitted driver-20261123010203-0007')"]
+    submitted, told = Submitted(said, dict(os.environ), tmp_path / "driver.log"), list[str]()
+    ending = end_of(InCluster(submitted, "http://page", lambda: None, told.append))
+    assert ending.said == "driver-20261123010203-0007 is FAILED, and had not begun; see http://page"
+    assert told == [
+        f"driver-20261123010203-0007 waits for a node ({what})." for what in ("no memory", "no image")
+    ]

@@ -117,14 +117,14 @@ def running(bench: Bench) -> Iterator[AirflowService]:
     dags.mkdir()
     shutil.copy(PROJECT / "dags" / "flows.py", dags)
     variables = {**submit.environment(bench.settings), "PATH": os.environ["PATH"]}
-    conf = _settings(bench)
+    conf = bare_settings(bench)
     (dags / "stock.py").write_text(
         STOCK.format(
-            application=str(BARE), arguments=_arguments(bench, stock), conf=conf, variables=variables
+            application=str(BARE), arguments=bare_arguments(bench, stock), conf=conf, variables=variables
         )
     )
     flags = [part for name, value in conf.items() for part in ("--conf", f"{name}={value}")]
-    command = [submit.spark_submit(), "--master", "local[2]", *flags, str(BARE), *_arguments(bench, loop)]
+    command = [submit.spark_submit(), "--master", "local[2]", *flags, str(BARE), *bare_arguments(bench, loop)]
     script = bench.root / "loop.sh"
     script.write_text(LOOP.format(command=shlex.join(command)))
     service = AirflowService(
@@ -150,13 +150,13 @@ def running(bench: Bench) -> Iterator[AirflowService]:
             stock.send(signal.SIGKILL)
 
 
-def _arguments(bench: Bench, side: Side) -> list[str]:
+def bare_arguments(bench: Bench, side: Side) -> list[str]:
     return [f"{bench.settings.data}/events", str(side.table), side.checkpoint, str(FILES), "dedupe", TRIGGER]
 
 
-def _settings(bench: Bench) -> dict[str, str]:
+def bare_settings(bench: Bench, master: str = submit.DEFAULT_MASTER) -> dict[str, str]:
     """Give the bare query Streamkeeper's Spark settings, but for those that positions by name need."""
-    given = submit.spark_settings(bench.settings, bench.flow().declaration)
+    given = submit.spark_settings(bench.settings, bench.flow().declaration, master)
     return {
         name: value
         for name, value in given.items()

@@ -40,6 +40,7 @@ class Server(Pages):
 
     def __init__(self) -> None:
         self.phase, self.container, self.spec = "Running", RUNNING, dict[str, Any]()
+        self.conditions = list[dict[str, Any]]()
         self.there, self.asked = True, list[tuple[str, str, str | None]]()
         self.given = ""
         server = self
@@ -73,7 +74,8 @@ class Server(Pages):
         told = {"name": "d", "image": "i", "imageID": "", "ready": False, "restartCount": 0}
         statuses = [{**told, "state": self.container}] if self.container else []
         spec = {"containers": [{"name": "d"}], **self.spec}
-        return {"spec": spec, "status": {"phase": self.phase, "containerStatuses": statuses}}
+        status = {"phase": self.phase, "containerStatuses": statuses, "conditions": self.conditions}
+        return {"spec": spec, "status": status}
 
 
 @pytest.fixture
@@ -103,6 +105,36 @@ def test_an_end_is_what_the_kubelet_says_of_the_containers(
     """A controller alone calls pods of a lost node failed, whose containers may run on."""
     server.phase, server.container, server.spec = phase, container, spec
     assert cluster_drivers.ended(server.driver) == state
+
+
+UNSCHEDULABLE = {
+    "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+    "message": "0/3 nodes are available: 3 Insufficient memory.",
+}  # fmt: skip
+NO_IMAGE = {"waiting": {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "i"'}}
+
+
+@pytest.mark.parametrize(
+    ("phase", "conditions", "container", "expected"),
+    [
+        ("Pending", [UNSCHEDULABLE], {}, "Unschedulable: 0/3 nodes are available: 3 Insufficient memory."),
+        ("Pending", [], NO_IMAGE, 'ImagePullBackOff: Back-off pulling image "i"'),
+        ("Pending", [], {}, "Pending"),
+        ("Running", [UNSCHEDULABLE], RUNNING, None),
+    ],
+)
+def test_a_pod_that_has_not_begun_says_what_it_waits_for(
+    server: Server,
+    phase: str,
+    conditions: list[dict[str, Any]],
+    container: dict[str, Any],
+    expected: str | None,
+) -> None:
+    server.phase, server.conditions, server.container = phase, conditions, container
+    found = cluster_drivers.waits_for(server.driver)
+    assert found == (expected and f"a node to run its pod ({expected})")
+    server.there = False
+    assert cluster_drivers.waits_for(server.driver) is None
 
 
 def test_a_pod_that_is_gone_proves_no_end_and_is_waited_for_no_longer(server: Server, world: World) -> None:

@@ -32,7 +32,7 @@ class Master(Pages):
         class Told(Page):
             def do_GET(self) -> None:
                 over = master.state not in ("RUNNING", "SUBMITTED")
-                driver = {"id": ID, "state": master.state, "worker": "w"}
+                driver = {"id": ID, "state": master.state, "worker": "w", "cores": 1, "memory": 1024}
                 body = {
                     "activedrivers": [] if over else [driver],
                     "completeddrivers": [driver] if over else [],
@@ -83,6 +83,17 @@ def test_only_what_the_worker_itself_reported_proves_an_end(
     master.state = state
     assert cluster_drivers.note_end(world.home, leased) is ended
     assert leases.life(world.home, leased) is (Life.LEFT if ended else Life.UNKNOWN)
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [("SUBMITTED", "a worker with 1 free cores and 1024 MiB"), ("RUNNING", None), ("FAILED", None)],
+)
+def test_a_driver_that_has_not_begun_waits_for_a_worker(
+    master: Master, state: str, expected: str | None
+) -> None:
+    master.state = state
+    assert cluster_drivers.waits_for(master.driver) == expected
 
 
 def test_a_driver_that_said_why_it_left_is_not_talked_over(

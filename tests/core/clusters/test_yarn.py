@@ -52,7 +52,13 @@ class Cluster(Pages):
         place = "127.0.0.1:1" if self.silent else self.place  # nobody listens there
         attempt = {"id": 1, "containerId": CONTAINER, "nodeHttpAddress": place}
         known: dict[str, object] = {
-            application: {"app": {"state": self.state, "finalStatus": self.final}},
+            application: {
+                "app": {
+                    "state": self.state,
+                    "finalStatus": self.final,
+                    "diagnostics": "Queue's AM resource limit \n exceeded.",
+                }
+            },
             f"{application}/appattempts": {"appAttempts": {"appAttempt": [attempt]}},
             f"{node}/logs": {"containerLogsInfo": {"containerLogInfo": files}},
         }
@@ -89,6 +95,14 @@ def test_an_end_is_proven_by_the_node_alone(
 ) -> None:
     cluster.state, cluster.final, cluster.container = state, final, container
     assert cluster_drivers.ended(cluster.driver) == ended
+
+
+def test_an_application_that_has_no_container_waits_for_one(cluster: Cluster) -> None:
+    assert cluster_drivers.waits_for(cluster.driver) is None
+    cluster.state = "ACCEPTED"
+    assert cluster_drivers.waits_for(cluster.driver) == (
+        "a container (ACCEPTED: Queue's AM resource limit exceeded.)"
+    )
 
 
 def test_an_application_of_a_node_that_does_not_answer_may_run_on(cluster: Cluster) -> None:

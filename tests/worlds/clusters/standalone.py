@@ -1,4 +1,4 @@
-"""A real cluster of Spark's own kind on this machine: a master and a worker, started from pip's pyspark."""
+"""A real cluster of Spark's own kind on this machine: a master and workers, started from pip's pyspark."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +22,15 @@ PROGRAMS = Path(sys.executable).parent
 
 @dataclass(frozen=True)
 class Cluster:
-    """A master with one worker. ``page`` is the master's, for people and, as JSON, for tests;
-    ``replace_master`` kills it, and starts one in its place that knows nothing. ``kill_worker`` kills the
-    worker with its executors, ``add_worker`` starts another.
+    """A master with its workers. ``page`` is the master's, for people and, as JSON, for tests;
+    ``replace_master`` kills it, and starts one in its place that knows nothing. ``kill_worker`` kills a
+    worker with its executors and drivers: that with a page, or the newest; ``add_worker`` starts another.
     """
 
     master: str
     page: str
     replace_master: Callable[[], None] = field(default=lambda: None, compare=False)
-    kill_worker: Callable[[], None] = field(default=lambda: None, compare=False)
+    kill_worker: Callable[..., None] = field(default=lambda page=None: None, compare=False)
     add_worker: Callable[[], None] = field(default=lambda: None, compare=False)
 
     def state(self) -> dict[str, Any]:
@@ -61,16 +62,19 @@ class Cluster:
 
 
 @contextmanager
-def standalone(folder: Path, cores: int = 2, memory: str = "1500m", apart: bool = False) -> Iterator[Cluster]:
-    """Run a master and a worker until the block ends; their logs and work are in ``folder``.
+def standalone(
+    folder: Path, cores: int = 2, memory: str = "1500m", apart: bool = False, workers: int = 1
+) -> Iterator[Cluster]:
+    """Run a master and workers until the block ends; their logs and work are in ``folder``.
 
-    :param apart: whether the worker has a pid namespace of its own, so that nobody outside can tell whether
-        its processes run, as on another host.
+    :param apart: whether a worker has a pid namespace of its own, so that nobody outside can tell whether its
+        processes run, as on another host.
     """
-    port, page, worker_page = free_ports(3)
+    port, page = free_ports(2)
     cluster = Cluster(f"spark://127.0.0.1:{port}", f"http://127.0.0.1:{page}")
+    here = ["--host", "127.0.0.1"]
     with ExitStack() as stack:
-        where = ["--host", "127.0.0.1", "--port", str(port), "--webui-port", str(page)]
+        where = [*here, "--port", str(port), "--webui-port", str(page)]
         master = daemon(
             "master.Master", where, folder / "master.log", lambda: cluster.state()["status"] == "ALIVE"
         )
@@ -81,35 +85,28 @@ def standalone(folder: Path, cores: int = 2, memory: str = "1500m", apart: bool 
             master.kill()
             master.start()
 
-        work = [
-            "--host",
-            "127.0.0.1",
-            "--webui-port",
-            str(worker_page),
-            "--cores",
-            str(cores),
-            "--memory",
-            memory,
-        ]
-        asked = [*work, "--work-dir", str(folder / "work"), cluster.master]
-        workers: list[Server] = []
+        running: dict[str, Server] = {}
+        made = count()
 
         def add_worker() -> None:
+            (worker_page,) = free_ports(1)
+            work = [*here, "--webui-port", str(worker_page), "--cores", str(cores), "--memory", memory]
             worker = daemon(
                 "worker.Worker",
-                asked,
-                folder / f"worker{len(workers) or ''}.log",
-                lambda: cluster.state()["aliveworkers"] == 1,
+                [*work, "--work-dir", str(folder / "work"), cluster.master],
+                folder / f"worker{next(made) or ''}.log",
+                lambda: cluster.state()["aliveworkers"] == len(running),
                 APART if apart else (),
             )
-            workers.append(worker)
+            running[f"http://127.0.0.1:{worker_page}"] = worker
             stack.callback(worker.kill)
             worker.start()
 
-        def kill_worker() -> None:
-            workers[-1].kill()
+        def kill_worker(of: str | None = None) -> None:
+            running.pop(of or [*running][-1]).kill()
 
-        add_worker()
+        for _ in range(workers):
+            add_worker()
         yield replace(cluster, replace_master=replace_master, kill_worker=kill_worker, add_worker=add_worker)
 
 

@@ -1,4 +1,4 @@
-"""A flow whose state and table are on S3: ``python tests/benchmarks/stores/bench_s3.py``.
+"""A flow whose state and table are on S3: ``python tests/benchmarks/clusters/bench_s3.py``.
 
 Batches of one file each, from the first commit to the last: of a flow that appends, beside the same flow on a
 local disk and beside the same query written by hand on S3, and of an AUTO CDC flow beside itself on a local
