@@ -8,7 +8,7 @@ of the hook that this needs are pinned in tests/airflow.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,7 @@ class Hook(SparkSubmitHook):
         )
         self._should_track_driver_status = False  # spark-submit itself waits, where anybody does
         self.job = job
+        self._driver: ClusterDriver | None = None
 
     def command(self) -> list[str]:
         """Return the whole command."""
@@ -65,14 +66,36 @@ class Hook(SparkSubmitHook):
         )
         return given
 
+    def on_kill(self) -> None:
+        """End the job of a task that is killed: by its cluster's pages, where a cluster runs it. The hook's
+        own ways are programs and packages that a worker need not have; Spark's masters it asks nothing.
+        """
+        self._yarn_application_id = None
+        if self._driver is not None and self._submit_sp is not None and self._submit_sp.poll() is None:
+            self._end(self._driver)
+        super().on_kill()
+
+    def _process_spark_submit_log(self, itr: Iterator[Any]) -> None:
+        super()._process_spark_submit_log(map(self._find_driver, itr))
+
+    def _find_driver(self, line: str) -> str:
+        page = self.job.environment.get(cluster_drivers.PAGE_VARIABLE)
+        known = self._is_kubernetes or self._driver is not None
+        id = None if known else cluster_drivers.submitted_id(line)
+        if page and id:
+            self._driver = ClusterDriver(page, id)
+        return line
+
     def _delete_driver_pod(self) -> None:
         """End the pod of a job whose task is killed, by its deadline: so it stays, with its log."""
         id = f"{self._connection['namespace'] or 'default'}:{self._kubernetes_driver_pod}"
-        driver = ClusterDriver(_api_server(str(self._connection["master"])), id)
+        self._end(ClusterDriver(_api_server(str(self._connection["master"])), id))
+
+    def _end(self, driver: ClusterDriver) -> None:
         try:
             cluster_drivers.end(driver)
         except OSError:
-            self.log.exception("%s could not be ended; end it by hand", id)
+            self.log.exception("%s could not be ended; end it by hand", driver.id)
 
     def _get_spark_binary_path(self) -> list[str]:
         found = self._connection["spark_binary"]

@@ -241,6 +241,35 @@ def test_a_step_is_not_submitted_where_a_driver_would_not_be(
     assert recorder.calls == []
 
 
+@pytest.mark.parametrize(
+    ("master", "page", "said"),
+    [
+        ("standalone, deploy mode cluster", "http://there:8080", "driver-20261123010203-0007"),
+        ("yarn, deploy mode cluster", "http://there:8088", "application_1795518870000_0007"),
+    ],
+)
+def test_a_step_whose_task_is_killed_is_ended_by_its_cluster(
+    project: Path, monkeypatch: pytest.MonkeyPatch, master: str, page: str, said: str
+) -> None:
+    connection, where, _ = MASTERS[master]
+    monkeypatch.setenv("AIRFLOW_CONN_STREAMKEEPER_SPARK", connection)
+    monkeypatch.setenv("PATH", "/nowhere")  # no yarn there
+    ended = list[ClusterDriver]()
+    monkeypatch.setattr(cluster_drivers, "end", ended.append)
+    settings = Settings.from_environment()
+    flow = read_manifest(settings).find("first.first_flow")
+    settings.jars.mkdir(exist_ok=True)
+    (settings.jars / "delta.jar").touch()
+    hook = Hook(submit.driver(settings, [flow], where).by_cluster(page, settings), "streamkeeper_spark")
+    hook._process_spark_submit_log(iter([f"INFO Submitted {said}", "INFO it runs"]))
+    hook.on_kill()
+    assert ended == [], "spark-submit has ended, and so has the step"
+    hook._submit_sp = subprocess.Popen(["/bin/sleep", "60"])
+    hook.on_kill()
+    assert ended == [ClusterDriver(page, said)]
+    assert hook._submit_sp.wait(10) == -9
+
+
 def test_a_step_whose_task_is_killed_ends_its_pod_and_needs_no_provider_of_kubernetes(
     project: Path, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
