@@ -18,7 +18,7 @@ from itertools import islice
 from typing import Any
 from urllib.parse import unquote
 
-from streamkeeper.delta.remembered import Remembered, of_actions
+from streamkeeper.delta.remembered import DOMAIN, Remembered, of_actions
 from streamkeeper.errors import CheckpointError
 from streamkeeper.storage import Storage, open_storage
 
@@ -148,7 +148,8 @@ def _commit(storage: Storage, version: int) -> LogCommit:
             )
             restored = _restored(action["commitInfo"]) if operation == "RESTORE" else None
         elif "domainMetadata" in action:
-            kept = of_actions([action])
+            if action["domainMetadata"]["domain"] == DOMAIN:
+                kept = of_actions([action])
         elif "txn" in action:
             transactions[str(action["txn"]["appId"])] = int(action["txn"]["version"])
         for kind, files in (("add", added), ("remove", removed)):

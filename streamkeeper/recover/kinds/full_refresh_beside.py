@@ -172,7 +172,7 @@ def _price_of_cleaned(cleaned: Mapping[str, list[str]], accepted: Collection[str
             f" the flow, or hold it until this recovery is over (streamkeeper hold {flow}). To continue,"
             f" accept `{LOSS}`."
         )
-        yield Refusal(LOSS, said, flow)
+        yield Refusal(LOSS, said, flow, covers=tuple(sources))
 
 
 def _with_generation(flow: FlowPlan) -> FlowPlan:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from streamkeeper import amounts
-from streamkeeper.amounts import DOWNSTREAM, LOSS, PRICES, Amount, SourcePrice
+from streamkeeper.amounts import DOWNSTREAM, LOSS, PRICES, Amount, Price, SourcePrice, in_words
 from streamkeeper.flows.generations import EARLIEST, LATEST
 from streamkeeper.recover.plans.plan import Refusal
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
@@ -18,7 +18,7 @@ def price_of_readers(told: Collection[str], accepted: Collection[str]) -> Iterat
     """
     if told and DOWNSTREAM not in accepted:
         said = f"{PRICES[DOWNSTREAM]}: {'; '.join(told)}. To continue anyway, accept `{DOWNSTREAM}`."
-        yield Refusal(DOWNSTREAM, said)
+        yield Refusal(DOWNSTREAM, said, covers=tuple(told))
 
 
 def price_of_other_writers(
@@ -31,7 +31,9 @@ def price_of_other_writers(
     if commits and LOSS not in accepted:
         said = f"commits by other writers since version {version} are undone and cannot be repeated"
         yield Refusal(
-            LOSS, f"{PRICES[LOSS]}: {said}: {', '.join(commits)}. To continue anyway, accept `{LOSS}`."
+            LOSS,
+            f"{PRICES[LOSS]}: {said}: {', '.join(commits)}. To continue anyway, accept `{LOSS}`.",
+            covers=tuple(commits),
         )
 
 
@@ -40,7 +42,9 @@ def price_of_others(others: Collection[str], accepted: Collection[str]) -> Itera
     if others and LOSS not in accepted:
         said = "rows written by others are lost: no flow can produce them again"
         yield Refusal(
-            LOSS, f"{PRICES[LOSS]}: {said}: {'; '.join(others)}. To continue anyway, accept `{LOSS}`."
+            LOSS,
+            f"{PRICES[LOSS]}: {said}: {'; '.join(others)}. To continue anyway, accept `{LOSS}`.",
+            covers=tuple(others),
         )
 
 
@@ -64,39 +68,47 @@ def refusals_of(
             yield Refusal(None, f"It cannot be carried out: {price.blocked}.")
     unknown = [price for price in prices if price.unknown]
     counted = [price for price in prices if not price.unknown]
-    found = {
-        amounts.LOSS: [
-            f"{price.source}: {amounts.in_words(price.lost)}" for price in counted if not price.lost.nothing
-        ],
-        amounts.REPEATS: [
-            f"{price.source}: {amounts.in_words(price.repeated)}"
+    found: dict[Price, dict[str, str]] = {
+        amounts.LOSS: {
+            price.source: f"{price.source}: {in_words(price.lost)}"
+            for price in counted
+            if not price.lost.nothing
+        },
+        amounts.REPEATS: {
+            price.source: f"{price.source}: {in_words(price.repeated)}"
             for price in counted
             if not price.repeated.nothing
-        ],
-        amounts.MISSING_HISTORY: [
-            f"{price.source}: {amounts.in_words(price.gone)}"
+        },
+        amounts.MISSING_HISTORY: {
+            price.source: f"{price.source}: {in_words(price.gone)}"
             + ("" if stateful else ", and whether the query keeps state is not known")
             for price in counted
             if not price.gone.nothing and stateful is not False
-        ],
-        amounts.UNKNOWN_PRICE: [f"{price.source}: {price.lost.rows_unknown}" for price in unknown],
+        },
+        amounts.UNKNOWN_PRICE: {
+            price.source: f"{price.source}: {price.lost.rows_unknown}" for price in unknown
+        },
     }
-    if request.start.mode == LATEST and not found[amounts.LOSS]:
-        found[amounts.LOSS].append(
+    lost, repeated = found[amounts.LOSS], found[amounts.REPEATS]
+    if request.start.mode == LATEST and not lost:
+        lost["what arrives"] = (
             "nothing is unread now, but rows that arrive before the new generation begins are skipped and"
             " not counted"
         )
     if missing_in_sink is not None and request.start.mode != EARLIEST:
-        found[amounts.LOSS].append(f"the table lacks {missing_in_sink}, which the checkpoint has committed")
-    if again is not None and again.rows_unknown is None:
-        found[amounts.REPEATS] += (
-            [] if again.nothing else [f"the table {target}: {amounts.in_words(again)} that it has"]
+        lost["missing in the table"] = (
+            f"the table lacks {missing_in_sink}, which the checkpoint has committed"
         )
+    if again is not None and again.rows_unknown is None:
+        if not again.nothing:
+            repeated["in the table"] = f"the table {target}: {in_words(again)} that it has"
     elif again is not None:
-        found[amounts.UNKNOWN_PRICE].append(f"duplicates in the table {target}: {again.rows_unknown}")
-    for word, sources in found.items():
-        if sources and word not in request.accept:
+        unclear = f"duplicates in the table {target}: {again.rows_unknown}"
+        found[amounts.UNKNOWN_PRICE]["in the table"] = unclear
+    for word, parts in found.items():
+        if parts and word not in request.accept:
             yield Refusal(
                 word,
-                f"{amounts.PRICES[word]} ({'; '.join(sources)}). To continue anyway, accept `{word}`.",
+                f"{PRICES[word]} ({'; '.join(parts.values())}). To continue anyway, accept `{word}`.",
+                covers=tuple(parts),
             )

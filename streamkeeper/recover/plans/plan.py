@@ -25,12 +25,19 @@ class Refusal:
     """A price that must be accepted first, or a reason why the plan cannot be carried out.
 
     ``price`` is the word by which it is accepted; None if nothing makes the plan possible. ``flow`` is the
-    flow that has the price, or None if it is the plan's as a whole.
+    flow that has the price, or None if it is the plan's as a whole. ``covers`` names what is accepted with
+    it, such as commits or readers: more of them need another approval.
     """
 
     price: Price | None
     message: str
     flow: str | None = None
+    covers: tuple[str, ...] = ()
+
+    @property
+    def parts(self) -> frozenset[tuple[str | None, str | None, str]]:
+        """What is accepted with it, each by flow, price and name."""
+        return frozenset((self.flow, self.price, name) for name in self.covers or ("",))
 
 
 @dataclass(frozen=True)
@@ -157,10 +164,10 @@ def kept(plan: Plan) -> Plan:
 
 def worse(approved: Plan, again: Plan) -> list[str]:
     """Return in which ways a plan made again costs more than the approved one; empty if in none."""
-    accepted = {(old.flow, old.price) for old in approved.refusals}
-    found = [
-        f"new refusal: {item.message}" for item in again.refusals if (item.flow, item.price) not in accepted
-    ]
+    accepted = frozenset[tuple[str | None, str | None, str]]().union(
+        *(old.parts for old in approved.refusals)
+    )
+    found = [f"new refusal: {item.message}" for item in again.refusals if not item.parts <= accepted]
     copied = {copy.what for copy in approved.copies}
     found += [
         f"a copy of {copy.what} was not in the approved plan"

@@ -238,6 +238,7 @@ def _given_again(flow: Flow, present: FlowNow, asked: ResetRequest) -> Iterator[
             f"{PRICES[REPEATS]} (batch {planned} may be in the sink {flow.declaration.target}, whose log does"
             " not have it, and comes again under the new generation's transaction). To avoid that, start the"
             f" flow once more, so that it ends the batch. To continue anyway, accept `{REPEATS}`.",
+            covers=("in the sink",),
         )
 
 
@@ -257,6 +258,7 @@ def _totals_lost(flow: Flow, asked: ResetRequest, prices: Sequence[SourcePrice])
         LOSS,
         f"{PRICES[LOSS]} ({why}, and they replace those in {flow.declaration.target}). To continue anyway,"
         f" accept `{LOSS}`.",
+        covers=("from the results",),
     )
 
 

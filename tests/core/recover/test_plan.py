@@ -123,6 +123,21 @@ WORSE = {
         plan_of(price(), refusals=(Refusal("loss", "2 rows"),)),
         None,
     ),
+    "the same refusal for more": (
+        plan_of(price(), refusals=(Refusal("loss", "version 2 is lost", covers=("version 2",)),)),
+        plan_of(price(), refusals=(Refusal("loss", "2 and 3 are lost", covers=("version 2", "version 3")),)),
+        "new refusal: 2 and 3 are lost",
+    ),
+    "the same refusal for less": (
+        plan_of(price(), refusals=(Refusal("loss", "2 and 3 are lost", covers=("version 2", "version 3")),)),
+        plan_of(price(), refusals=(Refusal("loss", "version 3 is lost", covers=("version 3",)),)),
+        None,
+    ),
+    "another refusal of one word": (
+        plan_of(price(), refusals=(Refusal("repeats", "rows of a", "events.clean", covers=("a",)),)),
+        plan_of(price(), refusals=(Refusal("repeats", "in the sink", "events.clean", covers=("sink",)),)),
+        "new refusal: in the sink",
+    ),
     "another position at the same price": (
         plan_of(price()),
         replace(plan_of(price()), flows=(flow_plan(price(), position={"batch": 9}),)),
