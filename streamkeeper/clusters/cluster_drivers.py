@@ -36,6 +36,11 @@ class Cluster(Protocol):
         cluster does not prove that it ended.
         """
 
+    def over(self, driver: ClusterDriver) -> str | None:
+        """Return the state of a driver that is over by the cluster's word, which need not be a proof; None if
+        it runs, or may begin yet.
+        """
+
     def waits_for(self, driver: ClusterDriver) -> str | None:
         """Return what a driver waits for that has not begun, in words; None if it waits for nothing."""
 
@@ -82,6 +87,19 @@ def ended_if_known(driver: ClusterDriver) -> str | None:
     try:
         return ended(driver)
     except (OSError, ValueError):
+        return None
+
+
+def over_if_known(driver: ClusterDriver) -> str | None:
+    """Return the state of a driver that is over by its cluster's word; None if it is not, or a page does not
+    answer.
+
+    That is no proof that its process is gone. It is enough for one that has not taken a lease: if it comes
+    late, another has it.
+    """
+    try:
+        return _kind(driver).over(driver)
+    except (OSError, ValueError, KeyError):
         return None
 
 

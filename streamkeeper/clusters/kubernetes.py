@@ -77,6 +77,20 @@ def ended(driver: ClusterDriver) -> str | None:
     return "KILLED" if pod.spec.active_deadline_seconds is not None else "FAILED"
 
 
+def over(driver: ClusterDriver) -> str | None:
+    """Return the state of a pod that has ended by anybody's word, is being removed, or is not there; None of
+    others.
+
+    :raises OSError: the API server does not answer, or refuses.
+    """
+    pod = _pod(driver)
+    if pod is None:
+        return GONE
+    if pod.status.phase in ("Succeeded", "Failed"):
+        return str(pod.status.phase)
+    return "being removed" if pod.metadata is not None and pod.metadata.deletion_timestamp else None
+
+
 def waits_for(driver: ClusterDriver) -> str | None:
     """Return what a pod waits for whose driver has not begun; None if it waits for nothing.
 

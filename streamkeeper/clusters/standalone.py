@@ -14,7 +14,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from streamkeeper.clusters.pages import ANSWER, read, read_json
+from streamkeeper.clusters.pages import ANSWER, GONE, read, read_json
 from streamkeeper.flows.leases import ClusterDriver
 
 RUNNER = "org.apache.spark.deploy.PythonRunner"
@@ -40,6 +40,20 @@ def ended(driver: ClusterDriver) -> str | None:
     known = read_json(f"{driver.page}/json/")
     found = _of(known.get("completeddrivers", ()), driver)
     return found["state"] if found and found["state"] in _ENDED else None
+
+
+def over(driver: ClusterDriver) -> str | None:
+    """Return the state of a driver that the master does not run or keep waiting; None if it does either.
+
+    :raises OSError: the master's page does not answer, or is that of a standby.
+    """
+    known = read_json(f"{driver.page}/json/")
+    if known.get("status") != "ALIVE":
+        raise OSError(f"the master at {driver.page} is {known.get('status')}")
+    if _of(known.get("activedrivers", ()), driver) is not None:
+        return None
+    found = _of(known.get("completeddrivers", ()), driver)
+    return str(found["state"]) if found else GONE
 
 
 def waits_for(driver: ClusterDriver) -> str | None:

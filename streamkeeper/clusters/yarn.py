@@ -14,7 +14,7 @@ import urllib.error
 import urllib.request
 from dataclasses import dataclass
 
-from streamkeeper.clusters.pages import ANSWER, read, read_json
+from streamkeeper.clusters.pages import ANSWER, GONE, read, read_json
 from streamkeeper.flows.leases import ClusterDriver
 
 ID = re.compile(r"application_[0-9]{13}_[0-9]{4,}")
@@ -27,6 +27,8 @@ CODE = "spark.yarn.dist.pyFiles"
 ENVIRONMENT = "spark.yarn.appMasterEnv."
 """Prefix of the settings by which a driver gets variables of the environment."""
 _CONTAINER = re.compile(r"container_(?:e[0-9]+_)?([0-9]{13}_[0-9]{4,})_[0-9]+_[0-9]+")
+_ENDED = ("FINISHED", "FAILED", "KILLED")
+"""States of an application that is over, and below of a container."""
 _OVER = ("COMPLETE", "DONE")
 _HEAD = re.compile(rb"\nLogLength:([0-9]+)\nLogContents:\n")
 """Ends what a node says before the content of a log; behind it comes more."""
@@ -56,12 +58,27 @@ def ended(driver: ClusterDriver) -> str | None:
     :raises OSError: the resource manager or the node does not answer.
     """
     known = read_json(_application(driver))["app"]
-    if known["state"] not in ("FINISHED", "FAILED", "KILLED"):
+    if known["state"] not in _ENDED:
         return None
     if not all(_is_over(attempt) for attempt in _attempts(driver)):
         return None
     succeeded = known["state"] == "FINISHED" and known["finalStatus"] == "SUCCEEDED"
     return "FINISHED" if succeeded else "KILLED" if known["state"] == "KILLED" else "FAILED"
+
+
+def over(driver: ClusterDriver) -> str | None:
+    """Return the state of an application that the resource manager does not run any more, or does not know;
+    None of others.
+
+    :raises OSError: it does not answer.
+    """
+    try:
+        known = read_json(_application(driver))["app"]
+    except urllib.error.HTTPError as error:
+        if error.code != 404:
+            raise
+        return GONE
+    return str(known["state"]) if known["state"] in _ENDED else None
 
 
 def waits_for(driver: ClusterDriver) -> str | None:

@@ -20,7 +20,7 @@ import streamkeeper.storage.S3LogStore;
 /**
  * Lets two writers, each with a client of its own, write one file at the same moment, often.
  *
- * <p>Arguments: endpoint, folder, kind (log, checkpoint, prove, abort), rounds. Every second round both write the same
+ * <p>Arguments: endpoint, folder, kind (log, checkpoint, prove, abort, elsewhere), rounds. Every second round both write the same
  * bytes. Prints how many rounds had no, one and two winners, and in how many another's bytes are there.
  */
 public final class Races {
@@ -82,6 +82,10 @@ public final class Races {
       abort(conf, reader, folder);
       return;
     }
+    if (kind.equals("elsewhere")) {
+      elsewhere(conf, reader, new Path(folder, "offset"));
+      return;
+    }
     CyclicBarrier barrier = new CyclicBarrier(2);
     ExecutorService threads = Executors.newFixedThreadPool(2);
     List<Writer> writers = new ArrayList<>();
@@ -129,6 +133,17 @@ public final class Races {
     }
     threads.shutdown();
     System.out.println("none " + won[0] + " one " + won[1] + " both " + won[2] + " wrong " + wrong);
+  }
+
+  /** Writes a file twice where Spark's own manager writes, which an application has set ours for. */
+  private static void elsewhere(Configuration conf, FileSystem reader, Path path) throws Exception {
+    conf.set("spark.sql.streaming.checkpointFileManagerClass", S3CheckpointFileManager.class.getName());
+    CheckpointFileManager manager = CheckpointFileManager.create(path.getParent(), conf);
+    manager.mkdirs(path.getParent());
+    System.out.println("written " + checkpoint(manager, path, "first") + ", again " + checkpoint(manager, path, "second"));
+    try (FSDataInputStream in = reader.open(path)) {
+      System.out.print("there " + new String(in.readAllBytes(), StandardCharsets.UTF_8));
+    }
   }
 
   /** Begins files that are thrown away: by a source of lines that fails, and by a query that is cancelled. */

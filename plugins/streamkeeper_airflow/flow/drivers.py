@@ -127,7 +127,7 @@ class InCluster:
             return self._await_submission(self._submitted)
         self._found = self._find()
         if self._found is None and self.cluster is not None:
-            state = cluster_drivers.ended_if_known(self.cluster)
+            state = cluster_drivers.over_if_known(self.cluster)
             self._found = self._find()  # it may have begun since
             if state is not None and self._found is None:
                 return Ending(Outcome.FAILED, f"{self._id} is {state}, and had not begun; see {self._page}")

@@ -163,14 +163,14 @@ def test_what_a_driver_waits_for_that_its_cluster_has_not_begun_is_told_whenever
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = iter([None, "a node (no memory)", "a node (no memory)", "a node (no image)", None])
-    states = iter([None] * 4 + ["FAILED"])
+    states = iter([None] * 4 + ["ERROR"])
     monkeypatch.setattr(drivers, "LOOK", 0.1)
     monkeypatch.setattr(drivers.cluster_drivers, "waits_for", lambda _: next(answers))
-    monkeypatch.setattr(drivers.cluster_drivers, "ended_if_known", lambda _: next(states))
+    monkeypatch.setattr(drivers.cluster_drivers, "over_if_known", lambda _: next(states))
     said = [sys.executable, "-c", "print('Submitted driver-20261123010203-0007')"]
     submitted, told = Submitted(said, dict(os.environ), tmp_path / "driver.log"), list[str]()
     ending = end_of(InCluster(submitted, "http://page", lambda: None, told.append))
-    assert ending.said == "driver-20261123010203-0007 is FAILED, and had not begun; see http://page"
+    assert ending.said == "driver-20261123010203-0007 is ERROR, and had not begun; see http://page"
     assert told == [
         f"driver-20261123010203-0007 waits for a node ({what})." for what in ("no memory", "no image")
     ]

@@ -40,7 +40,7 @@ class Server(Pages):
 
     def __init__(self) -> None:
         self.phase, self.container, self.spec = "Running", RUNNING, dict[str, Any]()
-        self.conditions = list[dict[str, Any]]()
+        self.conditions, self.metadata = list[dict[str, Any]](), dict[str, Any]()
         self.there, self.asked = True, list[tuple[str, str, str | None]]()
         self.given = ""
         server = self
@@ -75,7 +75,7 @@ class Server(Pages):
         statuses = [{**told, "state": self.container}] if self.container else []
         spec = {"containers": [{"name": "d"}], **self.spec}
         status = {"phase": self.phase, "containerStatuses": statuses, "conditions": self.conditions}
-        return {"spec": spec, "status": status}
+        return {"metadata": self.metadata, "spec": spec, "status": status}
 
 
 @pytest.fixture
@@ -105,6 +105,24 @@ def test_an_end_is_what_the_kubelet_says_of_the_containers(
     """A controller alone calls pods of a lost node failed, whose containers may run on."""
     server.phase, server.container, server.spec = phase, container, spec
     assert cluster_drivers.ended(server.driver) == state
+
+
+@pytest.mark.parametrize(
+    ("phase", "metadata", "expected"),
+    [
+        ("Running", {}, None),
+        ("Pending", {}, None),
+        ("Failed", {}, "Failed"),
+        ("Running", {"deletionTimestamp": "2026-11-24T13:00:00Z"}, "being removed"),
+    ],
+)
+def test_a_pod_without_a_lease_is_over_by_anybody_s_word(
+    server: Server, phase: str, metadata: dict[str, Any], expected: str | None
+) -> None:
+    server.phase, server.metadata = phase, metadata
+    assert cluster_drivers.over_if_known(server.driver) == expected
+    server.there = False
+    assert cluster_drivers.over_if_known(server.driver) == cluster_drivers.GONE
 
 
 UNSCHEDULABLE = {

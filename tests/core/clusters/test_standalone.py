@@ -22,20 +22,26 @@ ID = "driver-20261123010203-0007"
 ELSEWHERE = Process("another-host", "b", "n", 7, 1)
 
 
+def driver_of(state: str) -> dict[str, object]:
+    return {"id": ID, "state": state, "worker": "w", "cores": 1, "memory": 1024}
+
+
 class Master(Pages):
     """A master's page that says what it is told to."""
 
     def __init__(self) -> None:
         self.state, self.asked = "RUNNING", list[str]()
+        self.status, self.forgot = "ALIVE", False
         master = self
 
         class Told(Page):
             def do_GET(self) -> None:
                 over = master.state not in ("RUNNING", "SUBMITTED")
-                driver = {"id": ID, "state": master.state, "worker": "w", "cores": 1, "memory": 1024}
+                known = [] if master.forgot else [driver_of(master.state)]
                 body = {
-                    "activedrivers": [] if over else [driver],
-                    "completeddrivers": [driver] if over else [],
+                    "status": master.status,
+                    "activedrivers": [] if over else known,
+                    "completeddrivers": known if over else [],
                     "workers": [],
                 }
                 self.say(200, json.dumps(body).encode())
@@ -94,6 +100,20 @@ def test_a_driver_that_has_not_begun_waits_for_a_worker(
 ) -> None:
     master.state = state
     assert cluster_drivers.waits_for(master.driver) == expected
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"), [("RUNNING", None), ("SUBMITTED", None), ("ERROR", "ERROR"), ("FAILED", "FAILED")]
+)
+def test_a_driver_without_a_lease_is_over_by_the_master_s_word(
+    master: Master, state: str, expected: str | None
+) -> None:
+    master.state = state
+    assert cluster_drivers.over_if_known(master.driver) == expected
+    master.forgot = True
+    assert cluster_drivers.over_if_known(master.driver) == cluster_drivers.GONE
+    master.status = "STANDBY"
+    assert cluster_drivers.over_if_known(master.driver) is None, "another master knows it"
 
 
 def test_a_driver_that_said_why_it_left_is_not_talked_over(

@@ -97,6 +97,15 @@ def test_an_end_is_proven_by_the_node_alone(
     assert cluster_drivers.ended(cluster.driver) == ended
 
 
+def test_an_application_without_a_lease_is_over_by_the_resource_manager_s_word(cluster: Cluster) -> None:
+    cluster.silent = True
+    assert cluster_drivers.over_if_known(cluster.driver) is None
+    cluster.state = cluster.final = "FAILED"
+    assert cluster_drivers.over_if_known(cluster.driver) == "FAILED"
+    other = ClusterDriver(cluster.driver.page, "application_1795518870000_0008")
+    assert cluster_drivers.over_if_known(other) == cluster_drivers.GONE
+
+
 def test_an_application_that_has_no_container_waits_for_one(cluster: Cluster) -> None:
     assert cluster_drivers.waits_for(cluster.driver) is None
     cluster.state = "ACCEPTED"

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from itertools import count
 from multiprocessing import get_context
+from pathlib import Path
 
 import pytest
 
@@ -29,12 +30,14 @@ def network(server: str) -> Iterator[Proxy]:
         yield found
 
 
-def play(endpoint: str, folder: str, kind: str, rounds: int = 0) -> subprocess.CompletedProcess[str]:
+def play(
+    endpoint: str, folder: str, kind: str, rounds: int = 0, root: str = f"s3a://{BUCKET}"
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [
             *(str(find_java()), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"),
             *("-cp", f"{s3_jars()}/*:{pyspark_jars()}/*", str(RACES)),
-            *(endpoint, f"s3a://{BUCKET}/{folder}", kind, str(rounds)),
+            *(endpoint, f"{root}/{folder}", kind, str(rounds)),
         ],
         capture_output=True,
         text=True,
@@ -86,6 +89,12 @@ def test_of_two_drivers_that_take_a_lease_over_exactly_one_has_it(
 def test_what_is_thrown_away_is_never_there(server: str) -> None:
     done = play(f"http://{server}", "aborted", "abort")
     assert done.stdout == "failed, there false\n" * 2 + "cancelled, there false\n" * 2, done.stderr[-4000:]
+
+
+def test_a_folder_that_is_not_on_s3_is_written_as_spark_writes_it(tmp_path: Path) -> None:
+    """A copy of a checkpoint on a local disk, or the log of a sink of files elsewhere."""
+    done = play("http://127.0.0.1:1", "copy", "elsewhere", root=tmp_path.as_uri())
+    assert done.stdout == "written true, again false\nthere first\n", done.stderr[-4000:]
 
 
 def test_a_store_that_does_not_obey_is_refused_and_one_that_does_is_not(
