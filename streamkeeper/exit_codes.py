@@ -13,8 +13,10 @@ class Outcome(IntEnum):
     """Stopped in good order: by a hold, by a changed declaration, or with all available input read
     (``--available-now``).
     """
-    DONE = 3
-    """A once flow has read all its input, now or before. Its process exits with 0."""
+    DONE = 256
+    """A once flow has read all its input, now or before. Its process exits with 0: no process can end with
+    this number, while a JVM ends with 3 where it ran out of memory (``-XX:+ExitOnOutOfMemoryError``).
+    """
     USAGE = 2
     """Unusable command line or settings."""
     HELD = 10

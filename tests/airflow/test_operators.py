@@ -89,6 +89,10 @@ def test_a_reset_makes_a_once_flow_run_again(once: FlowOperator, home: FlowHome)
     assert not once._is_done()
 
 
+JVM_WITHOUT_MEMORY = 3
+"""The exit code of a JVM with ``-XX:+ExitOnOutOfMemoryError``."""
+
+
 @pytest.mark.parametrize("code", [Outcome.STOPPED, Outcome.HELD, Outcome.DONE])
 def test_a_once_flow_whose_driver_stopped_in_good_order_is_looked_at_again(
     code: Outcome, once: FlowOperator, home: FlowHome
@@ -106,7 +110,7 @@ def test_a_once_flow_that_is_held_waits_without_a_slot_since_no_next_run_would(
 
 
 @pytest.mark.parametrize(
-    "code", [Outcome.FAILED, Outcome.RESTART, Outcome.USAGE, Outcome.LEASE_LOST, -9, 143]
+    "code", [Outcome.FAILED, Outcome.RESTART, Outcome.USAGE, Outcome.LEASE_LOST, -9, 143, JVM_WITHOUT_MEMORY]
 )
 def test_any_other_ending_is_tried_again(code: int, operator: FlowOperator, home: FlowHome) -> None:
     with pytest.raises(DriverFailed, match=r"The driver of first\.first_flow ended: killed"):

@@ -8,10 +8,12 @@ So the end of the task never ends the driver by accident; the next try finds it 
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -95,6 +97,11 @@ class Submitted:
         self._note.unlink(missing_ok=True)
         return Ending(code, f"exit code {code}" if code >= 0 else f"ended by {signal.Signals(-code).name}")
 
+    def end(self) -> None:
+        """Ask the driver to end."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGTERM)
+
 
 class InCluster:
     """A driver that a cluster starts. spark-submit ends once the cluster has it; from its lease on, it is
@@ -135,6 +142,16 @@ class InCluster:
             time.sleep(LOOK)
         return None
 
+    def end(self) -> None:
+        """Ask for the end of spark-submit, or the cluster for that of the driver."""
+        if self._submitted is not None:
+            self._submitted.end()
+        elif self.cluster is not None:
+            try:
+                cluster_drivers.end(self.cluster)
+            except OSError as error:
+                self._tell(f"{self.cluster.id} could not be ended: {error}. End it by hand.")
+
     def _tell_what_it_waits_for(self, cluster: ClusterDriver) -> None:
         waits_for = cluster_drivers.waits_for(cluster)
         if waits_for and waits_for != self._told:
@@ -169,13 +186,20 @@ class Attached:
         self.log: Path | None = Path(lease.log) if lease.log and Path(lease.log).is_file() else None
         self.cluster = lease.cluster
 
+    @property
+    def flow(self) -> tuple[str, int]:
+        """The flow's full name, and the epoch of the driver's lease."""
+        return self._home.full_name, self._lease.epoch
+
     def wait(self) -> Ending | None:
         deadline = time.monotonic() + LOOK
-        while not self._gone():
-            if time.monotonic() >= deadline:
-                return None
+        while (ending := self.look()) is None and time.monotonic() < deadline:
             time.sleep(LOOK / 5)
-        return self._ending()
+        return ending
+
+    def look(self) -> Ending | None:
+        """Return the driver's ending if it has ended by now."""
+        return self._ending() if self._gone() else None
 
     def _gone(self) -> bool:
         """Check the process at each call.

@@ -30,33 +30,53 @@ def sharing_flows(manifest: Manifest, flow: str) -> list[str]:
 
 
 class AttachedToSharedDriver:
-    """A driver of several flows that was already alive. It is gone once it has left, or lost, all of them."""
+    """A driver of several flows that was already alive. It is gone once it has left, or lost, all of them.
 
-    def __init__(self, parts: Sequence[Attached]) -> None:
+    One of its flows tells whether it lives. The heartbeats of the others are read now and then, so that all
+    are known to be silent soon after that one is.
+    """
+
+    def __init__(self, parts: Sequence[Attached], term: float) -> None:
         self._living, self._endings = list(parts), list[Ending]()
-        self._parts = list(parts)
+        self._between, self._next = term / 2, time.monotonic() + term / 2
+        self.epochs = dict(part.flow for part in parts)
         self.log: Path | None = next((part.log for part in parts if part.log), None)
         self.cluster = next((part.cluster for part in parts if part.cluster), None)
 
     def wait(self) -> Ending | None:
         deadline = time.monotonic() + drivers.LOOK
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + self._between
+            self._look_at(self._living[1:])
         while self._living and time.monotonic() < deadline:
             ending = self._living[0].wait()
             if ending is not None:
                 self._endings.append(ending)
                 del self._living[0]
+                self._look_at(self._living)
         if self._living:
             return None
         code = of_all(Outcome(ending.code) for ending in self._endings)
         return next(ending for ending in self._endings if ending.code == code)
+
+    def _look_at(self, parts: Sequence[Attached]) -> None:
+        ended = {id(part): ending for part in parts if (ending := part.look()) is not None}
+        self._endings += ended.values()
+        self._living = [part for part in self._living if id(part) not in ended]
 
 
 def find(
     homes: Sequence[FlowHome], term: float, meanwhile: Callable[[], None]
 ) -> AttachedToSharedDriver | None:
     """Find a living driver of some flows, as :func:`streamkeeper_airflow.flow.drivers.find` for one."""
+    silent = set[leases.Process]()
     for home in homes:
+        lease = leases.current(home)
+        if lease is None or lease.process in silent:
+            continue  # the term was waited for already
         if drivers.find(home, term, meanwhile) is None:
+            if leases.life(home, lease) is Life.UNKNOWN:
+                silent.add(lease.process)
             continue
         lease = leases.current(home)
         mine = [
@@ -70,7 +90,7 @@ def find(
             if leases.life(other, found) not in (Life.LEFT, Life.DEAD)
         ]
         if parts:
-            return AttachedToSharedDriver(parts)
+            return AttachedToSharedDriver(parts, term)
     return None
 
 

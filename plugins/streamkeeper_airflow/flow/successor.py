@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-import os
-import signal
 import time
 from collections.abc import Callable
-from contextlib import suppress
+
+from airflow.sdk.exceptions import AirflowException
 
 from streamkeeper.errors import RequestError, StreamkeeperError
 from streamkeeper.exit_codes import Outcome
@@ -80,8 +79,13 @@ class Successor:
             self.end()
             self._tries, self._attempts = flow.fingerprint, 0
         if flow is not None and self._driver is None:
-            self._attempts += 1
-            self._driver = self._start()
+            try:
+                self._driver = self._start()
+            except (AirflowException, StreamkeeperError) as error:  # the driver that runs goes on
+                _log.warning("The change of %s is tried again later: %s", self._home.full_name, error)
+                self._next = self._monotonic() + AGAIN
+            else:
+                self._attempts += 1
 
     def take(self) -> Submitted | InCluster | None:
         """Return the driver that takes over, if there is one; it is no longer this one's."""
@@ -91,9 +95,8 @@ class Successor:
 
     def end(self) -> None:
         """End the trial that runs, if there is one."""
-        if isinstance(self._driver, Submitted):
-            with suppress(ProcessLookupError):
-                os.killpg(self._driver.pid, signal.SIGTERM)
+        if self._driver is not None:
+            self._driver.end()
         self._driver = None
 
     def _is_ready(self) -> bool:
@@ -116,14 +119,24 @@ class Successor:
             return None
         if not change.is_tried(ran.flow(self._home.flow)):
             return None
+        return None if self._is_kept_out(flow) else flow
+
+    def _is_kept_out(self, flow: Flow) -> bool:
+        """Return whether a declaration is not tried (any more); tell of one that is refused or waits."""
         known = change.read(self._home, flow.fingerprint)
-        if known is not None and known.keeps_out:
-            if known != self._told:
-                self._told = known
-                self._tell(known)
-            self._next = self._monotonic() + AGAIN
-            return None
-        return flow
+        if flow.pipeline.shared_driver:
+            if known is None or known.keeps_out:
+                why = "Its flows share a driver now, whose task starts it: it is used without a trial."
+                verdict = Verdict(flow.full_name, Fit.GOES_ON, (why,))
+                change.write(self._home, Change(flow.fingerprint, ChangeState.READY, verdict), "supervisor")
+            return True
+        if known is None or not known.keeps_out:
+            return False
+        if known != self._told:
+            self._told = known
+            self._tell(known)
+        self._next = self._monotonic() + AGAIN
+        return True
 
     def _declared(self) -> Flow | None:
         """Return the flow as declared; None if its file cannot be read, or declares it no more."""

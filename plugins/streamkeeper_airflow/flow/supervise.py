@@ -163,9 +163,12 @@ class FlowOperator(BaseOperator):
         heart = Heart(homes, settings.supervisor_timeout, name_of(context), self.log.warning)
         for _ in range(ATTACH_ATTEMPTS):
             self._skip_if_held(settings)
-            self._before = {home.full_name: _newest_epoch(home) for home in homes}
+            self._before = _newest_epochs(homes)
             heart.beat()
-            self._driver = self._attach(settings, homes, heart) or self._submit(settings, homes, context)
+            found = self._attach(settings, homes, heart)
+            if isinstance(found, AttachedToSharedDriver):
+                self._before |= {name: epoch - 1 for name, epoch in found.epochs.items()}
+            self._driver = found or self._submit(settings, homes, context)
             ending = self._follow_all(settings, homes, heart, context)
             if ending.code not in (Outcome.LEASE_HELD, Outcome.LEASE_LOST):
                 break
@@ -287,22 +290,23 @@ class FlowOperator(BaseOperator):
                 f"{self.flow} now shares a driver with the other flows of its pipeline; the DAG"
                 f" {flows[0].dag_id} runs it."
             )
-        log = self._log_file(context, submit.application_name(flows))
+        before, log = _newest_epochs(homes), self._log_file(context, submit.application_name(flows))
         command, environment = submitting.prepare(settings, flows, self.spark_conn_id, log, take_over)
         driver = Submitted(command, environment, log)
         page = environment.get(cluster_drivers.PAGE_VARIABLE)
         if page is not None:
             self.log.info("Submitted the driver of %s to the cluster of %s.", self.flow, page)
-            find_newer = partial(self._find_newer, homes, settings.lease_term)
+            # Beside a trial the driver runs that this try may have submitted, too.
+            find_newer = partial(self._find_newer, homes, settings.lease_term, before)
             return InCluster(driver, page, find_newer, self.log.info)
         self.log.info("Started the driver of %s: process group %s, output in %s.", self.flow, driver.pid, log)
         return driver
 
-    def _find_newer(self, homes: Sequence[FlowHome], term: float) -> Driver | None:
-        """Find the driver that this try submitted, by a lease that was not there before."""
-        newer = [home for home in homes if _newest_epoch(home) > self._before[home.full_name]]
+    def _find_newer(self, homes: Sequence[FlowHome], term: float, before: dict[str, int]) -> Driver | None:
+        """Find a driver that this try submitted, by a lease that was not there before."""
+        newer = [home for home in homes if _newest_epoch(home) > before[home.full_name]]
         parts = [Attached(home, lease, term) for home in newer if (lease := leases.current(home))]
-        return (AttachedToSharedDriver(parts) if self.shared else parts[0]) if parts else None
+        return (AttachedToSharedDriver(parts, term) if self.shared else parts[0]) if parts else None
 
     def _log_file(self, context: Context, application: str) -> Path:
         ti = context["ti"]
@@ -447,6 +451,10 @@ def _settings() -> Settings:
         return Settings.from_environment()
     except SettingsError as error:
         raise WrongSettings(str(error)) from error
+
+
+def _newest_epochs(homes: Sequence[FlowHome]) -> dict[str, int]:
+    return {home.full_name: _newest_epoch(home) for home in homes}
 
 
 def _newest_epoch(home: FlowHome) -> int:

@@ -17,9 +17,9 @@ import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
-from streamkeeper_airflow.flow import shared_driver, supervise
+from streamkeeper_airflow.flow import drivers, shared_driver, supervise
 from streamkeeper_airflow.flow import submit as submitting
-from streamkeeper_airflow.flow.drivers import Ending
+from streamkeeper_airflow.flow.drivers import Attached, Ending
 from streamkeeper_airflow.flow.gate import HoldTrigger, all_held
 from streamkeeper_airflow.flow.retries import DriverFailed
 from streamkeeper_airflow.flow.supervise import FlowOperator
@@ -185,6 +185,53 @@ def test_a_driver_that_runs_one_of_the_flows_only_is_found_behind_a_flow_without
     sleeper.terminate()
     assert sleeper.wait(30) == -signal.SIGTERM
     assert found.wait() == Ending(Outcome.FAILED, "it ended without a reason")
+
+
+def test_the_term_of_a_silent_driver_elsewhere_is_waited_for_once_whatever_it_ran(
+    homes: list[FlowHome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = replace(Process.current(), boot_id="of another host")
+    held = [lease(home, elsewhere) for home in homes]
+    waited, find = list[str](), drivers.find
+
+    def waiting(home: FlowHome, *given: Any) -> Attached | None:
+        waited.append(home.full_name)
+        return find(home, *given)
+
+    monkeypatch.setattr(drivers, "find", waiting)
+    assert shared_driver.find(homes, 0.2, lambda: None) is None
+    assert waited == [LEFT]
+    moment = iter(range(1000))
+    monkeypatch.setattr(drivers.time, "monotonic", lambda: next(moment) / 10)
+    monkeypatch.setattr(drivers.time, "sleep", lambda _: None)
+    found = shared_driver.AttachedToSharedDriver(
+        [Attached(home, mine, 10.0) for home, mine in zip(homes, held, strict=True)], 10.0
+    )
+    while found.wait() is None:
+        pass
+    assert next(moment) / 10 < 20, "both are silent after one term and a half, not after two"
+
+
+def test_a_park_of_one_flow_of_a_driver_that_was_attached_to_is_that_flow_s_alone(
+    homes: list[FlowHome], sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = [lease(home, process_of(sleeper.pid), epoch=4) for home in homes]
+    concluded = list[str]()
+
+    def ends(*_: object) -> Ending:
+        for home, mine, why in zip(homes, held, ("parked", "stopped"), strict=True):
+            leases.leave(home, mine, why)
+        return Ending(Outcome.PARKED, "the flow is parked")
+
+    def conclude(_: FlowOperator, *found: FlowHome, **__: object) -> bool:
+        concluded.extend(home.full_name for home in found)
+        return False
+
+    monkeypatch.setattr(FlowOperator, "_follow_all", ends)
+    monkeypatch.setattr(FlowOperator, "_conclude", conclude)
+    ti = SimpleNamespace(dag_id=DAG, run_id="now", task_id="run", try_number=1)
+    operator(*homes)._supervise(cast("Context", {"ti": ti}))
+    assert concluded == [LEFT]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,131 @@
+"""A changed declaration beside the driver that runs; end to end in tests/end_to_end/test_changes.py."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from airflow.sdk import Context
+from airflow.sdk.exceptions import AirflowFailException
+from streamkeeper_airflow.flow import drivers, successor
+from streamkeeper_airflow.flow import submit as submitting
+from streamkeeper_airflow.flow.drivers import InCluster, Submitted
+from streamkeeper_airflow.flow.successor import Successor
+from streamkeeper_airflow.flow.supervise import FlowOperator
+
+from streamkeeper.clusters import cluster_drivers
+from streamkeeper.flows.files import FlowHome, open_home
+from streamkeeper.flows.leases import ClusterDriver, Lease, Process
+from streamkeeper.manifest.manifest import Flow, read_manifest
+from streamkeeper.preflight import change
+from streamkeeper.preflight.change import Change, ChangeState
+from streamkeeper.settings import Settings
+from streamkeeper.storage import to_json
+
+FLOW = "first.first_flow"
+ID = "driver-20261123010203-0007"
+
+
+@pytest.fixture
+def flow(project: Path) -> Flow:
+    """The flow as it is declared now, whose changes are tried."""
+    file = project / "pipelines" / "first.py"
+    file.write_text(file.read_text().replace('sources=["raw"]', 'sources=["raw"], on_change="try"'))
+    return read_manifest(Settings.from_environment()).find(FLOW)
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch, flow: Flow) -> list[Change]:
+    """What becomes of a change, while a driver runs an earlier declaration."""
+    found = list[Change]()
+    ran = SimpleNamespace(fingerprint="earlier", flow=lambda _: flow)
+    monkeypatch.setattr(change, "kept", lambda _: ran)
+    monkeypatch.setattr(change, "read", lambda *_: found[-1] if found else None)
+    monkeypatch.setattr(change, "write", lambda _home, made, _by: found.append(made))
+    running = SimpleNamespace(phase="running")
+    monkeypatch.setattr(successor.leases, "present_heartbeat", lambda _: running)
+    return found
+
+
+def seen(start: Callable[[], Submitted], monotonic: Callable[[], float] = float) -> Successor:
+    settings = Settings.from_environment()
+    return Successor(settings, open_home(settings, FLOW), start, lambda _: None, monotonic)
+
+
+def test_a_trial_that_cannot_be_started_leaves_the_driver_running_and_is_started_later(
+    written: list[Change], caplog: pytest.LogCaptureFixture
+) -> None:
+    now, started = [0.0], list[float]()
+
+    def start() -> Submitted:
+        started.append(now[0])
+        raise AirflowFailException("There is no connection 'streamkeeper_spark'.")
+
+    looking = seen(start, lambda: now[0])
+    for moment in (0.0, 5.0, 16.0, 32.0, 48.0, 64.0):
+        now[0] = moment
+        looking.look()
+    assert started == [0.0, 16.0, 32.0, 48.0, 64.0]
+    assert "is tried again later: There is no connection" in caplog.text
+    assert written == [], "a change that nobody could try is not refused"
+
+
+def test_a_flow_that_shares_a_driver_now_is_not_tried_and_its_driver_ends(
+    written: list[Change], project: Path
+) -> None:
+    file = project / "pipelines" / "first.py"
+    imported = "from streamkeeper import pipelines as dp\n"
+    shared = f"{imported}dp.configure_pipeline(shared_driver=True)\n"
+    file.write_text(file.read_text().replace(imported, shared).replace(', on_change="try"', ""))
+    looking = seen(lambda: pytest.fail("it is not tried"))
+    looking.look()
+    looking.look()
+    [made] = written
+    assert made.state is ChangeState.READY, "its driver waits for a trial no longer"
+    assert "share a driver now" in made.in_words()
+
+
+def test_beside_a_driver_of_the_same_try_a_trial_is_found_by_its_own_lease(
+    flow: Flow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings.from_environment()
+    home = open_home(settings, FLOW)
+    given = {**os.environ, cluster_drivers.PAGE_VARIABLE: "http://page"}
+    monkeypatch.setattr(submitting, "prepare", lambda *_: ([sys.executable, "-c", ""], given))
+    ti = SimpleNamespace(dag_id="flow", run_id="now", task_id="run", try_number=1)
+    operator = FlowOperator(task_id="run", flow=FLOW)
+    monkeypatch.setattr(operator, "_log_file", lambda *_: tmp_path / "driver.log")
+    hold(home, 1)
+    trial = operator._submit(settings, [home], cast("Context", {"ti": ti}), take_over=True)
+    assert isinstance(trial, InCluster)
+    assert trial._find() is None, "the driver that runs is none that it submitted"
+    hold(home, 2)
+    assert trial._find() is not None
+
+
+def test_a_trial_that_a_cluster_runs_is_ended_by_the_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = list[ClusterDriver]()
+    monkeypatch.setattr(drivers.cluster_drivers, "end", ended.append)
+    monkeypatch.setattr(drivers, "LOOK", 0.1)
+    said = [sys.executable, "-c", f"print('Submitted {ID}')"]
+    trial = InCluster(
+        Submitted(said, dict(os.environ), tmp_path / "driver.log"), "http://page", lambda: None, print
+    )
+    while trial.cluster is None:
+        assert trial.wait() is None
+    trial.end()
+    assert ended == [ClusterDriver("http://page", ID)]
+
+
+def hold(home: FlowHome, epoch: int) -> None:
+    elsewhere = replace(Process.current(), boot_id="of another host")
+    made = Lease(epoch, elsewhere, 1, "2026-11-21T10:00:00+00:00")
+    home.storage.create(home.lease(epoch), to_json(asdict(made)))
