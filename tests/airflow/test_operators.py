@@ -12,9 +12,9 @@ from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
 from streamkeeper_airflow.flow.drivers import Ending
 from streamkeeper_airflow.flow.gate import HoldTrigger, blocking
-from streamkeeper_airflow.flow.park_message import describe_park
 from streamkeeper_airflow.flow.retries import DriverFailed
 from streamkeeper_airflow.flow.supervise import FlowOperator
+from streamkeeper_airflow.operate.park_message import describe_park
 
 from streamkeeper.drivers import crash_loops, failures
 from streamkeeper.drivers.alerts import AlertKind

@@ -29,7 +29,6 @@ from streamkeeper.history.events import Kind
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.preflight import change
 from streamkeeper.preflight.change import Change, ChangeState, to_run
-from streamkeeper.recover.kinds.reset_checkpoint import RECOVERY as RESET
 from streamkeeper.settings import Settings
 from streamkeeper.times import now
 from streamkeeper_airflow.flow import drivers
@@ -37,7 +36,6 @@ from streamkeeper_airflow.flow import submit as submitting
 from streamkeeper_airflow.flow.drivers import Attached, Driver, Ending, InCluster, Submitted
 from streamkeeper_airflow.flow.gate import HoldTrigger, all_held
 from streamkeeper_airflow.flow.heartbeat import Heart, name_of
-from streamkeeper_airflow.flow.park_message import describe_park, describe_retried
 from streamkeeper_airflow.flow.retries import (
     LONGEST_DELAY,
     LOST_DELAY,
@@ -53,6 +51,7 @@ from streamkeeper_airflow.flow.shared_driver import AttachedToSharedDriver, flow
 from streamkeeper_airflow.flow.shared_driver import find as find_any
 from streamkeeper_airflow.flow.successor import Successor
 from streamkeeper_airflow.operate.notify import alert, page
+from streamkeeper_airflow.operate.park_message import describe_park, describe_retried
 from streamkeeper_airflow.operate.run_note import set_run_note
 
 POOL = "streaming_flows"
@@ -423,15 +422,10 @@ class FlowOperator(BaseOperator):
         """Log and alert what parked a flow and which recovery fits; return the text for the run's note."""
         park = holds.parked(home)
         note = (
-            describe_park(home.full_name, park)
+            describe_park(home.full_name, park, self.once)
             if park
             else f"{home.full_name} was parked, and the park has been released."
         )
-        if self.once:
-            note = (
-                f"{note}\n\nIt runs once: {RESET} triggers its DAG again; after a correction, trigger it"
-                " yourself."
-            )
         self.log.error("%s", note)
         run = context["dag_run"]
         link = page((park.details.get("recovery") if park else None) or run.dag_id)

@@ -36,6 +36,7 @@ from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage
 from streamkeeper.times import describe_age
 from streamkeeper_airflow.operate import notify
+from streamkeeper_airflow.operate.park_message import describe_park
 
 
 class MonitorFlows(BaseOperator):
@@ -105,6 +106,7 @@ class MonitorFlows(BaseOperator):
         if look.state is State.NO_PROGRESS:
             silent = str(look.position)
             notify.alert(settings, AlertKind.NO_PROGRESS, flow.full_name, _silence(look), silent)
+        self._tell_parked(settings, home, flow)
         self._tell_recovered(settings, home, flow, look)
         row = health.look(home, flow)
         self._tell_troubles(settings, home, flow, row, now)
@@ -115,6 +117,14 @@ class MonitorFlows(BaseOperator):
         # Last: an alert does not wait for a history that cannot be written.
         past.keep(home, row, now)
         return look
+
+    def _tell_parked(self, settings: Settings, home: FlowHome, flow: Flow) -> None:
+        """Tell of a park that no task saw, which its own task tells of: once in any case."""
+        park = holds.parked(home)
+        if park is not None:
+            text = describe_park(flow.full_name, park, flow.declaration.once)
+            link = notify.page(park.details.get("recovery") or flow.dag_id)
+            notify.alert(settings, AlertKind.PARKED, flow.full_name, text, park.at, link=link)
 
     def _tell_troubles(
         self, settings: Settings, home: FlowHome, flow: Flow, row: FlowHealth, now: float

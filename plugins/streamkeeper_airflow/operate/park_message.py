@@ -7,18 +7,24 @@ from typing import Any
 from streamkeeper.drivers import failures
 from streamkeeper.drivers.failures import Failure, FailureClass
 from streamkeeper.flows.holds import Hold
+from streamkeeper.recover.kinds.reset_checkpoint import RECOVERY as RESET
 from streamkeeper_airflow.operate.notify import page
 
 
-def describe_park(flow: str, park: Hold) -> str:
+def describe_park(flow: str, park: Hold, once: bool = False) -> str:
     """Return which recovery fits a parked ``pipeline.flow``, with the page of its form, and what parked it.
 
     The recovery comes first, since Airflow's list shows only the first line of a note. A park without a
     classified failure has only its reason.
+
+    :param once: whether the flow runs once.
     """
     failure = failures.read(park.details)
     said = failures.describe(flow, failure) if failure else f"The flow {flow} is parked: {park.reason}"
-    return _with_form(flow, said, park.details.get("recovery"), failure)
+    note = _with_form(flow, said, park.details.get("recovery"), failure)
+    if once:
+        note += f"\n\nIt runs once: {RESET} triggers its DAG again; after a correction, trigger it yourself."
+    return note
 
 
 def describe_retried(flow: str, details: dict[str, Any]) -> str:
