@@ -206,6 +206,11 @@ def give_up(settings: Settings, pipeline: str, recovery: str, why: str) -> bool:
     return True
 
 
+def is_past_return(settings: Settings, pipeline: str, recovery: str) -> bool:
+    """Return whether a recovery changed something: it can only be continued, or another recovery planned."""
+    return _changed(_work(settings, read_plan(settings, pipeline, recovery)))
+
+
 def pipeline_of_open(settings: Settings, recovery: str) -> str:
     """Return the pipeline of a recovery that is not over.
 

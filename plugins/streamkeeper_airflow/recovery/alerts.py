@@ -10,7 +10,6 @@ from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from streamkeeper.drivers.alerts import AlertKind
-from streamkeeper.recover.plans.kind import kind
 from streamkeeper.redaction import redact_text
 from streamkeeper.settings import Settings
 from streamkeeper_airflow.operate.notify import alert, page
@@ -81,10 +80,11 @@ def tell_failed(plan: dict[str, Any], context: Context, step: str, error: Except
 
     A failure before anything was changed also ends in the recovery being given up; both are one occasion,
     reported once.
+
+    :param way_on: how to proceed after a change; empty if there was none.
     """
-    past_return = kind(plan["kind"]).is_past_return(step)
     text = f"{_name(plan)} failed in its step {step}: {error}{way_on}"
-    if not past_return:
+    if not way_on:
         text += (
             "\nNothing was changed: the recovery is given up, and every flow keeps the checkpoint that it"
             " has."
@@ -94,7 +94,7 @@ def tell_failed(plan: dict[str, Any], context: Context, step: str, error: Except
         plan,
         context,
         text,
-        f"{plan['recovery']} {step}" if past_return else plan["recovery"],
+        f"{plan['recovery']} {step}" if way_on else plan["recovery"],
     )
 
 

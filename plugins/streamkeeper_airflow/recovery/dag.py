@@ -22,7 +22,6 @@ from streamkeeper.preflight.change import ill
 from streamkeeper.recover.plans import explain
 from streamkeeper.recover.plans.kind import Kind, StepKind, kind
 from streamkeeper.recover.plans.rehearsal import REHEARSE
-from streamkeeper.recover.steps import rehearse
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
@@ -87,7 +86,7 @@ def recovery_dag(name: str, **more: Any) -> DAG:
         chain(*tasks)
         by_name = {task.task_id: task for task in tasks}
         first = of.first_change or next(iter(of.unasked), None)
-        if first is not None and {shared_steps.HOLD, shared_steps.LOCK, rehearse.STEP} & set(of.steps):
+        if first is not None:
             by_name[first.name] >> GiveUp(task_id="give_up", after=first.name)
         if shared_steps.VERIFY_PROGRESS in of.steps:
             release, verify = by_name[shared_steps.RELEASE.name], by_name[shared_steps.VERIFY_PROGRESS.name]

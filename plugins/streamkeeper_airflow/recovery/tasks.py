@@ -5,6 +5,7 @@ Each calls one function of :mod:`streamkeeper.recover.engine`, as the command li
 
 from __future__ import annotations
 
+import logging
 from typing import Any, NoReturn
 
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
@@ -47,6 +48,8 @@ from streamkeeper_airflow.recovery.alerts import (
     tell_refused,
 )
 from streamkeeper_airflow.recovery.approvals import PLAN
+
+_log = logging.getLogger(__name__)
 
 FINAL = (UsageError, PlanRefused, TableLocked, RecoveryError)
 """Errors that another try would meet again."""
@@ -313,7 +316,7 @@ def _fail(of: str, step: str, context: Context, error: Exception, *, final: bool
     :raises AirflowFailException: another try would meet the same error again.
     """
     plan = context["ti"].xcom_pull(task_ids=PLAN)
-    way_on = _way_on(kind(of), step, plan["recovery"])
+    way_on = _way_on(plan)
     if (final or is_last_try(context)) and not plan[DRY_RUN]:
         tell_failed(plan, context, step, error, way_on)
     if final:
@@ -339,13 +342,19 @@ def _handed_on(
     return evidence
 
 
-def _way_on(of: Kind, step: str, recovery: str) -> str:
+def _way_on(plan: dict[str, Any]) -> str:
     """Return how to proceed with a recovery that failed after a change.
 
     Empty before, since GiveUp undoes all.
     """
-    if not of.is_past_return(step):
-        return ""
+    recovery = plan["recovery"]
+    try:
+        if not engine.is_past_return(Settings.from_environment(), plan["pipeline"], recovery):
+            return ""
+    except RequestError:
+        return ""  # it is not in the ledger, so nothing was begun
+    except StreamkeeperError as unknown:
+        _log.warning("Whether %s changed anything could not be read: %s", recovery, unknown)
     return (
         "\nWhat the recovery did so far stays, and is found again. Fix the error above and clear this"
         f" task: the recovery continues from here. Or end it with `streamkeeper abandon {recovery}`: its"

@@ -204,12 +204,6 @@ class Kind:
         """The first step that changes something for good; None if none does."""
         return next((step for step in self.steps if step.changes), None)
 
-    def is_past_return(self, step: str) -> bool:
-        """Return whether a recovery at a step can only be continued: nothing undoes what it did."""
-        first = self.first_change
-        names = [one.name for one in (*self.unasked, *self.asked)]
-        return first is None or names.index(step) > names.index(first.name)
-
 
 def kind(name: str) -> Kind:
     """Return a kind of recovery by its name.

@@ -207,7 +207,7 @@ def decide(work: Work) -> dict[str, Any]:
 
 def is_decided(work: Work) -> bool:
     """Return whether this recovery wrote the next generation of any flow."""
-    for flow in work.plan.flows:
+    for flow in plan_under_hold(work).flows:
         if flow.next_generation is not None:
             found = generations.read(work.home(flow), flow.next_generation)
             if found is not None and found.recovery == work.plan.recovery_id:
@@ -266,8 +266,8 @@ def verify_tables(work: Work) -> dict[str, Any]:
 
 def release(work: Work) -> dict[str, Any]:
     """Lift the parks of the generations that end, and remove the recovery's own holds and locks."""
-    lifted = {}
-    for flow in work.plan.flows:
+    lifted, flows = {}, plan_under_hold(work).flows
+    for flow in flows:
         park = holds.parked(work.home(flow))
         lifted[flow.flow] = (
             park is not None
@@ -280,7 +280,7 @@ def release(work: Work) -> dict[str, Any]:
     return {
         "flows": {
             flow.flow: {"park_lifted": lifted[flow.flow], "holds_left": work.home(flow).owners()}
-            for flow in work.plan.flows
+            for flow in flows
         }
     }
 
@@ -291,7 +291,8 @@ def verify_progress(work: Work) -> dict[str, Any]:
     With a state that is rebuilt from history, each step of the rebuild counts as progress.
     """
     deadline = time.monotonic() + PROGRESS_SECONDS
-    waiting = {flow.flow: flow for flow in work.plan.flows if flow.next_generation is not None}
+    flows = plan_under_hold(work).flows
+    waiting = {flow.flow: flow for flow in flows if flow.next_generation is not None}
     found: dict[str, Any] = {}
     rebuilt: dict[str, str] = {}
     while waiting:

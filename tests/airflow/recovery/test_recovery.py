@@ -391,19 +391,23 @@ def test_there_is_nothing_to_give_up(xcoms: dict[str, Any], project: Path) -> No
         GiveUp(task_id="give_up", after="decide").execute(context(**xcoms))
 
 
-@pytest.mark.parametrize(
-    ("step", "told"), [("hold", False), ("decide", False), ("verify_tables", True), ("release", True)]
-)
-def test_a_recovery_that_fails_after_its_decision_says_how_it_goes_on(
-    step: str, told: bool, project: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("changed", [False, True], ids=["before it changes anything", "half-way"])
+@pytest.mark.parametrize("step", ["hold", "decide", "release"])
+def test_a_recovery_that_fails_after_a_change_says_how_it_goes_on(
+    step: str, changed: bool, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: object) -> dict[str, Any]:
         raise RecoveryError("The table is at version 3; it was at 5.")
 
+    told = list[str]()
     monkeypatch.setattr(engine, "carry_out", fails)
+    monkeypatch.setattr(engine, "is_past_return", lambda *_: changed)
+    monkeypatch.setattr(alerts, "alert", lambda _settings, _kind, _flow, text, *_, **__: told.append(text))
     with pytest.raises(AirflowFailException, match="it was at 5") as failed:
         RecoveryStep(of=RESET, task_id=step).execute(context(plan=PLAN))
-    assert ("clear this task" in str(failed.value) and "streamkeeper abandon r1" in str(failed.value)) == told
+    goes_on = "clear this task" in str(failed.value) and "streamkeeper abandon r1" in str(failed.value)
+    assert goes_on == changed
+    assert ("Nothing was changed: the recovery is given up" in told[0]) == (not changed)
 
 
 class Kept:
@@ -471,6 +475,7 @@ def test_a_recovery_s_failure_is_told_when_nothing_is_tried_any_more(
         raise error
 
     monkeypatch.setattr(engine, "carry_out", fails)
+    monkeypatch.setattr(engine, "is_past_return", lambda *_: step != "hold")
     asked = context(plan=PLAN)
     asked["ti"].try_number, asked["ti"].max_tries = tries
     with pytest.raises((AirflowFailException, StreamkeeperError), match="no"):

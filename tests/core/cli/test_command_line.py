@@ -673,6 +673,21 @@ def test_recover_that_was_interrupted_goes_on(
     assert (runner("--resume", recovery).exit_code, again.calls) == (0, 0), "what is done is not done again"
 
 
+def test_recover_goes_on_with_what_the_approval_accepted_elsewhere(
+    runner: Callable[..., Any], stands: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = ResetRequest((FLOW,), StartAt(generations.LATEST))
+    asked = engine.propose(stands.settings, engine.plan(stands.settings, KIND, request, "r1"))
+    assert [item.price for item in asked.refusals] == ["loss"]
+    monkeypatch.setattr(running, "drive", Driver(stands))
+    refused = runner("--resume", "r1", "--yes")
+    assert "price that was not accepted" in str(refused.exception)
+    engine.approve(stands.settings, "events", "r1", "ada", accepted=["loss"])  # as Airflow's button does
+    done = runner("--resume", "r1")
+    assert done.exit_code == 0, done.exception
+    assert not engine.is_open(stands.settings, "events", "r1")
+
+
 def test_recover_carries_out_the_steps_in_spark_by_spark_submit_and_says_what_the_ledger_has_of_a_failure(
     runner: Callable[..., Any], stands: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
