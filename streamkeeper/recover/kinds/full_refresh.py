@@ -130,6 +130,8 @@ def _price(source: Source, present: FlowNow, asked: ResetRequest) -> SourcePrice
     lost = rebuilt.gone
     if rebuilt.blocked is not None and lost.nothing:
         lost = Amount(None, 0, None, rebuilt.blocked)
+    if again.otherwise and lost.nothing:
+        lost = Amount(None, 0, None, "rows that were read before are gone or have changed since")
     if not again.lost.nothing:
         lost = (
             again.lost

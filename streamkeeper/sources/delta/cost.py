@@ -14,6 +14,7 @@ from streamkeeper.delta.history import (
     Between,
     History,
     between,
+    commits,
     is_gone,
     read_history,
 )
@@ -27,6 +28,8 @@ from streamkeeper.tables import past_versions
 
 Resolve = Callable[[Callable[[], History]], Resolved[DeltaPosition]]
 
+_AT_ONCE = 16
+"""Commits that are read together."""
 _READS_CHANGES = ("skipChangeCommits", "ignoreChanges", "readChangeFeed", "readChangeData")
 
 
@@ -89,7 +92,9 @@ def _price_of(case: Case, table: _Table, found: Resolved[DeltaPosition]) -> Sour
         lost = Amount(None, 0, None, anew)
         return case.price(words, lost=lost, notes=(anew,))
     if found.position is None:
-        return case.price(words, repeated=_read_so_far(table))
+        changed = _changed(table)
+        notes = () if changed is None else (changed,)
+        return case.price(words, repeated=_read_so_far(table), notes=notes, otherwise=changed is not None)
     return _moved(case.price(words), table, found.position.offset)
 
 
@@ -282,6 +287,26 @@ def _read_so_far(table: _Table) -> Amount:
         return Amount(None, 0, None, waits.why or "rows were changed since")
     whole = _rows(table, None)
     return whole if whole.rows is None else Amount(None, 0, max(0, whole.rows - waits.rows))
+
+
+def _changed(table: _Table) -> str | None:
+    """Return why rows that were read may be gone, or may have changed; None if all are as they were."""
+    history = table.history
+    if table.offset is None:
+        return None
+    if history.oldest > 0:
+        return (
+            f"the log of {table.source.name} starts at version {history.oldest}: whether rows were deleted or"
+            " changed since they were read is unknown"
+        )
+    removes = (commit.version for commit in commits(history, 0, history.newest, _AT_ONCE) if commit.removes)
+    version = next(removes, None)
+    return (
+        None
+        if version is None
+        else f"rows of {table.source.name} were deleted or changed, such as by version {version}: those that"
+        " were read before are not there again"
+    )
 
 
 def _rows(table: _Table, version: int | None) -> Amount:

@@ -14,8 +14,9 @@ from streamkeeper.drivers.pending_input import what_waits
 from streamkeeper.errors import NotAskable, RequestError, SourceError
 from streamkeeper.flows.generations import StartAt
 from streamkeeper.recover import engine
-from streamkeeper.recover.kinds import rewind
-from streamkeeper.recover.plans.plan import worse
+from streamkeeper.recover.kinds import full_refresh, rewind
+from streamkeeper.recover.plans.plan import Plan, worse
+from streamkeeper.recover.requests.full_refresh import RefreshRequest
 from streamkeeper.recover.requests.rewind import RewindRequest
 from streamkeeper.settings import PIPELINE_ENV
 from streamkeeper.sources.kafka import client as kafka_client
@@ -182,6 +183,33 @@ def test_a_start_costs_the_rows_between_it_and_where_the_flow_stands_in_the_tabl
     found = plan(begun(world, DELTA, at(2, 0)), start)
     assert (price(found).lost.rows, price(found).repeated.rows) == (lost, repeated)
     assert refused(found) == words
+
+
+def refreshed(world: World) -> Plan:
+    request = RefreshRequest("events.events")
+    return engine.plan(world.settings, full_refresh.KIND, request, "r1")
+
+
+def test_a_full_refresh_does_not_promise_rows_that_a_table_had_when_they_were_read(
+    world: World, table: Table
+) -> None:
+    begun(world, DELTA, at(2))
+    assert refused(refreshed(world)) == []
+    table.commit({"remove": {"path": "b0", "dataChange": True}})
+    found = refreshed(world)
+    assert refused(found) == [UNKNOWN_PRICE]
+    assert "rows that were read before are gone or have changed" in found.refusals[0].message
+    assert any("deleted or changed, such as by version 3" in note for note in price(found).notes)
+
+
+def test_a_full_refresh_does_not_know_of_deletes_in_commits_that_were_cleaned_up(
+    world: World, table: Table
+) -> None:
+    begun(world, DELTA, at(2))
+    table.clean_up(1)
+    found = refreshed(world)
+    assert refused(found) == [UNKNOWN_PRICE]
+    assert any("starts at version 1: whether rows were deleted" in note for note in price(found).notes)
 
 
 def test_what_waits_in_a_table_is_told_and_a_change_of_rows_too(world: World, table: Table) -> None:
