@@ -11,6 +11,7 @@ import threading
 import uuid
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from random import Random
 from types import TracebackType
 from typing import Any
@@ -122,10 +123,8 @@ class Sent:
 
     def read(self) -> dict[int, int]:
         """Read on to the present end of each partition, and return those ends by partition."""
-        ends = {
-            partition: self._consumer.get_watermark_offsets(TopicPartition(TOPIC, partition), timeout=60)[1]
-            for partition in self._next
-        }
+        what = f"Kafka tells the ends of {TOPIC}"
+        ends = {part: wait_until(partial(self._end, part), TOPIC_SECONDS, what) for part in self._next}
         while any(self._next[partition] < end for partition, end in ends.items()):
             message = self._consumer.poll(60)
             if message is None:
@@ -168,3 +167,9 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+    def _end(self, partition: int) -> int:
+        try:
+            return int(self._consumer.get_watermark_offsets(TopicPartition(TOPIC, partition), timeout=10)[1])
+        except KafkaException as error:
+            raise NotYet(str(error)) from error  # of a broker that was just started again, say
