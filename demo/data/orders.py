@@ -137,6 +137,12 @@ class Sent:
             self.ids.append(json.loads(value)["order_id"])
         return ends
 
+    def _end(self, partition: int) -> int:
+        try:
+            return int(self._consumer.get_watermark_offsets(TopicPartition(TOPIC, partition), timeout=10)[1])
+        except KafkaException as error:
+            raise NotYet(str(error)) from error  # of a broker that was just started again, say
+
     def close(self) -> None:
         """Leave Kafka."""
         self._consumer.close()
@@ -167,9 +173,3 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-
-    def _end(self, partition: int) -> int:
-        try:
-            return int(self._consumer.get_watermark_offsets(TopicPartition(TOPIC, partition), timeout=10)[1])
-        except KafkaException as error:
-            raise NotYet(str(error)) from error  # of a broker that was just started again, say
