@@ -18,7 +18,13 @@ from streamkeeper.recover.plans.plan import Plan, Refusal
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.restart import pinned_settings
 from streamkeeper.recover.restart.flow_now import flow_home, look_at
-from streamkeeper.recover.restart.next_generation import Planned, StartOptions, plan_next, plan_place
+from streamkeeper.recover.restart.next_generation import (
+    Planned,
+    StartOptions,
+    passed_over,
+    plan_next,
+    plan_place,
+)
 from streamkeeper.recover.restart.written_again import NextStart, written_again
 from streamkeeper.recover.steps import rehearse
 from streamkeeper.recover.steps import shared as shared_steps
@@ -84,7 +90,10 @@ def plan_flow(settings: Settings, flow: Flow, request: ResetRequest) -> Planned:
         *pinned_settings.changes(flow, standing),
     )
     missing = standing.missing_in_sink
-    return plan_next(flow, present, request, prices, notes, free=safe, again=again, missing=missing)
+    planned, refused = plan_next(
+        flow, present, request, prices, notes, free=safe, again=again, missing=missing
+    )
+    return planned, (*refused, *passed_over(settings, flow, standing.generation.number, request))
 
 
 def _from_generation(settings: Settings, flow: Flow, request: ResetRequest) -> Planned:

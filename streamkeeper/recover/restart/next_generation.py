@@ -31,6 +31,7 @@ from streamkeeper.recover.plans.consent import refusals_of
 from streamkeeper.recover.plans.plan import FlowPlan, Refusal
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.restart import pinned_settings
+from streamkeeper.recover.restart.begun_anew import price_of_begun_anew
 from streamkeeper.recover.restart.flow_now import FlowNow, flow_home, look_at
 from streamkeeper.recover.restart.written_again import NextStart, written_again
 from streamkeeper.settings import Settings
@@ -75,7 +76,20 @@ def plan_place(settings: Settings, flow: Flow, place: Place, way: StartOptions) 
     )
     asked = ResetRequest((flow.full_name,), begins.start, state=state, accept=way.accept)
     free = present.is_safe_to_repeat and begins.start.mode == BATCH
-    return plan_next(flow, present, asked, prices, notes, free=free, again=again)
+    planned, refused = plan_next(flow, present, asked, prices, notes, free=free, again=again)
+    if way.restored:
+        return planned, refused
+    return planned, (*refused, *passed_over(settings, flow, place.generation.number, asked))
+
+
+def passed_over(settings: Settings, flow: Flow, after: int, asked: ResetRequest) -> Iterator[Refusal]:
+    """Yield the price of rows that are gone from the table and that the start passes over.
+
+    :param after: the generation by whose position the start is found.
+    """
+    home, target = flow_home(settings, flow), flow.declaration.target
+    for refusal in price_of_begun_anew(home, target, after, asked.start, asked.accept):
+        yield replace(refusal, flow=flow.full_name)
 
 
 def plan_beginning(settings: Settings, flow: Flow, way: StartOptions) -> Planned:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from streamkeeper.amounts import LOSS, MISSING_HISTORY, REPEATS, UNKNOWN_PRICE
 from streamkeeper.delta.log import SEAL
 from streamkeeper.errors import CheckpointError, RequestError, StreamkeeperError, TableLocked
-from streamkeeper.flows import generations
+from streamkeeper.flows import generations, ledger
 from streamkeeper.flows.generations import StartAt
 from streamkeeper.recover import engine
 from streamkeeper.recover.kinds import reset_checkpoint
@@ -136,6 +137,60 @@ def test_results_without_what_came_before_are_a_loss(totals: World) -> None:
 def test_results_of_a_history_that_is_not_whole_are_a_loss(totals: World) -> None:
     next((totals.root / "data" / "events").iterdir()).unlink()
     assert refused(plan(totals, "earliest", state="empty")) == [LOSS]
+
+
+def decided_by(world: World, start: StartAt, **planned: Any) -> None:
+    """Let a recovery have decided the next generation."""
+    ledger.open(world.home.storage, "events", "r0").record("planned", planned)
+    made = generations.first(world.home, world.flow.fingerprint)
+    made = replace(made, previous=1, start=start, recovery="r0")
+    generations.decide(world.home, generations.with_number(made, world.home, 2))
+
+
+REFRESH = {"recovery": "full_refresh", "request": {}}
+
+
+@pytest.mark.parametrize(
+    ("start", "planned", "words"),
+    [
+        pytest.param(StartAt("earliest"), REFRESH, [LOSS], id="a full refresh"),
+        pytest.param(
+            StartAt("batch", generation=1, batch=0),
+            {"recovery": "rewind", "request": {"target": "restored"}},
+            [LOSS],
+            id="a rewind with its table",
+        ),
+        pytest.param(
+            StartAt("batch", generation=1, batch=0),
+            {"recovery": "rewind", "request": {"target": "kept"}},
+            [],
+            id="a rewind without it",
+        ),
+        pytest.param(StartAt("earliest"), {"recovery": "reset_checkpoint", "request": {}}, [], id="a reset"),
+        pytest.param(StartAt("after-last"), REFRESH, [], id="a refresh that the flow goes on after"),
+    ],
+)
+def test_a_start_behind_what_another_recovery_took_from_the_table_is_a_loss(
+    start: StartAt, planned: dict[str, Any], words: list[str], stands: World
+) -> None:
+    decided_by(stands, start, **planned)
+    found = plan(stands)
+    assert refused(found) == words
+    assert refused(plan(stands, accept=(LOSS,))) == []
+    if words:
+        assert "generation 2, decided by r0, has not begun: it brings again rows" in found.refusals[0].message
+    assert refused(plan(stands, "earliest")) == [REPEATS], "what that generation was to do"
+
+
+def test_a_start_behind_a_refresh_that_has_begun_may_pass_over_what_it_has_not_read_yet(
+    stands: World,
+) -> None:
+    decided_by(stands, StartAt("earliest"), **REFRESH)
+    stands.processed(1, number=2)
+    assert refused(plan(stands)) == [], "after what it has read"
+    found = plan(stands, StartAt("generation", generation=1))
+    assert UNKNOWN_PRICE in refused(found)
+    assert "generation 2, decided by r0, began after that position" in found.refusals[-1].message
 
 
 def test_from_now_on_loses_what_waits_and_is_refused_until_accepted(stands: World) -> None:

@@ -1,0 +1,61 @@
+"""Rows that a recovery took from a table for a later generation to bring again: a start behind them loses
+what that generation has not brought yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from streamkeeper.amounts import LOSS, PRICES, UNKNOWN_PRICE
+from streamkeeper.flows import generations, ledger
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.generations import AFTER_LAST, EARLIEST, Generation, StartAt
+from streamkeeper.flows.ledger import PLANNED
+from streamkeeper.flows.position import last_begun
+from streamkeeper.recover.plans.plan import Refusal
+
+_EMPTIES = ("full_refresh", "full_refresh_beside", "full_refresh_with_backup", "restore_table")
+"""Recoveries that replace the rows of a table, whatever they are asked for."""
+
+
+def price_of_begun_anew(
+    home: FlowHome, target: str, after: int, start: StartAt, accepted: Collection[str]
+) -> Iterator[Refusal]:
+    """Yield the price of a start that passes over what later generations were to bring, unless it is
+    accepted.
+
+    :param after: the generation by whose position the start is found.
+    """
+    if start.mode == EARLIEST:
+        return
+    begun = last_begun(home)
+    for number in home.generations():
+        found = generations.read(home, number) if number > after else None
+        if found is None or found.start in (StartAt(AFTER_LAST), start) or not _took_rows(home, found):
+            continue
+        waits = begun is None or number > begun[0].number
+        price = LOSS if waits else UNKNOWN_PRICE
+        if price in accepted:
+            continue
+        what = "has not begun" if waits else "began after that position, and may not have come as far"
+        yield Refusal(
+            price,
+            f"{PRICES[price]} (generation {number}, decided by {found.recovery}, {what}: it brings again rows"
+            f" that the recovery took from the table {target}, and this start passes over them). Choose"
+            f" `earliest`, or the start that generation {number} has: {found.start.mode}. To continue anyway,"
+            f" accept `{price}`.",
+            covers=(f"generation {number}",),
+        )
+
+
+def _took_rows(home: FlowHome, found: Generation) -> bool:
+    """Return whether the recovery that decided a generation took rows from the table, for it to bring
+    again.
+    """
+    if found.recovery is None:
+        return False
+    planned = ledger.open(home.storage, home.pipeline, found.recovery).find(PLANNED)
+    if planned is None:
+        return True  # its ledger is gone, and nothing says that it did not
+    kind, asked = planned.evidence.get("recovery"), planned.evidence.get("request") or {}
+    return kind in _EMPTIES or (kind == "rewind" and asked.get("target") == "restored")
