@@ -21,12 +21,15 @@ from streamkeeper.errors import TableLocked
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.steps.clean_up import CleanUp, give_back_locks
-from streamkeeper.storage import open_storage
+from streamkeeper.storage import Storage, open_storage
 from streamkeeper.tables import recovery_lock, tombstone_retention
 from streamkeeper_jobs.cdc.remembered import forget
 from streamkeeper_jobs.cdc.table_schema import is_bound
 from streamkeeper_jobs.recover.tidy_tables import turn_on
 from streamkeeper_jobs.spark.delta_snapshot import domains_of, snapshot_at
+
+STRAY_SECONDS = 86400.0
+"""Age of a file that no version names, from which it belongs to no batch that may still be committed."""
 
 
 def act(spark: SparkSession, work: Work) -> dict[str, Any]:
@@ -64,18 +67,25 @@ def act(spark: SparkSession, work: Work) -> dict[str, Any]:
 def _remove_strays(spark: SparkSession, path: str) -> None:
     """Remove files of remembered changes that no version names which the log can still show.
 
-    In the writers' turn: nobody writes such files meanwhile.
+    Those of the last day stay: the log is read for longer than the turn may be this job's, and what a batch
+    has written meanwhile may be named by its commit.
     """
-    storage, named = open_storage(path), set[str]()
+    storage, named, runs = open_storage(path), set[str](), open_storage(f"{path}/{remembered.FOLDER}")
+    there = runs.names()
     held = delta_log.versions(path)
     oldest = domains_of(snapshot_at(spark, path, held[-1])).get(remembered.DOMAIN) if held else None
     found = [commit.remembered for commit in delta_log.commits(path, at_once=4)]
     found.append(remembered.of_actions([{"domainMetadata": oldest}] if oldest else []))
     for one in found:
         named.update(name.split("/")[-2] for name, _ in (one.files if one else ()))
-    for run in storage.names(remembered.FOLDER):
-        if run not in named:
+    for run in there:
+        if run not in named and _is_old(runs, run):
             storage.remove(f"{remembered.FOLDER}/{run}")
+
+
+def _is_old(runs: Storage, run: str) -> bool:
+    written = (runs.modified(f"{run}/{name}") for name in runs.names(run))
+    return time.time() - max((at for at in written if at is not None), default=0.0) > STRAY_SECONDS
 
 
 def _why_left(work: Work, table: str) -> str | None:

@@ -229,3 +229,18 @@ def test_a_deleted_row_does_not_come_back_where_a_flow_reads_what_came_within_th
     shop.change(upsert(1, 9))
     assert shop.run() is Outcome.STOPPED
     shop.is_exact()
+
+
+def test_files_that_no_version_names_go_once_no_batch_can_still_name_them(
+    clean_up: CleanUp, spark: SparkSession
+) -> None:
+    folder = Path(clean_up.table.path) / "_streamkeeper" / "remembered"
+    named = {run.name for run in folder.iterdir()}
+    assert named, "the delete is remembered in files"
+    for name, age in (("old", 2 * forgetting.STRAY_SECONDS), ("young", 60.0)):
+        file = folder / name / "part.parquet"
+        file.parent.mkdir()
+        file.write_bytes(b"")
+        os.utime(file, (time.time() - age, time.time() - age))
+    forgetting._remove_strays(spark, clean_up.table.path)
+    assert {run.name for run in folder.iterdir()} == {*named, "young"}
