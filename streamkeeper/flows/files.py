@@ -145,8 +145,10 @@ class FlowHome:
         return f"{self.root}/generations/{number:06d}.change.json"
 
     @property
-    def trial(self) -> str:
-        """The folder of the copy of a checkpoint on which a changed declaration is tried."""
+    def trials(self) -> str:
+        """The folder of the copies of a checkpoint on which changed declarations are tried, each in a folder
+        of its own: what a trial left that was killed is never another's.
+        """
         return f"{self.root}/trial"
 
     def done(self, number: int) -> str:

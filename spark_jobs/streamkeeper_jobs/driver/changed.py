@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -98,7 +99,12 @@ def _trial(asked: DriverRequest, flow: Flow) -> Change | None:
     text = f"declaration {flow.fingerprint} is tried; {ran.fingerprint} ran last"
     events.note(home, Kind.CHANGE_SEEN, text, [ran.at, flow.fingerprint], by="driver")
     verdict = try_flow(
-        open_session(asked.settings, flow), asked.settings, home, flow, home.storage, folder=home.trial
+        open_session(asked.settings, flow),
+        asked.settings,
+        home,
+        flow,
+        home.storage,
+        folder=f"{home.trials}/{uuid.uuid4().hex}",
     )
     verdict = priced(asked.settings, verdict)
     if verdict.fit in (Fit.BREAKS, Fit.UNDEFINED):

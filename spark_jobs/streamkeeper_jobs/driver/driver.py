@@ -171,6 +171,7 @@ def take_lease(asked: DriverRequest) -> Lease:
         log=os.environ.get(LOG_VARIABLE),
         cluster=cluster_drivers.here(),
     )
+    home.storage.remove(home.trials)  # of processes that were killed
     if asked.lifts_park:
         holds.release(home, holds.PARK, "driver")
         say(

@@ -8,6 +8,7 @@ the newest state and into a table that is removed.
 from __future__ import annotations
 
 import time
+import uuid
 from dataclasses import replace
 
 from pyspark.errors import PySparkException
@@ -42,23 +43,24 @@ def warm_up(spark: SparkSession, settings: Settings, home: FlowHome, flow: Flow)
     opened = opened_flow(flow, replace(settings, read_at_most=1))
     if any(source.takes_files for source in opened.pipeline.sources_of(opened.declaration)):
         return
+    folder = f"{home.trials}/{uuid.uuid4().hex}"
     try:
-        _run(session_of(spark, flow), home, opened)
+        _run(session_of(spark, flow), home, opened, folder)
     except (PySparkException, StreamkeeperError) as error:
         say(f"{home.full_name} begins cold, since its batch for nothing failed: {error}")
     finally:
-        home.storage.remove(home.trial)
+        home.storage.remove(folder)
 
 
-def _run(spark: SparkSession, home: FlowHome, flow: Flow) -> None:
+def _run(spark: SparkSession, home: FlowHome, flow: Flow, folder: str) -> None:
     begun = last_begun(home)
     checkpoint = Checkpoint(home.storage, begun[1].checkpoint) if begun else None
     last = checkpoint.last_commit() if checkpoint is not None else None
     if begun is None or checkpoint is None or last is None:
         return
-    copy_checkpoint(checkpoint, last, home.trial, QUERY_ID, lambda: None, home.storage)
-    pin_state_partitions(spark, Checkpoint(home.storage, home.trial))
-    path = home.storage.path(home.trial)
+    copy_checkpoint(checkpoint, last, folder, QUERY_ID, lambda: None, home.storage)
+    pin_state_partitions(spark, Checkpoint(home.storage, folder))
+    path = home.storage.path(folder)
     flow = as_recorded(spark, flow, begun[1].evidence, spent=True)
     frame = flow_frame(spark, flow, begun[1].schemas, checkpoint=path)
     mode = flow.declaration.mode

@@ -38,14 +38,18 @@ def seen(bed: Flowbed) -> change.Change | None:
 
 def test_a_change_that_breaks_is_refused_and_the_flow_runs_on_with_what_it_had(bed: Flowbed) -> None:
     bed.declare(trying(pipeline(view="")))
+    killed = f"{bed.home.trials}/killed"  # what a trial left that did not come to its end
+    for folder in ("offsets", "commits"):
+        bed.home.storage.overwrite(f"{killed}/{folder}/1", b"v1\n{}")
     assert bed.run() is Outcome.CHANGE_REFUSED
     found = seen(bed)
     assert found is not None and found.state is ChangeState.REFUSED
     assert (found.verdict.fit, found.verdict.recovery) == (Fit.BREAKS, "reset_checkpoint")
     assert found.verdict.price[0].startswith("events_raw: lost nothing")
-    assert bed.home.storage.names(bed.home.trial) == [], "the copy is removed"
+    assert bed.home.storage.names(bed.home.trials) == ["killed"], "the copy is removed"
     bed.arrive(2, 3)
     assert bed.run() is Outcome.STOPPED
+    assert bed.home.storage.names(bed.home.trials) == []
     bed.holds(first_per(bed.events, ["event_id"]))
     assert holds.all_of(bed.home) == []
 
