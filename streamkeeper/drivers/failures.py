@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any
 
+from streamkeeper.redaction import redact_text
+
 
 class FailureClass(Enum):
     """What a failure needs."""
@@ -372,12 +374,15 @@ def read(details: Mapping[str, Any]) -> Failure | None:
 
 
 def describe(flow: str, failure: Failure, retried: bool = False) -> str:
-    """Return what failed and what helps, in terms of the user's flow, with the SQLSTATE.
+    """Return what failed and what helps, in terms of the user's flow, with the SQLSTATE and without secrets.
 
     :param retried: the flow declares that it is retried rather than parked.
     """
     said = (failure.message.strip().splitlines() or ["(nothing)"])[0].removeprefix(f"[{failure.condition}] ")
-    lines = [f"The flow {flow} stopped: {failure.meaning}.", f"Spark says {failure.code}: {said}"]
+    lines = [
+        f"The flow {flow} stopped: {failure.meaning}.",
+        f"Spark says {failure.code}: {redact_text(said)}",
+    ]
     if retried:
         fits = (
             f"{failure.recovery}, for this flow, would fix it"

@@ -101,7 +101,7 @@ def last_lines(output: Output, number: int) -> list[str]:
 
 
 class LogTail:
-    """Passes the new lines of a growing output to ``write``, ``limit`` lines at most.
+    """Passes the new lines of a growing output to ``write``, without secrets, ``limit`` lines at most.
 
     :param backlog: bytes before its present end that are shown too; None shows all of it.
     """
@@ -132,6 +132,7 @@ class LogTail:
     def _show(self, line: str) -> None:
         if self._left <= 0:
             return
+        line = redact_text(line)
         self._write(line if len(line) <= self._width else f"{line[: self._width]}… ({len(line)} characters)")
         self._left -= 1
         if self._left == 0:

@@ -25,6 +25,7 @@ from streamkeeper.drivers.alerts import Alert, AlertKind
 from streamkeeper.errors import StreamkeeperError
 from streamkeeper.flows.files import FlowHome, open_home
 from streamkeeper.manifest.manifest import Flow, read_manifest
+from streamkeeper.redaction import redact_text
 from streamkeeper.settings import Settings
 from streamkeeper.times import now
 
@@ -55,7 +56,9 @@ def alert(
     try:
         home = open_home(settings, flow)
         stood, link = progress.position(home), link or _page_of(settings, flow)
-        found = Alert(kind, flow, str(redact(text)), occasion, now(), link, stood.generation, stood.batch)
+        found = Alert(
+            kind, flow, redact_text(str(redact(text))), occasion, now(), link, stood.generation, stood.batch
+        )
         if not alerts.record(home, found):
             return False
         log.warning("Alert: %s\n%s", found.subject, found.text)

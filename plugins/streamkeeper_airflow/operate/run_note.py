@@ -15,13 +15,15 @@ from urllib.request import Request, urlopen
 from airflow.sdk import BaseHook, Connection
 from airflow.sdk.exceptions import AirflowNotFoundException, AirflowRuntimeError
 
+from streamkeeper.redaction import redact_text
+
 CONNECTION = "streamkeeper_airflow"
 NOTE_LIMIT = 1000
 """Characters that Airflow keeps of a note."""
 
 
 def set_run_note(dag_id: str, run_id: str, note: str) -> str | None:
-    """Set the note of a DAG run; return None, or why it could not be set.
+    """Set the note of a DAG run, without secrets; return None, or why it could not be set.
 
     The connection ``streamkeeper_airflow`` (type ``http``: host, port, login, password, schema http or https)
     names the API server.
@@ -37,6 +39,7 @@ def set_run_note(dag_id: str, run_id: str, note: str) -> str | None:
         f":{connection.port}" if connection.port else ""
     )
     path = f"/api/v2/dags/{quote(dag_id, safe='')}/dagRuns/{quote(run_id, safe='')}"
+    note = redact_text(note)
     shortened = note if len(note) <= NOTE_LIMIT else note[: NOTE_LIMIT - 1] + "…"
     try:
         token = _call("POST", f"{base}/auth/token", _login(connection))["access_token"]

@@ -31,6 +31,13 @@ def test_whole_lines_are_handed_over_once_and_half_lines_when_they_are_whole(log
     assert said == ["one", "two"]
 
 
+def test_a_secret_of_a_driver_s_output_is_not_shown(log: Path) -> None:
+    append(log, "connecting to jdbc:postgresql://ada:s3cr3t@db/shop\n")
+    said: list[str] = []
+    LogTail(LogFile(log), said.append).pump()
+    assert said == ["connecting to jdbc:postgresql://ada:***@db/shop"]
+
+
 def test_only_the_end_of_an_older_log_is_shown(log: Path) -> None:
     append(log, "old\n" * 100 + "new\n")
     said: list[str] = []
