@@ -290,7 +290,12 @@ class FlowOperator(BaseOperator):
                 f" {flows[0].dag_id} runs it."
             )
         before, log = _newest_epochs(homes), self._log_file(context, submit.application_name(flows))
-        command, environment = submitting.prepare(settings, flows, self.spark_conn_id, log, take_over)
+        try:
+            command, environment = submitting.prepare(settings, flows, self.spark_conn_id, log, take_over)
+        except AirflowFailException as error:
+            # Airflow also says that there is no connection where its API server failed to tell.
+            alert(settings, AlertKind.SETTINGS, self.flows[0], str(error), f"connection {self.spark_conn_id}")
+            raise WrongSettings(str(error)) from error
         driver = Submitted(command, environment, log)
         page = environment.get(cluster_drivers.PAGE_VARIABLE)
         if page is not None:

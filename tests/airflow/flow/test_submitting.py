@@ -15,11 +15,15 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowFailException
 from streamkeeper_airflow.flow import submit as submitting
+from streamkeeper_airflow.flow import supervise
+from streamkeeper_airflow.flow.retries import WrongSettings
 from streamkeeper_airflow.flow.submit import Hook
+from streamkeeper_airflow.flow.supervise import FlowOperator
 from streamkeeper_airflow.recovery.tasks import SparkStep
 
 from streamkeeper.clusters import cluster_drivers
 from streamkeeper.drivers import submit
+from streamkeeper.drivers.alerts import AlertKind
 from streamkeeper.flows.leases import ClusterDriver
 from streamkeeper.manifest.manifest import Flow, read_manifest
 from streamkeeper.recover import engine
@@ -225,6 +229,21 @@ def test_every_job_is_submitted_with_what_suits_the_connections_master_and_with_
     assert "s3cr3t" not in call.environment.values()
     assert call.environment["HADOOP_CONF_DIR"] == "/conf"
     assert Settings.from_environment(call.environment) == Settings.from_environment()
+
+
+def test_a_flow_without_a_connection_is_tried_again_and_told_and_its_run_does_not_fail(
+    project: Path, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = list[tuple[AlertKind, str]]()
+    monkeypatch.setattr(supervise, "alert", lambda _s, kind, _f, text, _o: told.append((kind, text)))
+    ti = SimpleNamespace(dag_id="flow", run_id="now", task_id="run", try_number=1)
+    run = SimpleNamespace(dag_id=ti.dag_id, run_id=ti.run_id)
+    operator = FlowOperator(task_id="run", flow="first.first_flow")
+    with pytest.raises(WrongSettings, match="no connection 'streamkeeper_spark'"):
+        operator.execute(cast("Context", {"ti": ti, "dag_run": run}))
+    [(kind, text)] = told
+    assert (kind, "no connection" in text) == (AlertKind.SETTINGS, True)
+    assert recorder.calls == []
 
 
 def test_a_step_is_not_submitted_where_a_driver_would_not_be(
