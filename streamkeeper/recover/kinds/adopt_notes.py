@@ -54,7 +54,7 @@ def notes(settings: Settings, flow: Flow, request: AdoptRequest, found: Found) -
         kept = ", ".join(found.operators)
         yield (
             f"It keeps state ({kept}), which is copied. The rehearsal finds a declaration that does not fit"
-            " it; it cannot find another output mode (the flow's is {flow.declaration.mode}), another"
+            f" it; it cannot find another output mode (the flow's is {flow.declaration.mode}), another"
             " watermark delay or time bound, or a filter that was moved."
         )
     yield "Batches before the last one are not copied: a rewind can return to that one at the earliest."

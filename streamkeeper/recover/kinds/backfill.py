@@ -240,7 +240,8 @@ def _notes(flow: Flow, request: BackfillRequest, reading: Reading, keyed: bool) 
     if keyed:
         notes.append(
             f"The table {target} is updated by key and sequence: newer rows in it stay, and rows that are"
-            " read again have no effect."
+            " read again have no effect. A key whose delete clean_up has forgotten (tombstone_days) comes"
+            " back, if an older row of it is read."
         )
     if request.read == BACKUP and keyed:
         notes.append(
