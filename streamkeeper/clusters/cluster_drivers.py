@@ -11,7 +11,7 @@ import re
 from typing import Protocol
 
 from streamkeeper.clusters import kubernetes, standalone, yarn
-from streamkeeper.clusters.pages import GONE
+from streamkeeper.clusters.pages import GONE, Unbegun
 from streamkeeper.flows import leases
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.leases import ClusterDriver, Lease
@@ -36,13 +36,8 @@ class Cluster(Protocol):
         cluster does not prove that it ended.
         """
 
-    def over(self, driver: ClusterDriver) -> str | None:
-        """Return the state of a driver that is over by the cluster's word, which need not be a proof; None if
-        it runs, or may begin yet.
-        """
-
-    def waits_for(self, driver: ClusterDriver) -> str | None:
-        """Return what a driver waits for that has not begun, in words; None if it waits for nothing."""
+    def unbegun(self, driver: ClusterDriver) -> Unbegun:
+        """Return what the cluster says of a driver that has taken no lease."""
 
     def end(self, driver: ClusterDriver) -> None:
         """Ask the cluster to end a driver."""
@@ -90,27 +85,16 @@ def ended_if_known(driver: ClusterDriver) -> str | None:
         return None
 
 
-def over_if_known(driver: ClusterDriver) -> str | None:
-    """Return the state of a driver that is over by its cluster's word; None if it is not, or a page does not
-    answer.
+def unbegun(driver: ClusterDriver) -> Unbegun:
+    """Return what its cluster says of a driver that has taken no lease; nothing where a page does not answer.
 
-    That is no proof that its process is gone. It is enough for one that has not taken a lease: if it comes
-    late, another has it.
+    That it is over is no proof that its process is gone. It is enough for such a driver: if it comes late,
+    another has the lease.
     """
     try:
-        return _kind(driver).over(driver)
+        return _kind(driver).unbegun(driver)
     except (OSError, ValueError, KeyError):
-        return None
-
-
-def waits_for(driver: ClusterDriver) -> str | None:
-    """Return what a driver waits for that has not begun, in words; None if it waits for nothing, or a page
-    does not answer.
-    """
-    try:
-        return _kind(driver).waits_for(driver)
-    except (OSError, ValueError, KeyError):
-        return None
+        return Unbegun()
 
 
 def note_end(home: FlowHome, lease: Lease) -> bool:

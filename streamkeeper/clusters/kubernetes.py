@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from streamkeeper.clusters.pages import ANSWER, GONE
+from streamkeeper.clusters.pages import ANSWER, GONE, Unbegun
 from streamkeeper.flows.leases import ClusterDriver
 
 if TYPE_CHECKING:
@@ -77,28 +77,21 @@ def ended(driver: ClusterDriver) -> str | None:
     return "KILLED" if pod.spec.active_deadline_seconds is not None else "FAILED"
 
 
-def over(driver: ClusterDriver) -> str | None:
-    """Return the state of a pod that has ended by anybody's word, is being removed, or is not there; None of
-    others.
+def unbegun(driver: ClusterDriver) -> Unbegun:
+    """Return what the API server says of a pod whose driver has no lease: it is over if the pod has ended by
+    anybody's word, is being removed, or is not there.
 
     :raises OSError: the API server does not answer, or refuses.
     """
     pod = _pod(driver)
     if pod is None:
-        return GONE
+        return Unbegun(over=GONE)
     if pod.status.phase in ("Succeeded", "Failed"):
-        return str(pod.status.phase)
-    return "being removed" if pod.metadata is not None and pod.metadata.deletion_timestamp else None
-
-
-def waits_for(driver: ClusterDriver) -> str | None:
-    """Return what a pod waits for whose driver has not begun; None if it waits for nothing.
-
-    :raises OSError: the API server does not answer, or refuses.
-    """
-    pod = _pod(driver)
-    if pod is None or pod.status.phase != "Pending":
-        return None
+        return Unbegun(over=str(pod.status.phase))
+    if pod.metadata is not None and pod.metadata.deletion_timestamp:
+        return Unbegun(over="being removed")
+    if pod.status.phase != "Pending":
+        return Unbegun()
     unmet = [one for one in pod.status.conditions or () if one.status == "False" and one.reason]
     waiting = [
         container.state.waiting
@@ -108,7 +101,7 @@ def waits_for(driver: ClusterDriver) -> str | None:
     said = dict.fromkeys(
         f"{one.reason}: {one.message}" if one.message else one.reason for one in waiting + unmet
     )
-    return f"a node to run its pod ({'; '.join(said) or 'Pending'})"
+    return Unbegun(waits_for=f"a node to run its pod ({'; '.join(said) or 'Pending'})")
 
 
 def end(driver: ClusterDriver) -> None:

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import json
 import urllib.request
+from dataclasses import dataclass
 from typing import Any
 
 ANSWER = 5.0
 """Seconds that a page may take to answer."""
 GONE = "GONE"
 """State of a driver that its cluster knows no more, where that proves no end."""
+
+
+@dataclass(frozen=True)
+class Unbegun:
+    """What a cluster says of a driver that has taken no lease. ``over`` is its state if it is over, which
+    need not be a proof; None if it may begin yet. ``waits_for`` is what it waits for, in words, if it does.
+    """
+
+    over: str | None = None
+    waits_for: str | None = None
 
 
 def read(address: str) -> bytes:

@@ -14,7 +14,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from streamkeeper.clusters.pages import ANSWER, GONE, read, read_json
+from streamkeeper.clusters.pages import ANSWER, GONE, Unbegun, read, read_json
 from streamkeeper.flows.leases import ClusterDriver
 
 RUNNER = "org.apache.spark.deploy.PythonRunner"
@@ -42,29 +42,22 @@ def ended(driver: ClusterDriver) -> str | None:
     return found["state"] if found and found["state"] in _ENDED else None
 
 
-def over(driver: ClusterDriver) -> str | None:
-    """Return the state of a driver that the master does not run or keep waiting; None if it does either.
+def unbegun(driver: ClusterDriver) -> Unbegun:
+    """Return what the master says of a driver without a lease: it is over if the master neither runs it nor
+    keeps it waiting.
 
     :raises OSError: the master's page does not answer, or is that of a standby.
     """
     known = read_json(f"{driver.page}/json/")
     if known.get("status") != "ALIVE":
         raise OSError(f"the master at {driver.page} is {known.get('status')}")
-    if _of(known.get("activedrivers", ()), driver) is not None:
-        return None
-    found = _of(known.get("completeddrivers", ()), driver)
-    return str(found["state"]) if found else GONE
-
-
-def waits_for(driver: ClusterDriver) -> str | None:
-    """Return what a driver waits for that has not begun; None if its master does not say that it waits.
-
-    :raises OSError: the master's page does not answer.
-    """
-    found = _of(read_json(f"{driver.page}/json/").get("activedrivers", ()), driver)
-    if found is None or found["state"] != "SUBMITTED":
-        return None
-    return f"a worker with {found['cores']} free cores and {found['memory']} MiB"
+    active = _of(known.get("activedrivers", ()), driver)
+    if active is None:
+        found = _of(known.get("completeddrivers", ()), driver)
+        return Unbegun(over=str(found["state"]) if found else GONE)
+    if active["state"] != "SUBMITTED":
+        return Unbegun()
+    return Unbegun(waits_for=f"a worker with {active['cores']} free cores and {active['memory']} MiB")
 
 
 def end(driver: ClusterDriver) -> None:

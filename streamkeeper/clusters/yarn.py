@@ -14,7 +14,7 @@ import urllib.error
 import urllib.request
 from dataclasses import dataclass
 
-from streamkeeper.clusters.pages import ANSWER, GONE, read, read_json
+from streamkeeper.clusters.pages import ANSWER, GONE, Unbegun, read, read_json
 from streamkeeper.flows.leases import ClusterDriver
 
 ID = re.compile(r"application_[0-9]{13}_[0-9]{4,}")
@@ -66,9 +66,9 @@ def ended(driver: ClusterDriver) -> str | None:
     return "FINISHED" if succeeded else "KILLED" if known["state"] == "KILLED" else "FAILED"
 
 
-def over(driver: ClusterDriver) -> str | None:
-    """Return the state of an application that the resource manager does not run any more, or does not know;
-    None of others.
+def unbegun(driver: ClusterDriver) -> Unbegun:
+    """Return what the resource manager says of an application whose driver has no lease: it is over if it
+    does not run any more, or is not known.
 
     :raises OSError: it does not answer.
     """
@@ -77,20 +77,14 @@ def over(driver: ClusterDriver) -> str | None:
     except urllib.error.HTTPError as error:
         if error.code != 404:
             raise
-        return GONE
-    return str(known["state"]) if known["state"] in _ENDED else None
-
-
-def waits_for(driver: ClusterDriver) -> str | None:
-    """Return what an application waits for whose driver has not begun; None if it waits for nothing.
-
-    :raises OSError: the resource manager does not answer.
-    """
-    known = read_json(_application(driver))["app"]
-    if known["state"] not in ("NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED"):
-        return None
+        return Unbegun(over=GONE)
+    state = str(known["state"])
+    if state in _ENDED:
+        return Unbegun(over=state)
+    if state not in ("NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED"):
+        return Unbegun()
     said = " ".join(str(known.get("diagnostics") or "").split())
-    return f"a container ({known['state']}{f': {said}' if said else ''})"
+    return Unbegun(waits_for=f"a container ({state}{f': {said}' if said else ''})")
 
 
 def end(driver: ClusterDriver) -> None:

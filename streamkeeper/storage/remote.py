@@ -196,14 +196,11 @@ class RemoteStorage:
                 self._fs.call_s3(
                     "copy_object", Bucket=bucket, Key=name, CopySource={"Bucket": origin, "Key": old}
                 )
-            except FileNotFoundError:
-                raise
+                return
             except OSError as error:
                 if error.errno != errno.EINVAL:
                     raise
                 # Above 5 GB a copy takes several requests, and the size is asked for first.
-            else:
-                return
         self._fs.cp_file(key, target)
 
     def share(self, source: Storage, name: str, target: str) -> None:

@@ -134,11 +134,15 @@ class InCluster:
             return self._await_submission(self._submitted)
         self._found = self._find()
         if self._found is None and self.cluster is not None:
-            state = cluster_drivers.over_if_known(self.cluster)
+            said = cluster_drivers.unbegun(self.cluster)
             self._found = self._find()  # it may have begun since
-            if state is not None and self._found is None:
-                return Ending(Outcome.FAILED, f"{self._id} is {state}, and had not begun; see {self._page}")
-            self._tell_what_it_waits_for(self.cluster)
+            if said.over is not None and self._found is None:
+                return Ending(
+                    Outcome.FAILED, f"{self._id} is {said.over}, and had not begun; see {self._page}"
+                )
+            if said.waits_for and said.waits_for != self._told:
+                self._told = said.waits_for
+                self._tell(f"{self._id} waits for {said.waits_for}.")
             time.sleep(LOOK)
         return None
 
@@ -151,12 +155,6 @@ class InCluster:
                 cluster_drivers.end(self.cluster)
             except OSError as error:
                 self._tell(f"{self.cluster.id} could not be ended: {error}. End it by hand.")
-
-    def _tell_what_it_waits_for(self, cluster: ClusterDriver) -> None:
-        waits_for = cluster_drivers.waits_for(cluster)
-        if waits_for and waits_for != self._told:
-            self._told = waits_for
-            self._tell(f"{cluster.id} waits for {waits_for}.")
 
     def _await_submission(self, submitted: Submitted) -> Ending | None:
         ending = submitted.wait()

@@ -60,9 +60,11 @@ class AttachedToSharedDriver:
         return next(ending for ending in self._endings if ending.code == code)
 
     def _look_at(self, parts: Sequence[Attached]) -> None:
-        ended = {id(part): ending for part in parts if (ending := part.look()) is not None}
-        self._endings += ended.values()
-        self._living = [part for part in self._living if id(part) not in ended]
+        for part in list(parts):
+            ending = part.look()
+            if ending is not None:
+                self._endings.append(ending)
+                self._living.remove(part)
 
 
 def find(

@@ -218,7 +218,7 @@ class RecoveryStep(BaseOperator):
             end_refused(context, error)
         except StreamkeeperError as error:
             final = isinstance(error, FINAL) and not (self.patient and isinstance(error, RecoveryError))
-            _fail(self.of, self.task_id, context, error, final=final)
+            _fail(self.task_id, context, error, final=final)
         return _handed_on(self, plan, context, evidence)
 
 
@@ -250,20 +250,18 @@ class SparkStep(SubmitJob):
             try:
                 evidence = engine.without_spark(*where)
             except StreamkeeperError as error:
-                _fail(
-                    self.of, self.task_id, context, error, final=isinstance(error, FINAL) and not self.patient
-                )
+                _fail(self.task_id, context, error, final=isinstance(error, FINAL) and not self.patient)
         if evidence is None:
             try:
                 self.take(lambda master: submission.recovery_step(*where, master))
             except StreamkeeperError as error:
-                _fail(self.of, self.task_id, context, error, final=False)
+                _fail(self.task_id, context, error, final=False)
             try:
                 super().execute(context)
             except AirflowException as error:
                 why = engine.why_failed(*where)
                 final = why is not None and why.partition(":")[0] in _names(FINAL) and not self.patient
-                _fail(self.of, self.task_id, context, RecoveryError(why) if why else error, final=final)
+                _fail(self.task_id, context, RecoveryError(why) if why else error, final=final)
             evidence = engine.evidence_of(*where)
             if evidence is None:
                 raise AirflowException(
@@ -310,7 +308,7 @@ def _names(errors: tuple[type[Exception], ...]) -> set[str]:
     )
 
 
-def _fail(of: str, step: str, context: Context, error: Exception, *, final: bool) -> NoReturn:
+def _fail(step: str, context: Context, error: Exception, *, final: bool) -> NoReturn:
     """Send an alert if there is no further try, and raise.
 
     :raises AirflowFailException: another try would meet the same error again.

@@ -70,7 +70,7 @@ def _remove_strays(spark: SparkSession, path: str) -> None:
     Those of the last day stay: the log is read for longer than the turn may be this job's, and what a batch
     has written meanwhile may be named by its commit.
     """
-    storage, named, runs = open_storage(path), set[str](), open_storage(f"{path}/{remembered.FOLDER}")
+    named, runs = set[str](), open_storage(f"{path}/{remembered.FOLDER}")
     there = runs.names()
     held = delta_log.versions(path)
     oldest = domains_of(snapshot_at(spark, path, held[-1])).get(remembered.DOMAIN) if held else None
@@ -80,7 +80,7 @@ def _remove_strays(spark: SparkSession, path: str) -> None:
         named.update(name.split("/")[-2] for name, _ in (one.files if one else ()))
     for run in there:
         if run not in named and _is_old(runs, run):
-            storage.remove(f"{remembered.FOLDER}/{run}")
+            runs.remove(run)
 
 
 def _is_old(runs: Storage, run: str) -> bool:

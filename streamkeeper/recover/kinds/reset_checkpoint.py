@@ -17,14 +17,9 @@ from streamkeeper.recover.plans.kind import Kind
 from streamkeeper.recover.plans.plan import Plan, Refusal
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.restart import pinned_settings
+from streamkeeper.recover.restart.begun_anew import price_of_begun_anew
 from streamkeeper.recover.restart.flow_now import flow_home, look_at
-from streamkeeper.recover.restart.next_generation import (
-    Planned,
-    StartOptions,
-    passed_over,
-    plan_next,
-    plan_place,
-)
+from streamkeeper.recover.restart.next_generation import Planned, StartOptions, plan_next, plan_place
 from streamkeeper.recover.restart.written_again import NextStart, written_again
 from streamkeeper.recover.steps import rehearse
 from streamkeeper.recover.steps import shared as shared_steps
@@ -93,7 +88,7 @@ def plan_flow(settings: Settings, flow: Flow, request: ResetRequest) -> Planned:
     planned, refused = plan_next(
         flow, present, request, prices, notes, free=safe, again=again, missing=missing
     )
-    return planned, (*refused, *passed_over(settings, flow, standing.generation.number, request))
+    return planned, (*refused, *price_of_begun_anew(settings, flow, standing.generation.number, request))
 
 
 def _from_generation(settings: Settings, flow: Flow, request: ResetRequest) -> Planned:

@@ -66,29 +66,7 @@ def refusals_of(
     for price in prices:
         if price.blocked is not None:
             yield Refusal(None, f"It cannot be carried out: {price.blocked}.")
-    unknown = [price for price in prices if price.unknown]
-    counted = [price for price in prices if not price.unknown]
-    found: dict[Price, dict[str, str]] = {
-        amounts.LOSS: {
-            price.source: f"{price.source}: {in_words(price.lost)}"
-            for price in counted
-            if not price.lost.nothing
-        },
-        amounts.REPEATS: {
-            price.source: f"{price.source}: {in_words(price.repeated)}"
-            for price in counted
-            if not price.repeated.nothing
-        },
-        amounts.MISSING_HISTORY: {
-            price.source: f"{price.source}: {in_words(price.gone)}"
-            + ("" if stateful else ", and whether the query keeps state is not known")
-            for price in counted
-            if not price.gone.nothing and stateful is not False
-        },
-        amounts.UNKNOWN_PRICE: {
-            price.source: f"{price.source}: {price.lost.rows_unknown}" for price in unknown
-        },
-    }
+    found = _of_sources(prices, stateful)
     lost, repeated = found[amounts.LOSS], found[amounts.REPEATS]
     if request.start.mode == LATEST and not lost:
         lost["what arrives"] = (
@@ -112,3 +90,30 @@ def refusals_of(
                 f"{PRICES[word]} ({'; '.join(parts.values())}). To continue anyway, accept `{word}`.",
                 covers=tuple(parts),
             )
+
+
+def _of_sources(prices: tuple[SourcePrice, ...], stateful: bool | None) -> dict[Price, dict[str, str]]:
+    """Return the prices of sources in words, by the word of acceptance and the source."""
+    unknown = [price for price in prices if price.unknown]
+    counted = [price for price in prices if not price.unknown]
+    return {
+        amounts.LOSS: {
+            price.source: f"{price.source}: {in_words(price.lost)}"
+            for price in counted
+            if not price.lost.nothing
+        },
+        amounts.REPEATS: {
+            price.source: f"{price.source}: {in_words(price.repeated)}"
+            for price in counted
+            if not price.repeated.nothing
+        },
+        amounts.MISSING_HISTORY: {
+            price.source: f"{price.source}: {in_words(price.gone)}"
+            + ("" if stateful else ", and whether the query keeps state is not known")
+            for price in counted
+            if not price.gone.nothing and stateful is not False
+        },
+        amounts.UNKNOWN_PRICE: {
+            price.source: f"{price.source}: {price.lost.rows_unknown}" for price in unknown
+        },
+    }

@@ -4,7 +4,7 @@ what that generation has not brought yet.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 from streamkeeper.amounts import LOSS, PRICES, UNKNOWN_PRICE
 from streamkeeper.flows import generations, ledger
@@ -12,30 +12,33 @@ from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import AFTER_LAST, EARLIEST, Generation, StartAt
 from streamkeeper.flows.ledger import PLANNED
 from streamkeeper.flows.position import last_begun
+from streamkeeper.manifest.manifest import Flow
 from streamkeeper.recover.plans.plan import Refusal
+from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
+from streamkeeper.recover.restart.flow_now import flow_home
+from streamkeeper.settings import Settings
 
 _EMPTIES = ("full_refresh", "full_refresh_beside", "full_refresh_with_backup", "restore_table")
 """Recoveries that replace the rows of a table, whatever they are asked for."""
 
 
-def price_of_begun_anew(
-    home: FlowHome, target: str, after: int, start: StartAt, accepted: Collection[str]
-) -> Iterator[Refusal]:
+def price_of_begun_anew(settings: Settings, flow: Flow, after: int, asked: ResetRequest) -> Iterator[Refusal]:
     """Yield the price of a start that passes over what later generations were to bring, unless it is
     accepted.
 
     :param after: the generation by whose position the start is found.
     """
-    if start.mode == EARLIEST:
+    if asked.start.mode == EARLIEST:
         return
+    home, target = flow_home(settings, flow), flow.declaration.target
     begun = last_begun(home)
     for number in home.generations():
         found = generations.read(home, number) if number > after else None
-        if found is None or found.start in (StartAt(AFTER_LAST), start) or not _took_rows(home, found):
+        if found is None or found.start in (StartAt(AFTER_LAST), asked.start) or not _took_rows(home, found):
             continue
         waits = begun is None or number > begun[0].number
         price = LOSS if waits else UNKNOWN_PRICE
-        if price in accepted:
+        if price in asked.accept:
             continue
         what = "has not begun" if waits else "began after that position, and may not have come as far"
         yield Refusal(
@@ -44,6 +47,7 @@ def price_of_begun_anew(
             f" that the recovery took from the table {target}, and this start passes over them). Choose"
             f" `earliest`, or the start that generation {number} has: {found.start.mode}. To continue anyway,"
             f" accept `{price}`.",
+            flow.full_name,
             covers=(f"generation {number}",),
         )
 

@@ -79,17 +79,7 @@ def plan_place(settings: Settings, flow: Flow, place: Place, way: StartOptions) 
     planned, refused = plan_next(flow, present, asked, prices, notes, free=free, again=again)
     if way.restored:
         return planned, refused
-    return planned, (*refused, *passed_over(settings, flow, place.generation.number, asked))
-
-
-def passed_over(settings: Settings, flow: Flow, after: int, asked: ResetRequest) -> Iterator[Refusal]:
-    """Yield the price of rows that are gone from the table and that the start passes over.
-
-    :param after: the generation by whose position the start is found.
-    """
-    home, target = flow_home(settings, flow), flow.declaration.target
-    for refusal in price_of_begun_anew(home, target, after, asked.start, asked.accept):
-        yield replace(refusal, flow=flow.full_name)
+    return planned, (*refused, *price_of_begun_anew(settings, flow, place.generation.number, asked))
 
 
 def plan_beginning(settings: Settings, flow: Flow, way: StartOptions) -> Planned:

@@ -14,6 +14,7 @@ import pytest
 from streamkeeper_airflow.flow import drivers
 from streamkeeper_airflow.flow.drivers import Attached, Driver, Ending, InCluster, Submitted
 
+from streamkeeper.clusters.pages import Unbegun
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import holds, leases
 from streamkeeper.flows.files import FlowHome
@@ -164,9 +165,9 @@ def test_what_a_driver_waits_for_that_its_cluster_has_not_begun_is_told_whenever
 ) -> None:
     answers = iter([None, "a node (no memory)", "a node (no memory)", "a node (no image)", None])
     states = iter([None] * 4 + ["ERROR"])
+    said_of_it = (Unbegun(*each) for each in zip(states, answers, strict=True))
     monkeypatch.setattr(drivers, "LOOK", 0.1)
-    monkeypatch.setattr(drivers.cluster_drivers, "waits_for", lambda _: next(answers))
-    monkeypatch.setattr(drivers.cluster_drivers, "over_if_known", lambda _: next(states))
+    monkeypatch.setattr(drivers.cluster_drivers, "unbegun", lambda _: next(said_of_it))
     said = [sys.executable, "-c", "print('Submitted driver-20261123010203-0007')"]
     submitted, told = Submitted(said, dict(os.environ), tmp_path / "driver.log"), list[str]()
     ending = end_of(InCluster(submitted, "http://page", lambda: None, told.append))

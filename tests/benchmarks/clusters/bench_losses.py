@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -29,7 +28,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from demo.__main__ import Interrupted, _interruptible
 from demo.airflow.service import AirflowService
 from demo.data.generator import Generator
-from demo.processes import end_group
 from streamkeeper.clusters import standalone as standalone_master
 from streamkeeper.drivers import submit
 from streamkeeper.drivers.submit import Submission
@@ -38,12 +36,12 @@ from tests.benchmarks.ratios import HEADER, enter_environment, print_ratio, roun
 from tests.benchmarks.sides.flows_side_by_side import BARE, Bench
 from tests.benchmarks.sides.supervised_sides import (
     FILES,
-    LOOP,
     STEP,
     TRIGGER,
     Side,
     bare_arguments,
     bare_settings,
+    in_a_loop,
 )
 from tests.events_producer import Producer
 from tests.worlds.clusters.standalone import Cluster, standalone
@@ -94,39 +92,27 @@ def airflow(bench: Bench, cluster: Cluster, mode: str) -> Iterator[AirflowServic
 def here(cluster: Cluster, bench: Bench) -> None:
     """Print the seconds from the loss of an executor, and of a worker, to the next batch."""
     flow, loop = _side(bench, "streamkeeper"), _side(bench, "loop")
-    script = bench.root / "loop.sh"
-    script.write_text(LOOP.format(command=shlex.join(_bare(bench, cluster, loop).command())))
     found: dict[str, tuple[list[float], list[float]]] = {"executor": ([], []), "worker": ([], [])}
-    with airflow(bench, cluster, "client"), (bench.root / "loop.out").open("wb") as output:
-        shell = subprocess.Popen(
-            ["/bin/sh", str(script)],
-            env={**os.environ, **submit.environment(bench.settings)},
-            stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
-        try:
-            for number in range(ROUNDS + 1):
-                for what, seconds in found.items():
-                    _await_batches(flow, loop)
-                    lost = wait_until(_one_of_each, STEP, "both have all their executors")
-                    before, began = (flow.version(), loop.version()), time.time()
-                    if what == "executor":
-                        for pid in lost:
-                            os.kill(pid, signal.SIGKILL)
-                    else:
-                        cluster.kill_worker()
-                    passed = [
-                        side.await_commit(version) - began
-                        for side, version in zip((flow, loop), before, strict=True)
-                    ]
-                    if number:  # the first warms up
-                        seconds[0].append(passed[0])
-                        seconds[1].append(passed[1])
-                    if what == "worker":
-                        cluster.add_worker()
-        finally:
-            end_group(shell.pid, grace=1)
-            shell.wait()
-            loop.send(signal.SIGKILL)
+    with airflow(bench, cluster, "client"), in_a_loop(bench, _bare(bench, cluster, loop).command()):
+        for number in range(ROUNDS + 1):
+            for what, seconds in found.items():
+                _await_batches(flow, loop)
+                lost = wait_until(_one_of_each, STEP, "both have all their executors")
+                before, began = (flow.version(), loop.version()), time.time()
+                if what == "executor":
+                    for pid in lost:
+                        os.kill(pid, signal.SIGKILL)
+                else:
+                    cluster.kill_worker()
+                passed = [
+                    side.await_commit(version) - began
+                    for side, version in zip((flow, loop), before, strict=True)
+                ]
+                if number:  # the first warms up
+                    seconds[0].append(passed[0])
+                    seconds[1].append(passed[1])
+                if what == "worker":
+                    cluster.add_worker()
     for what, (ours, theirs) in found.items():
         print_ratio(f"a lost {what}, the driver stays", ours, theirs, "s", "≤1.3")
 

@@ -12,7 +12,7 @@ import shlex
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,12 +125,28 @@ def running(bench: Bench) -> Iterator[AirflowService]:
     )
     flags = [part for name, value in conf.items() for part in ("--conf", f"{name}={value}")]
     command = [submit.spark_submit(), "--master", "local[2]", *flags, str(BARE), *bare_arguments(bench, loop)]
-    script = bench.root / "loop.sh"
-    script.write_text(LOOP.format(command=shlex.join(command)))
     service = AirflowService(
         bench.root / "airflow", bench.settings, extra={"AIRFLOW__CORE__DAGS_FOLDER": str(dags)}
     )
-    with service, (bench.root / "loop.out").open("wb") as output:
+    with service:
+        try:
+            with in_a_loop(bench, command):
+                try:
+                    yield service
+                finally:
+                    for side in sides(bench):
+                        side.send(signal.SIGCONT)
+        finally:
+            service.stop()
+            stock.send(signal.SIGKILL)
+
+
+@contextmanager
+def in_a_loop(bench: Bench, command: Sequence[str]) -> Iterator[None]:
+    """Let a shell start a query, and again whenever it ends, until the block ends."""
+    script = bench.root / "loop.sh"
+    script.write_text(LOOP.format(command=shlex.join(command)))
+    with (bench.root / "loop.out").open("wb") as output:
         shell = subprocess.Popen(
             ["/bin/sh", str(script)],
             env={**os.environ, **submit.environment(bench.settings)},
@@ -140,14 +156,10 @@ def running(bench: Bench) -> Iterator[AirflowService]:
             start_new_session=True,
         )
         try:
-            yield service
+            yield
         finally:
-            for side in sides(bench):
-                side.send(signal.SIGCONT)
             end_group(shell.pid, grace=1)
             shell.wait()
-            service.stop()
-            stock.send(signal.SIGKILL)
 
 
 def bare_arguments(bench: Bench, side: Side) -> list[str]:

@@ -120,9 +120,9 @@ def test_a_pod_without_a_lease_is_over_by_anybody_s_word(
     server: Server, phase: str, metadata: dict[str, Any], expected: str | None
 ) -> None:
     server.phase, server.metadata = phase, metadata
-    assert cluster_drivers.over_if_known(server.driver) == expected
+    assert cluster_drivers.unbegun(server.driver).over == expected
     server.there = False
-    assert cluster_drivers.over_if_known(server.driver) == cluster_drivers.GONE
+    assert cluster_drivers.unbegun(server.driver).over == cluster_drivers.GONE
 
 
 UNSCHEDULABLE = {
@@ -149,10 +149,10 @@ def test_a_pod_that_has_not_begun_says_what_it_waits_for(
     expected: str | None,
 ) -> None:
     server.phase, server.conditions, server.container = phase, conditions, container
-    found = cluster_drivers.waits_for(server.driver)
+    found = cluster_drivers.unbegun(server.driver).waits_for
     assert found == (expected and f"a node to run its pod ({expected})")
     server.there = False
-    assert cluster_drivers.waits_for(server.driver) is None
+    assert cluster_drivers.unbegun(server.driver).waits_for is None
 
 
 def test_a_pod_that_is_gone_proves_no_end_and_is_waited_for_no_longer(server: Server, world: World) -> None:

@@ -99,7 +99,7 @@ def test_a_driver_that_has_not_begun_waits_for_a_worker(
     master: Master, state: str, expected: str | None
 ) -> None:
     master.state = state
-    assert cluster_drivers.waits_for(master.driver) == expected
+    assert cluster_drivers.unbegun(master.driver).waits_for == expected
 
 
 @pytest.mark.parametrize(
@@ -109,11 +109,11 @@ def test_a_driver_without_a_lease_is_over_by_the_master_s_word(
     master: Master, state: str, expected: str | None
 ) -> None:
     master.state = state
-    assert cluster_drivers.over_if_known(master.driver) == expected
+    assert cluster_drivers.unbegun(master.driver).over == expected
     master.forgot = True
-    assert cluster_drivers.over_if_known(master.driver) == cluster_drivers.GONE
+    assert cluster_drivers.unbegun(master.driver).over == cluster_drivers.GONE
     master.status = "STANDBY"
-    assert cluster_drivers.over_if_known(master.driver) is None, "another master knows it"
+    assert cluster_drivers.unbegun(master.driver).over is None, "another master knows it"
 
 
 def test_a_driver_that_said_why_it_left_is_not_talked_over(

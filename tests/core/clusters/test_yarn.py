@@ -99,17 +99,17 @@ def test_an_end_is_proven_by_the_node_alone(
 
 def test_an_application_without_a_lease_is_over_by_the_resource_manager_s_word(cluster: Cluster) -> None:
     cluster.silent = True
-    assert cluster_drivers.over_if_known(cluster.driver) is None
+    assert cluster_drivers.unbegun(cluster.driver).over is None
     cluster.state = cluster.final = "FAILED"
-    assert cluster_drivers.over_if_known(cluster.driver) == "FAILED"
+    assert cluster_drivers.unbegun(cluster.driver).over == "FAILED"
     other = ClusterDriver(cluster.driver.page, "application_1795518870000_0008")
-    assert cluster_drivers.over_if_known(other) == cluster_drivers.GONE
+    assert cluster_drivers.unbegun(other).over == cluster_drivers.GONE
 
 
 def test_an_application_that_has_no_container_waits_for_one(cluster: Cluster) -> None:
-    assert cluster_drivers.waits_for(cluster.driver) is None
+    assert cluster_drivers.unbegun(cluster.driver).waits_for is None
     cluster.state = "ACCEPTED"
-    assert cluster_drivers.waits_for(cluster.driver) == (
+    assert cluster_drivers.unbegun(cluster.driver).waits_for == (
         "a container (ACCEPTED: Queue's AM resource limit exceeded.)"
     )
 
