@@ -16,6 +16,7 @@
   lease/000042.json                immutable, the highest epoch holds (streamkeeper.flows.leases)
   lease/000042.left.json           its holder left it in good order
   lease/000042.failed.json         failure that its holder ended with, for its supervisor
+  lease/000042.silent.json         heartbeat that an observer saw unchanged for the lease's term; overwritten
   heartbeats/000042                overwritten by that epoch's driver alone
   supervisor                       overwritten by the task that watches the driver
                                    (streamkeeper.drivers.supervision)
@@ -176,6 +177,10 @@ class FlowHome:
     def heartbeat(self, epoch: int) -> str:
         """The file that an epoch's driver overwrites while it lives."""
         return f"{self.root}/heartbeats/{epoch:06d}"
+
+    def silent(self, epoch: int) -> str:
+        """The file that says which heartbeat of an epoch's driver was the last for a whole term."""
+        return f"{self.root}/lease/{epoch:06d}.silent.json"
 
     def failed(self, epoch: int) -> str:
         """The file that says by which failure an epoch's driver ended."""

@@ -2,8 +2,9 @@
 
 Each driver claims the next *epoch* by creating its file; the highest epoch holds. A holder is proven dead if
 no process has its pid and start time, on the same boot of the same host, in the same pid namespace. Elsewhere
-it counts as alive until its heartbeat has not changed for the lease's term by the *observer's own* monotonic
-clock: clocks of two machines are never compared. A wrong guess is harmless not because of the lease but
+it counts as alive until its heartbeat has not changed for the lease's term by an *observer's own* monotonic
+clock: clocks of two machines are never compared. The observer records which heartbeat that was, so nobody
+waits for the term again while it is still the last. A wrong guess is harmless not because of the lease but
 because of the seal in the sink's log (docs/decisions/0002).
 """
 
@@ -248,6 +249,43 @@ def present_heartbeat(home: FlowHome) -> Heartbeat | None:
     return None if lease is None else read_heartbeat(home, lease.epoch)
 
 
+class Silence:
+    """Measurement of a driver's silence by this observer's own clock.
+
+    Once it has lasted for the term, that is recorded with the last heartbeat's count. Another observer need
+    not wait for the term again while that heartbeat is still the last.
+
+    :param epoch: the epoch of the driver's lease.
+    :param term: seconds without a changed heartbeat after which a driver counts as silent.
+    """
+
+    def __init__(
+        self, home: FlowHome, epoch: int, term: float, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.epoch, self.beats = epoch, False
+        self._home, self._term, self._monotonic = home, term, monotonic
+        self._count, self._since = self._last_count(), monotonic()
+        noted = read_json(home.storage, home.silent(epoch))
+        self._lasts = noted is not None and noted["count"] == self._count and noted["seconds"] >= term
+
+    def lasts(self) -> bool:
+        """Return whether the heartbeat has not changed for the term; ``beats`` says that it has changed since
+        this was made.
+        """
+        count = self._last_count()
+        if count != self._count:
+            self._count, self._since, self._lasts, self.beats = count, self._monotonic(), False, True
+        if not self._lasts and self._monotonic() - self._since >= self._term:
+            noted = {"epoch": self.epoch, "count": count, "seconds": self._term, "at": now()}
+            self._home.storage.overwrite(self._home.silent(self.epoch), to_json(noted))
+            self._lasts = True
+        return self._lasts
+
+    def _last_count(self) -> int | None:
+        heartbeat = read_heartbeat(self._home, self.epoch)
+        return None if heartbeat is None else heartbeat.count
+
+
 def acquire(
     home: FlowHome,
     generation: int,
@@ -261,7 +299,7 @@ def acquire(
     """Claim the next epoch for this process.
 
     If the current holder can be proven neither dead nor alive, this waits. Either its heartbeat changes, and
-    it is alive, or the heartbeat has not changed for ``term`` seconds, and the epoch is taken over.
+    it is alive, or it has not changed for ``term`` seconds (:class:`Silence`), and the epoch is taken over.
 
     The lease records how the holder ended. The newest holder without proof stays in every later lease.
 
@@ -371,9 +409,8 @@ def wait_until_gone(
     :param term: seconds without a changed heartbeat after which an invisible driver counts as gone.
     :raises LeaseHeld: a driver is still there after ``timeout`` seconds.
     """
-    since = monotonic()
-    deadline = since + timeout
-    watched: tuple[int, int | None] | None = None
+    deadline = monotonic() + timeout
+    silence: Silence | None = None
     while True:
         lease = current(home)
         if lease is None:
@@ -381,11 +418,9 @@ def wait_until_gone(
         state = life(home, lease)
         if state in (Life.LEFT, Life.DEAD):
             return lease
-        beating = read_heartbeat(home, lease.epoch)
-        seen = (lease.epoch, beating.count if beating else None)
-        if seen != watched:
-            watched, since = seen, monotonic()
-        if state is Life.UNKNOWN and monotonic() - since >= term:
+        if silence is None or silence.epoch != lease.epoch:
+            silence = Silence(home, lease.epoch, term, monotonic)
+        if state is Life.UNKNOWN and silence.lasts():
             return lease
         if monotonic() >= deadline:
             raise LeaseHeld(
@@ -418,17 +453,16 @@ def _check_gone(
         )
     if state in (Life.LEFT, Life.DEAD):
         return LEFT if state is Life.LEFT else DEAD
-    before = read_heartbeat(home, holder.epoch)
-    since = monotonic()
-    while monotonic() - since < term:
-        sleep(min(1.0, term / 10))
-        if home.storage.read(home.left(holder.epoch)) is not None:
-            return LEFT
-        if read_heartbeat(home, holder.epoch) != before:
+    silence = Silence(home, holder.epoch, term, monotonic)
+    while not silence.lasts():
+        if silence.beats:
             raise LeaseHeld(
                 f"{said} Its heartbeat is current, so this one does not start. To stop it, put a hold:"
                 f" streamkeeper hold {home.full_name}."
             )
+        sleep(min(1.0, term / 10))
+        if home.storage.read(home.left(holder.epoch)) is not None:
+            return LEFT
     return SILENT
 
 

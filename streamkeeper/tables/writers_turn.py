@@ -20,7 +20,7 @@ from enum import Enum
 from streamkeeper.errors import StorageError
 from streamkeeper.flows import leases
 from streamkeeper.flows.files import FlowHome, TableTurns
-from streamkeeper.flows.leases import Process
+from streamkeeper.flows.leases import Process, Silence
 from streamkeeper.storage import read_json, to_json
 
 POLL = 0.1
@@ -88,8 +88,8 @@ class WritersTurn:
             say,
             monotonic,
         )
-        self._watched: tuple[int, object] | None = None
-        self._since = self._asked = 0.0
+        self._watched: tuple[int, Silence] | None = None
+        self._asked = 0.0
         self._told: int | None = None
 
     @contextmanager
@@ -153,12 +153,11 @@ class WritersTurn:
                 return self._is_silent(number, holder) and self._without(holder)
 
     def _is_silent(self, number: int, holder: Holder) -> bool:
-        """Return whether a holder's heartbeat has not changed for the term, by this process's own clock."""
-        beat = leases.read_heartbeat(_home(self._turns, holder), holder.epoch)
-        seen = (number, beat.count if beat else None)
-        if seen != self._watched:
-            self._watched, self._since = seen, self._monotonic()
-        return self._monotonic() - self._since >= self._term
+        """Return whether a holder's heartbeat has not changed for the term."""
+        if self._watched is None or self._watched[0] != number:
+            home = _home(self._turns, holder)
+            self._watched = number, Silence(home, holder.epoch, self._term, self._monotonic)
+        return self._watched[1].lasts()
 
     def _tell(self, number: int, holder: Holder) -> None:
         if self._told != number and self._monotonic() - self._asked >= TELL_AFTER:

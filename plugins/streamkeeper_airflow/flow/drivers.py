@@ -22,7 +22,7 @@ from streamkeeper.clusters import cluster_drivers
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import holds, leases
 from streamkeeper.flows.files import FlowHome
-from streamkeeper.flows.leases import ClusterDriver, Lease, Life, process_started
+from streamkeeper.flows.leases import ClusterDriver, Lease, Life, Silence, process_started
 from streamkeeper.storage import read_json
 
 LOOK = 1.0
@@ -179,10 +179,17 @@ class Attached:
 
     def __init__(self, home: FlowHome, lease: Lease, term: float) -> None:
         self._home, self._lease, self._term = home, lease, term
-        self._beat = leases.read_heartbeat(home, lease.epoch)
-        self._since = self._ask_at = time.monotonic()
+        self._silence, self._ask_at = Silence(home, lease.epoch, term, time.monotonic), time.monotonic()
         self.log: Path | None = Path(lease.log) if lease.log and Path(lease.log).is_file() else None
         self.cluster = lease.cluster
+
+    def __str__(self) -> str:
+        return leases.describe(self._lease)
+
+    @property
+    def beats(self) -> bool:
+        """Whether its heartbeat has changed since it was found."""
+        return self._silence.beats
 
     @property
     def flow(self) -> tuple[str, int]:
@@ -215,10 +222,7 @@ class Attached:
             case Life.UNKNOWN:
                 if cluster_drivers.note_end(self._home, self._lease):
                     return True
-                beat = leases.read_heartbeat(self._home, self._lease.epoch)
-                if beat != self._beat:
-                    self._beat, self._since = beat, time.monotonic()
-                return time.monotonic() - self._since >= self._term
+                return self._silence.lasts()
 
     def _ending(self) -> Ending:
         if holds.parked(self._home) is not None:
@@ -233,25 +237,25 @@ class Attached:
         )
 
 
-def find(home: FlowHome, term: float, meanwhile: Callable[[], None] = lambda: None) -> Attached | None:
-    """Find the flow's driver if it is alive.
+def find(
+    homes: Sequence[FlowHome], term: float, meanwhile: Callable[[], None] = lambda: None
+) -> list[Attached]:
+    """Find the driver of some flows if one is alive: the holder of their leases, one for each of its flows.
 
-    If it runs on another host, its heartbeat is watched for ``term`` seconds at most.
+    If it runs on another host, the heartbeats of all are watched together for ``term`` seconds at most.
 
-    :param meanwhile: called about every :data:`LOOK` seconds of that.
+    :param meanwhile: called several times a :data:`LOOK` of that.
     """
-    lease = leases.current(home)
-    if lease is None:
-        return None
-    state = leases.life(home, lease)
-    if state in (Life.LEFT, Life.DEAD):
-        return None
-    found = Attached(home, lease, term)
-    if state is Life.ALIVE:
-        return found
-    first = leases.read_heartbeat(home, lease.epoch)
-    while found.wait() is None:
-        meanwhile()
-        if leases.read_heartbeat(home, lease.epoch) != first:
-            return found
-    return None
+    watched = [
+        (lease.process, Attached(home, lease, term))
+        for home in homes
+        if (lease := leases.current(home)) and leases.life(home, lease) not in (Life.LEFT, Life.DEAD)
+    ]
+    alive = next((process for process, _ in watched if leases.is_running(process)), None)
+    while watched and alive is None:
+        watched = [(process, part) for process, part in watched if part.look() is None]
+        alive = next((process for process, part in watched if part.beats), None)
+        if watched and alive is None:
+            meanwhile()
+            time.sleep(LOOK / 5)
+    return [part for process, part in watched if process == alive]

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from streamkeeper.exit_codes import Outcome, of_all
-from streamkeeper.flows import leases
 from streamkeeper.flows.files import FlowHome
-from streamkeeper.flows.leases import Life
 from streamkeeper.manifest.manifest import Manifest
 from streamkeeper.storage import read_json
 from streamkeeper_airflow.flow import drivers
@@ -65,35 +63,6 @@ class AttachedToSharedDriver:
             if ending is not None:
                 self._endings.append(ending)
                 self._living.remove(part)
-
-
-def find(
-    homes: Sequence[FlowHome], term: float, meanwhile: Callable[[], None]
-) -> AttachedToSharedDriver | None:
-    """Find a living driver of some flows, as :func:`streamkeeper_airflow.flow.drivers.find` for one."""
-    silent = set[leases.Process]()
-    for home in homes:
-        lease = leases.current(home)
-        if lease is None or lease.process in silent:
-            continue  # the term was waited for already
-        if drivers.find(home, term, meanwhile) is None:
-            if leases.life(home, lease) is Life.UNKNOWN:
-                silent.add(lease.process)
-            continue
-        lease = leases.current(home)
-        mine = [
-            (other, found)
-            for other in homes
-            if (found := leases.current(other)) and lease and found.process == lease.process
-        ]
-        parts = [
-            Attached(other, found, term)
-            for other, found in mine
-            if leases.life(other, found) not in (Life.LEFT, Life.DEAD)
-        ]
-        if parts:
-            return AttachedToSharedDriver(parts, term)
-    return None
 
 
 def flows_at_fault(homes: Sequence[FlowHome], code: int, before: dict[str, int]) -> list[FlowHome]:

@@ -22,7 +22,6 @@ from streamkeeper.errors import SettingsError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, holds, leases
 from streamkeeper.flows.files import FlowHome, open_home
-from streamkeeper.flows.leases import Life
 from streamkeeper.health.driver_log import ClusterLog, LogFile, LogTail
 from streamkeeper.history import events
 from streamkeeper.history.events import Kind
@@ -48,7 +47,6 @@ from streamkeeper_airflow.flow.retries import (
     failing_streak,
 )
 from streamkeeper_airflow.flow.shared_driver import AttachedToSharedDriver, flows_at_fault, sharing_flows
-from streamkeeper_airflow.flow.shared_driver import find as find_any
 from streamkeeper_airflow.flow.successor import Successor
 from streamkeeper_airflow.operate.notify import alert, page
 from streamkeeper_airflow.operate.park_message import describe_park, describe_retried
@@ -237,26 +235,12 @@ class FlowOperator(BaseOperator):
     def _attach(
         self, settings: Settings, homes: Sequence[FlowHome], heart: Heart
     ) -> Attached | AttachedToSharedDriver | None:
-        if self.shared:
-            found: Attached | AttachedToSharedDriver | None = find_any(homes, settings.lease_term, heart.beat)
-        else:
-            found = drivers.find(homes[0], settings.lease_term, heart.beat)
-        if found is not None:
-            held = next(
-                (
-                    lease
-                    for home in homes
-                    if (lease := leases.current(home)) and leases.life(home, lease) is not Life.LEFT
-                ),
-                None,
-            )
-            self.log.info(
-                "%s has a living driver (%s): attaching to it.",
-                self.flow,
-                leases.describe(held) if held else "?",
-            )
-            self._warn_of_settings(settings)
-        return found
+        parts = drivers.find(homes, settings.lease_term, heart.beat)
+        if not parts:
+            return None
+        self.log.info("%s has a living driver (%s): attaching to it.", self.flow, parts[0])
+        self._warn_of_settings(settings)
+        return AttachedToSharedDriver(parts, settings.lease_term) if self.shared else parts[0]
 
     def _warn_of_settings(self, settings: Settings) -> None:
         """Warn about settings that do not fit, but keep watching: a refusal would end the running driver."""

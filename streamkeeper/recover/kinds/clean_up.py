@@ -270,11 +270,8 @@ def _of_flow(home: FlowHome, around: _Around, notes: list[str]) -> Iterator[Remo
             yield _removal(home, None, aborted, said)
     old = home.epochs()[:-EPOCHS]
     if old:
-        names = [
-            name
-            for epoch in old
-            for name in (home.heartbeat(epoch), home.left(epoch), home.failed(epoch), home.lease(epoch))
-        ]
+        files = (home.heartbeat, home.left, home.failed, home.silent, home.lease)
+        names = [name(epoch) for epoch in old for name in files]
         why = f"leases of {home.full_name} up to epoch {old[-1]} are removed: the newest {EPOCHS} stay."
         yield Removal(home.flow, None, tuple(names), why)
 

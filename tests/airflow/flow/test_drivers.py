@@ -109,8 +109,7 @@ def test_the_ending_of_a_submitted_driver_is_its_exit_code(
 
 def test_a_living_driver_is_found_and_attached_to_with_its_log(home: FlowHome, submitted: Submitted) -> None:
     lease_of(home, process_of(submitted.pid), str(submitted.log))
-    found = drivers.find(home, term=60)
-    assert isinstance(found, Attached)
+    [found] = drivers.find([home], term=60)
     assert found.log == submitted.log
     assert found.wait() is None
     os.killpg(submitted.pid, signal.SIGTERM)
@@ -144,7 +143,7 @@ def test_the_ending_of_an_attached_driver_is_told_from_what_it_left(
         holds.put(home, holds.PARK, "broken", "driver")
     if left:
         leases.leave(home, lease, left)
-    assert drivers.find(home, term=60) is None
+    assert drivers.find([home], term=60) == []
     assert end_of(Attached(home, lease, term=60)) == ending
 
 
@@ -153,11 +152,16 @@ def test_a_driver_on_another_host_is_alive_while_its_heart_beats_and_gone_after_
 ) -> None:
     lease_of(home, replace(Process.current(), boot_id="another"))
     leases.beat(home, Heartbeat(1, 1, "running", 1, now()))
-    assert drivers.find(home, term=1.5) is None
+    count = iter(range(2, 1000))
+    [found] = drivers.find(
+        [home], 60, lambda: leases.beat(home, Heartbeat(1, next(count), "running", 1, now()))
+    )
+    assert found.beats
+    assert drivers.find([home], term=1.5) == []
 
 
 def test_nothing_is_found_where_there_never_was_a_driver(home: FlowHome) -> None:
-    assert drivers.find(home, term=1) is None
+    assert drivers.find([home], term=1) == []
 
 
 def test_what_a_driver_waits_for_that_its_cluster_has_not_begun_is_told_whenever_it_changes(

@@ -22,6 +22,7 @@ from streamkeeper_airflow.flow import submit as submitting
 from streamkeeper_airflow.flow.drivers import Attached, Ending
 from streamkeeper_airflow.flow.gate import HoldTrigger, all_held
 from streamkeeper_airflow.flow.retries import DriverFailed
+from streamkeeper_airflow.flow.shared_driver import AttachedToSharedDriver
 from streamkeeper_airflow.flow.supervise import FlowOperator
 
 from streamkeeper.drivers import submit
@@ -164,15 +165,14 @@ def test_a_living_driver_of_any_of_the_flows_is_found_and_is_gone_when_it_has_le
     log = tmp_path / "driver.log"
     log.touch()
     held = [lease(home, process_of(sleeper.pid), log=str(log)) for home in homes]
-    found = shared_driver.find(homes, 1.0, lambda: None)
-    assert found is not None
+    found = AttachedToSharedDriver(drivers.find(homes, 1.0), 1.0)
     assert found.log == log
     assert found.wait() is None
     leases.leave(homes[1], held[1], "failed")
     assert found.wait() is None, "it ends its other flow"
     leases.leave(homes[0], held[0], "stopped")
     assert found.wait() == Ending(Outcome.FAILED, "it left a note: failed")
-    assert shared_driver.find(homes, 1.0, lambda: None) is None
+    assert drivers.find(homes, 1.0) == []
 
 
 def test_a_driver_that_runs_one_of_the_flows_only_is_found_behind_a_flow_without_one(
@@ -180,8 +180,7 @@ def test_a_driver_that_runs_one_of_the_flows_only_is_found_behind_a_flow_without
 ) -> None:
     lease(homes[0], gone())
     lease(homes[1], process_of(sleeper.pid))
-    found = shared_driver.find(homes, 1.0, lambda: None)
-    assert found is not None
+    [found] = drivers.find(homes, 1.0)
     sleeper.terminate()
     assert sleeper.wait(30) == -signal.SIGTERM
     assert found.wait() == Ending(Outcome.FAILED, "it ended without a reason")
@@ -192,24 +191,21 @@ def test_the_term_of_a_silent_driver_elsewhere_is_waited_for_once_whatever_it_ra
 ) -> None:
     elsewhere = replace(Process.current(), boot_id="of another host")
     held = [lease(home, elsewhere) for home in homes]
-    waited, find = list[str](), drivers.find
-
-    def waiting(home: FlowHome, *given: Any) -> Attached | None:
-        waited.append(home.full_name)
-        return find(home, *given)
-
-    monkeypatch.setattr(drivers, "find", waiting)
-    assert shared_driver.find(homes, 0.2, lambda: None) is None
-    assert waited == [LEFT]
-    moment = iter(range(1000))
+    moment = iter(range(10_000))
     monkeypatch.setattr(drivers.time, "monotonic", lambda: next(moment) / 10)
     monkeypatch.setattr(drivers.time, "sleep", lambda _: None)
-    found = shared_driver.AttachedToSharedDriver(
+    found = AttachedToSharedDriver(
         [Attached(home, mine, 10.0) for home, mine in zip(homes, held, strict=True)], 10.0
     )
     while found.wait() is None:
         pass
-    assert next(moment) / 10 < 20, "both are silent after one term and a half, not after two"
+    assert (ended := next(moment) / 10) < 20, "both are silent after one term and a half, not after two"
+    assert drivers.find(homes, 10.0) == []
+    assert next(moment) / 10 < ended + 2, "the next try does not wait for what this one saw"
+    for home in homes:
+        home.storage.remove(home.silent(1))
+    assert drivers.find(homes, 10.0) == []
+    assert next(moment) / 10 < ended + 18, "one that saw nothing watches both at once"
 
 
 def test_a_park_of_one_flow_of_a_driver_that_was_attached_to_is_that_flow_s_alone(

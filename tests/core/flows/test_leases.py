@@ -134,6 +134,33 @@ def test_a_driver_elsewhere_that_is_silent_for_a_whole_term_loses_its_lease(
     assert clock.now - 1000 >= 60
 
 
+def test_a_silence_that_was_seen_for_a_term_is_not_waited_for_again_until_the_heart_beats(
+    world: World,
+) -> None:
+    hold_lease(world.home, ELSEWHERE)
+    beat(world.home, 1)
+    clock = Clock()
+    first = leases.Silence(world.home, 1, 60.0, clock)
+    clock.sleep(59.9)
+    assert not first.lasts()
+    assert not leases.Silence(world.home, 1, 60.0, clock).lasts(), "nobody has seen it for the term"
+    clock.sleep(0.2)
+    assert first.lasts()
+    assert leases.Silence(world.home, 1, 60.0, clock).lasts()
+    assert not leases.Silence(world.home, 1, 61.0, clock).lasts(), "a longer term is not over"
+    beat(world.home, 2)
+    assert not leases.Silence(world.home, 1, 60.0, clock).lasts()
+    assert (first.lasts(), first.beats) == (False, True)
+
+
+def test_a_lease_whose_holder_the_task_saw_silent_for_a_term_is_taken_at_once(world: World) -> None:
+    hold_lease(world.home, ELSEWHERE)
+    assert wait(world.home, Clock()) is not None
+    clock = Clock()
+    lease = acquire(world.home, clock)
+    assert (lease.took_over, lease.unproven, clock.sleeps) == (leases.SILENT, 1, [])
+
+
 def test_a_driver_elsewhere_that_leaves_while_it_is_watched_is_not_waited_for(world: World) -> None:
     old = hold_lease(world.home, ELSEWHERE)
     clock = Clock(on_sleep=lambda slept: leases.leave(world.home, old, "held") if slept >= 10 else None)
