@@ -252,10 +252,11 @@ def _by_at() -> WindowSpec:
 
 
 def _timeline(single: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
-    """Number each key's versions.
+    """Tell each key's versions.
 
-    ``version`` is the same for upserts shown as one; ``alone`` says that it is of one; ``next`` is what
-    follows. A change's ``start`` is where a version begins that begins with it.
+    Upserts shown as one have the same ``start``; ``newest`` is the last of them, ``alone`` the only one.
+    ``next`` is the sequence of what follows. A change's ``start`` is given as where a version begins that
+    begins with it.
     """
     filled = _filled(single, layout) if spec.ignore_null_updates else single
     compared = [field for field in layout.stored.fields if _tracks(spec, field.name)]
@@ -274,9 +275,10 @@ def _timeline(single: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
         F.lead(AT).over(_by_at()).alias("next"),
         goes_on.alias("goes_on"),
     )
-    version = F.sum((~F.col("deletes") & ~F.col("goes_on")).cast("int")).over(_by_at())
-    follows = F.coalesce(F.lead("goes_on").over(_by_at()), F.lit(False))
-    return numbered.select("*", version.alias("version"), (~F.col("goes_on") & ~follows).alias("alone"))
+    start = F.last(F.when(~F.col("goes_on"), F.col("start")), ignorenulls=True).over(_by_at())
+    newest = ~F.coalesce(F.lead("goes_on").over(_by_at()), F.lit(False))
+    alone = ~F.col("goes_on") & newest
+    return numbered.withColumns({"start": start, "newest": newest, "alone": alone})
 
 
 def _filled(single: DataFrame, layout: Layout) -> DataFrame:
@@ -316,9 +318,8 @@ def _merged() -> Column:
 
 def _versions(timeline: DataFrame) -> DataFrame:
     """Return the versions that the target must have: ``key``, ``start``, ``end``, ``last``, ``row``."""
-    upserts = timeline.where(~F.col("deletes")).groupBy(KEY, "version")
-    last = F.max_by(F.struct(F.col("next").alias("end"), F.col(AT).alias("last"), F.col(ROW)), F.col(AT))
-    return upserts.agg(F.min("start").alias("start"), last.alias("of_last")).select(KEY, "start", "of_last.*")
+    newest = timeline.where(~F.col("deletes") & F.col("newest"))
+    return newest.select(KEY, "start", F.col("next").alias("end"), F.col(AT).alias("last"), ROW)
 
 
 def _differing(wanted: DataFrame, present: DataFrame, layout: Layout) -> DataFrame:

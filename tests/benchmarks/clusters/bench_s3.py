@@ -40,6 +40,8 @@ ROUNDS = rounds(3)
 FILES, ROWS, WARM = 14, 500, 4
 """Batches of a run, rows of each, and the batches at its start that warm the JVM and do not count."""
 DELAY = 0.02
+LINKS = 10_000
+"""Names of one file at most; file systems have limits."""
 OBJECTS = int(os.environ.get("OBJECTS") or 100_000)
 
 AUTO_CDC = """
@@ -202,10 +204,15 @@ def _grow(table: Path) -> None:
     log, lines = logs[-1], [line for one in logs for line in one.read_text().splitlines()]
     added = next(line for line in lines if line.startswith('{"add":'))
     (name,) = re.findall(r'"path":"([^"]+)"', added)
+    first = name
     commit = ['{"commitInfo":{"timestamp":0,"operation":"WRITE","operationParameters":{}}}']
     for number in range(OBJECTS):
         other = f"part-{number:06d}.parquet"
-        os.link(table / name, table / other)
+        if number % LINKS:
+            os.link(table / first, table / other)
+        else:
+            first = other
+            shutil.copy2(table / name, table / first)  # with what the server keeps beside it
         commit.append(added.replace(name, other))
     # By the server, which keeps of a file what it has told of it.
     storage = open_storage(f"s3://{BUCKET}/warehouse/events/_delta_log")
