@@ -14,6 +14,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from enum import Enum
 from functools import cache
@@ -253,7 +254,8 @@ class Silence:
     """Measurement of a driver's silence by this observer's own clock.
 
     Once it has lasted for the term, that is recorded with the last heartbeat's count. Another observer need
-    not wait for the term again while that heartbeat is still the last.
+    not wait for the term again while that heartbeat is still the last. Of one that has never beaten nothing
+    is recorded: a job without a flow takes writers' turns, never beats, and always has the same epoch.
 
     :param epoch: the epoch of the driver's lease.
     :param term: seconds without a changed heartbeat after which a driver counts as silent.
@@ -265,8 +267,7 @@ class Silence:
         self.epoch, self.beats = epoch, False
         self._home, self._term, self._monotonic = home, term, monotonic
         self._count, self._since = self._last_count(), monotonic()
-        noted = read_json(home.storage, home.silent(epoch))
-        self._lasts = noted is not None and noted["count"] == self._count and noted["seconds"] >= term
+        self._lasts = self._count is not None and self._noted_seconds() >= term
 
     def lasts(self) -> bool:
         """Return whether the heartbeat has not changed for the term; ``beats`` says that it has changed since
@@ -276,10 +277,23 @@ class Silence:
         if count != self._count:
             self._count, self._since, self._lasts, self.beats = count, self._monotonic(), False, True
         if not self._lasts and self._monotonic() - self._since >= self._term:
-            noted = {"epoch": self.epoch, "count": count, "seconds": self._term, "at": now()}
-            self._home.storage.overwrite(self._home.silent(self.epoch), to_json(noted))
             self._lasts = True
+            self._note()
         return self._lasts
+
+    def _note(self) -> None:
+        noted = {"epoch": self.epoch, "count": self._count, "seconds": self._term, "at": now()}
+        with suppress(StorageError):  # without it the next observer waits, too
+            if self._count is not None:
+                self._home.storage.overwrite(self._home.silent(self.epoch), to_json(noted))
+
+    def _noted_seconds(self) -> float:
+        """Return for how long the last heartbeat was seen unchanged; 0 if nobody says so readably."""
+        try:
+            noted = read_json(self._home.storage, self._home.silent(self.epoch)) or {}
+            return float(noted["seconds"]) if noted["count"] == self._count else 0.0
+        except (StorageError, KeyError, TypeError, ValueError):
+            return 0.0
 
     def _last_count(self) -> int | None:
         heartbeat = read_heartbeat(self._home, self.epoch)

@@ -246,16 +246,16 @@ def find(
 
     :param meanwhile: called several times a :data:`LOOK` of that.
     """
-    watched = [
+    found = watched = [
         (lease.process, Attached(home, lease, term))
         for home in homes
         if (lease := leases.current(home)) and leases.life(home, lease) not in (Life.LEFT, Life.DEAD)
     ]
-    alive = next((process for process, _ in watched if leases.is_running(process)), None)
-    while watched and alive is None:
+    while watched:
+        for process, part in watched:
+            if leases.is_running(process) or part.beats:
+                return [each for holder, each in found if holder == process]
+        meanwhile()
+        time.sleep(LOOK / 5)
         watched = [(process, part) for process, part in watched if part.look() is None]
-        alive = next((process for process, part in watched if part.beats), None)
-        if watched and alive is None:
-            meanwhile()
-            time.sleep(LOOK / 5)
-    return [part for process, part in watched if process == alive]
+    return []

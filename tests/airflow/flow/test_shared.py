@@ -29,10 +29,11 @@ from streamkeeper.drivers import submit
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import holds, leases
 from streamkeeper.flows.files import FlowHome
-from streamkeeper.flows.leases import Lease, Process, process_started
+from streamkeeper.flows.leases import Heartbeat, Lease, Process, process_started
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import PROJECT, Settings
 from streamkeeper.storage import open_storage, to_json
+from streamkeeper.times import now
 
 PIPELINE = """
 from streamkeeper import pipelines as dp
@@ -191,6 +192,8 @@ def test_the_term_of_a_silent_driver_elsewhere_is_waited_for_once_whatever_it_ra
 ) -> None:
     elsewhere = replace(Process.current(), boot_id="of another host")
     held = [lease(home, elsewhere) for home in homes]
+    for home in homes:
+        leases.beat(home, Heartbeat(1, 1, "running", 1, now()))
     moment = iter(range(10_000))
     monkeypatch.setattr(drivers.time, "monotonic", lambda: next(moment) / 10)
     monkeypatch.setattr(drivers.time, "sleep", lambda _: None)
@@ -202,6 +205,12 @@ def test_the_term_of_a_silent_driver_elsewhere_is_waited_for_once_whatever_it_ra
     assert (ended := next(moment) / 10) < 20, "both are silent after one term and a half, not after two"
     assert drivers.find(homes, 10.0) == []
     assert next(moment) / 10 < ended + 2, "the next try does not wait for what this one saw"
+    count = iter(range(2, 10_000))
+    found = drivers.find(
+        homes, 10.0, lambda: leases.beat(homes[0], Heartbeat(1, next(count), "running", 1, now()))
+    )
+    assert [part.flow for part in found] == [(LEFT, 1), (RIGHT, 1)], "also the flow that is silent already"
+    ended = next(moment) / 10
     for home in homes:
         home.storage.remove(home.silent(1))
     assert drivers.find(homes, 10.0) == []

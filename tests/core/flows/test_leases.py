@@ -153,8 +153,29 @@ def test_a_silence_that_was_seen_for_a_term_is_not_waited_for_again_until_the_he
     assert (first.lasts(), first.beats) == (False, True)
 
 
+def test_of_a_holder_that_has_never_beaten_no_silence_is_recorded(world: World) -> None:
+    hold_lease(world.home, ELSEWHERE)
+    assert wait(world.home, Clock()) is not None
+    assert world.home.storage.read(world.home.silent(1)) is None
+    clock = Clock()
+    assert acquire(world.home, clock).epoch == 2
+    assert clock.now - 1000 >= 60
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b'{"count": 1, "seconds": "long"}'])
+def test_a_record_of_a_silence_that_cannot_be_read_is_none(content: bytes, world: World) -> None:
+    hold_lease(world.home, ELSEWHERE)
+    beat(world.home, 1)
+    world.home.storage.overwrite(world.home.silent(1), content)
+    clock = Clock()
+    assert not leases.Silence(world.home, 1, 60.0, clock).lasts()
+    assert acquire(world.home, clock).epoch == 2
+    assert clock.now - 1000 >= 60
+
+
 def test_a_lease_whose_holder_the_task_saw_silent_for_a_term_is_taken_at_once(world: World) -> None:
     hold_lease(world.home, ELSEWHERE)
+    beat(world.home, 1)
     assert wait(world.home, Clock()) is not None
     clock = Clock()
     lease = acquire(world.home, clock)

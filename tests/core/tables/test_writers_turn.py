@@ -222,6 +222,14 @@ def test_who_only_makes_the_table_is_displaced_without_being_shut_out(bed: Bed) 
     assert bed.shut_out == []
 
 
+def test_each_turn_of_a_job_elsewhere_that_never_beats_is_waited_for(bed: Bed) -> None:
+    job = replace(holder("tables", ELSEWHERE, ELSEWHERE, None), epoch=0)
+    for number in (1, 2):
+        leave_in_turn(bed, job)
+        with bed.turn(ME)():
+            assert bed.waited == pytest.approx(number * TERM, abs=number * 0.5)
+
+
 def test_a_holder_elsewhere_whose_heart_beats_is_waited_for(bed: Bed) -> None:
     was = holder(process=ELSEWHERE, jvm=ELSEWHERE)
     leave_in_turn(bed, was)
