@@ -117,7 +117,9 @@ def by_yarn(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[tuple[Yarn, str
     conf = folder / "spark-conf"
     conf.mkdir()
     jars = Path(pyspark.__file__).parent / "jars"
-    lines = (f"spark.yarn.jars local:{jars}/*", "spark.executor.instances 1")
+    # YARN's proxy asks from the loopback, and a driver's page elsewhere would send it back to itself.
+    local = "spark.yarn.appMasterEnv.SPARK_LOCAL_IP 127.0.0.1"
+    lines = (f"spark.yarn.jars local:{jars}/*", "spark.executor.instances 1", local)
     (conf / "spark-defaults.conf").write_text("\n".join(lines))
     patch.setenv("SPARK_CONF_DIR", str(conf))
     with yarn(folder) as cluster:
