@@ -3,10 +3,10 @@
 set -eu
 : "${POSTGRES_PASSWORD:?make .env by: make .env}"
 if [ ! -s "$PGDATA/PG_VERSION" ]; then
-	# Made beside its place: a start that is cut off leaves no half of a database.
-	rm -rf "$PGDATA/new"
+	# Made beside its place: a start that was cut off, also while it moved its files, is begun anew.
+	[ ! -e "$PGDATA/new" ] || find "$PGDATA" -mindepth 1 -delete
 	mkdir -m 700 "$PGDATA/new"
-	printf '%s' "$POSTGRES_PASSWORD" > /tmp/password
+	(umask 077 && printf '%s' "$POSTGRES_PASSWORD" > /tmp/password)
 	initdb -D "$PGDATA/new" -U airflow --pwfile=/tmp/password --auth=scram-sha-256 --encoding=UTF8 --locale=C
 	rm /tmp/password
 	echo 'host all all all scram-sha-256' >> "$PGDATA/new/pg_hba.conf"

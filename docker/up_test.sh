@@ -7,6 +7,10 @@ AIRFLOW_PORT=$1 COMPOSE_PROJECT_NAME=streamkeeper-test
 PIPELINES=pipelines
 export AIRFLOW_PORT COMPOSE_PROJECT_NAME PIPELINES
 shift
+# dash runs what is set for EXIT at a signal only if the signal ends it by exit.
+trap 'exit 130' INT TERM HUP
 trap '"$@" --profile story down --volumes' EXIT
+# What one that was killed has left: its state, and a pipeline file that is changed already.
+"$@" --profile story down --volumes
 "$@" build
 "$@" run --rm story

@@ -37,6 +37,10 @@ _PLACED = (
     "Where drivers run is said by the connection streamkeeper_spark in Airflow, and by --master on the"
     " command line. Leave it out of spark_conf."
 )
+_RESTARTED = (
+    "Airflow starts the next driver, unless the flow is parked or held; a cluster that does so, too, would"
+    " start it in vain again and again. Leave it out of spark_conf."
+)
 REFUSED: Mapping[str, str] = {
     **dict.fromkeys(
         (
@@ -51,6 +55,7 @@ REFUSED: Mapping[str, str] = {
     ),
     "spark.master": _PLACED,
     "spark.submit.deployMode": _PLACED,
+    "spark.driver.supervise": _RESTARTED,
 }
 """Settings that no pipeline may set, each with the reason and what to do."""
 

@@ -153,6 +153,7 @@ class Submission:
             arguments=(str(self.application), modules, *self.arguments),
             conf={
                 **self.conf,
+                "spark.driver.supervise": "false",
                 # spark-submit ships them only with an application that is Python to it.
                 **({"spark.files": _joined(self.conf.get("spark.files"), modules)} if modules else {}),
                 **({standalone.AWAITED: "true"} if wait else {}),

@@ -221,13 +221,15 @@ def test_the_profiles_start_beside_it_and_prometheus_sees_the_cluster(system: Sy
         wait_until(lambda service=service: healthy(system, service, 0), PATIENCE, f"{service} is healthy")
     query = "http://prometheus:9090/api/v1/query?query=up"
 
+    wanted = dict.fromkeys((f"{name}:8080" for name in ("api-server", *SPARK)), "1")
+
     def seen() -> bool:
         result = json.loads(system.python("spark-master", READ, query))["data"]["result"]
-        if [item["value"][1] for item in result] != ["1"] * len(SPARK):
+        if {item["metric"]["instance"]: item["value"][1] for item in result} != wanted:
             raise NotYet(str(result))
         return True
 
-    wait_until(seen, PATIENCE, "Prometheus reads master and workers")
+    wait_until(seen, PATIENCE, "Prometheus reads the page's metrics, master and workers")
 
 
 def test_in_the_end_the_tables_equal_the_oracle(system: System) -> None:

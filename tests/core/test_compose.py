@@ -264,3 +264,35 @@ def test_times_of_airflow_fit_flows_that_never_end() -> None:
     assert found["AIRFLOW__CELERY__RESULT_BACKEND"].startswith("db+postgresql+psycopg2://")
     slots = int(re.search(r"streaming_flows (\d+)", str(SERVICES["init"]["command"]))[1])  # type: ignore[index]
     assert slots < int(found["AIRFLOW__CELERY__WORKER_CONCURRENCY"]), "recoveries always have room"
+
+
+INITDB = """#!/bin/sh
+mkdir "$2/base" "$2/pg_wal"
+touch "$2/base/1" "$2/pg_hba.conf" "$2/PG_VERSION"
+echo 15 > "$2/PG_VERSION"
+"""
+
+
+@pytest.mark.parametrize("moved", [[], ["base"], ["base", "pg_wal", "pg_hba.conf"]], ids=len)
+def test_a_database_whose_making_was_cut_off_is_made_anew(moved: list[str], tmp_path: Path) -> None:
+    programs, data = tmp_path / "bin", tmp_path / "data"
+    programs.mkdir()
+    (data / "new" / "base").mkdir(parents=True)
+    for name, text in {"initdb": INITDB, "postgres": '#!/bin/sh\necho "$@"\n'}.items():
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    for name in moved:
+        (data / name).mkdir()
+        (data / name / "of the first").touch()
+    environment = {"PATH": f"{programs}:/usr/bin:/bin", "PGDATA": str(data), "POSTGRES_PASSWORD": "secret"}
+    done = subprocess.run(
+        ["sh", PROJECT / "docker" / "postgres.sh"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "listen_addresses" in done.stdout
+    assert sorted(path.name for path in data.iterdir()) == ["PG_VERSION", "base", "pg_hba.conf", "pg_wal"]
+    assert [path.name for path in (data / "base").iterdir()] == ["1"]

@@ -148,6 +148,10 @@ BAD = {
         "spark_conf={'spark.master': 'yarn'}",
         "sets spark.master. Where drivers run is said by",
     ),
+    "restarted by its cluster": (
+        "spark_conf={'spark.driver.supervise': 'true'}",
+        "sets spark.driver.supervise. Airflow starts the next driver, unless the flow is parked",
+    ),
 }
 
 
@@ -223,6 +227,7 @@ def test_spark_submit_gets_what_a_driver_needs(here: Path) -> None:
     by_master = there.by_cluster("http://there:8080", settings)
     assert by_master.arguments[1] == f"{here}/lib.zip"
     assert by_master.conf["spark.files"] == f"{here}/lib.zip", "for the executors"
+    assert by_master.conf["spark.driver.supervise"] == "false", "whatever spark-defaults.conf says"
 
 
 def test_an_executor_of_a_standalone_cluster_has_one_core_unless_it_needs_more(tmp_path: Path) -> None:
