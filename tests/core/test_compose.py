@@ -268,7 +268,7 @@ def test_times_of_airflow_fit_flows_that_never_end() -> None:
 
 INITDB = """#!/bin/sh
 mkdir "$2/base" "$2/pg_wal"
-touch "$2/base/1" "$2/pg_hba.conf" "$2/PG_VERSION"
+touch "$2/base/1" "$2/pg_hba.conf"
 echo 15 > "$2/PG_VERSION"
 """
 

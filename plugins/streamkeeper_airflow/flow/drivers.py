@@ -22,7 +22,7 @@ from streamkeeper.clusters import cluster_drivers
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import holds, leases
 from streamkeeper.flows.files import FlowHome
-from streamkeeper.flows.leases import ClusterDriver, Lease, Life, Silence, process_started
+from streamkeeper.flows.leases import ClusterDriver, Lease, Life, Process, Silence, process_started
 from streamkeeper.storage import read_json
 
 LOOK = 1.0
@@ -192,6 +192,11 @@ class Attached:
         return self._silence.beats
 
     @property
+    def process(self) -> Process:
+        """Its process; flows that share a driver have the same."""
+        return self._lease.process
+
+    @property
     def flow(self) -> tuple[str, int]:
         """The flow's full name, and the epoch of the driver's lease."""
         return self._home.full_name, self._lease.epoch
@@ -247,15 +252,15 @@ def find(
     :param meanwhile: called several times a :data:`LOOK` of that.
     """
     found = watched = [
-        (lease.process, Attached(home, lease, term))
+        Attached(home, lease, term)
         for home in homes
         if (lease := leases.current(home)) and leases.life(home, lease) not in (Life.LEFT, Life.DEAD)
     ]
     while watched:
-        for process, part in watched:
-            if leases.is_running(process) or part.beats:
-                return [each for holder, each in found if holder == process]
+        alive = next((part for part in watched if part.beats or leases.is_running(part.process)), None)
+        if alive is not None:
+            return [part for part in found if part.process == alive.process]
         meanwhile()
         time.sleep(LOOK / 5)
-        watched = [(process, part) for process, part in watched if part.look() is None]
+        watched = [part for part in watched if part.look() is None]
     return []

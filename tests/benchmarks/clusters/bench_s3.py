@@ -204,15 +204,14 @@ def _grow(table: Path) -> None:
     log, lines = logs[-1], [line for one in logs for line in one.read_text().splitlines()]
     added = next(line for line in lines if line.startswith('{"add":'))
     (name,) = re.findall(r'"path":"([^"]+)"', added)
-    first = name
+    first = table / name
     commit = ['{"commitInfo":{"timestamp":0,"operation":"WRITE","operationParameters":{}}}']
     for number in range(OBJECTS):
         other = f"part-{number:06d}.parquet"
         if number % LINKS:
-            os.link(table / first, table / other)
-        else:
-            first = other
-            shutil.copy2(table / name, table / first)  # with what the server keeps beside it
+            os.link(first, table / other)
+        else:  # with what the server keeps beside it
+            first = shutil.copy2(table / name, table / other)
         commit.append(added.replace(name, other))
     # By the server, which keeps of a file what it has told of it.
     storage = open_storage(f"s3://{BUCKET}/warehouse/events/_delta_log")
