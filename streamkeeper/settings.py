@@ -29,10 +29,17 @@ ENVIRONMENTS = "STREAMKEEPER_ENVIRONMENTS"
 """Setting of the folder with a file of settings for each environment, such as ``stage.env``."""
 
 UNTESTED = "STREAMKEEPER_UNTESTED_STORAGE"
-"""Setting that allows URLs of stores that Streamkeeper was not tried on."""
+"""Setting that allows URLs and network file systems that Streamkeeper was not tried on."""
 
 _TRIED = ("s3", "s3a")
 """Schemes of URLs that Streamkeeper was tried on."""
+MOUNTS = Path("/proc/self/mountinfo")
+"""Linux's table of the mounts that this process sees (proc_pid_mountinfo(5)); other systems have none."""
+_NETWORK = re.compile(
+    "9p|afs|beegfs|ceph|cifs|coda|gfs2|glusterfs|gpfs|lustre|nfs4?|ocfs2|pvfs2|smb3|smbfs|wekafs"
+    r"|fuse\.(blobfuse2?|ceph(-fuse)?|davfs2?|gcsfuse|glusterfs|goofys|juicefs|mount-s3|rclone|s3fs|sshfs)"
+)
+"""File systems whose disk is another host's, or is another host's as well."""
 _NESTED = {
     "same": "they are the same folder.",
     "inside": "the first is inside the second.",
@@ -80,7 +87,7 @@ class Settings:
     backups: str = ""
     """Folder or URL of the backups of tables; empty means a folder in the warehouse."""
     untested_storage: bool = False
-    """Whether URLs of stores may be set that Streamkeeper was not tried on."""
+    """Whether URLs and network file systems may be set that Streamkeeper was not tried on."""
     environment: str = ""
     """Name of the environment, such as ``stage``, for people: evidence names it."""
     read_at_most: int = 0
@@ -111,8 +118,8 @@ class Settings:
 
         :raises SettingsError: a time is not a positive number of seconds, ``lease_term`` or
             ``supervisor_timeout`` is too short, a path is relative, a folder that must be local is a URL, a
-            URL is of a store that was not tried, two folders are equal or inside one another, or a name in
-            ``pipeline_env`` is not one of an environment variable.
+            URL or a network file system was not tried, two folders are equal or inside one another, or a
+            name in ``pipeline_env`` is not one of an environment variable.
         :raises SettingsError: a choice is neither true nor false, or an address is none.
         """
         env = os.environ if environment is None else environment
@@ -267,6 +274,24 @@ def is_s3(location: str) -> bool:
     return location.startswith(("s3://", "s3a://"))
 
 
+def file_system(path: str) -> str:
+    """Return the kind of file system, such as ``ext4``, that an absolute path without links is on; empty if
+    there is no table of mounts.
+    """
+    try:
+        lines = MOUNTS.read_text("utf-8", "surrogateescape").splitlines()
+    except OSError:
+        return ""
+    nearest = kind = ""
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        place = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), before.split(" ")[4])
+        # Of two mounts at one place the later one hides the other.
+        if len(place) >= len(nearest) and f"{path}/".startswith(f"{place.rstrip('/')}/"):
+            nearest, kind = place, after.split(" ")[0]
+    return kind
+
+
 def pipeline_env(environment: Mapping[str, str] | None = None) -> tuple[str, ...]:
     """Return the environment variables, or patterns of their names, that pipelines may see. An empty text
     names none.
@@ -302,7 +327,10 @@ def _location(name: str, value: str | None, default: Path | str) -> str:
 
 def _check_store(name: str, place: str, untested: bool) -> None:
     scheme, is_url, _ = place.partition("://")
-    if is_url and scheme not in _TRIED and (scheme == "memory" or not untested):
+    kind = f"{scheme}://" if is_url else file_system(place)
+    # What {data} stands for is read by Spark, and holds neither leases nor a log of Delta's.
+    shared = not is_url and name != "STREAMKEEPER_DATA" and _NETWORK.fullmatch(kind) is not None
+    if (shared or (is_url and scheme not in _TRIED)) and (scheme == "memory" or not untested):
         way_out = (
             "Its files are gone with each process."
             if scheme == "memory"
@@ -310,8 +338,8 @@ def _check_store(name: str, place: str, untested: bool) -> None:
             " Delta."
         )
         raise SettingsError(
-            f"{name} is {place}; Streamkeeper was tried on local folders and on S3 (s3:// and s3a://), not on"
-            f" {scheme}://. {way_out}"
+            f"{name} is {place}; Streamkeeper was tried on local disks and on S3 (s3:// and s3a://), not on"
+            f" {kind}{' over a network' if shared else ''}. {way_out}"
         )
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from streamkeeper import settings as module
 from streamkeeper.errors import SettingsError
-from streamkeeper.settings import ENVIRONMENTS, PROJECT, Settings, of_environment
+from streamkeeper.settings import ENVIRONMENTS, PROJECT, Settings, file_system, of_environment
 
 
 def test_an_empty_environment_gives_the_demos_folders() -> None:
@@ -125,6 +126,87 @@ def test_folders_that_would_destroy_each_other_are_refused(value: dict[str, str]
 def test_folders_beside_each_other_are_taken(value: dict[str, str]) -> None:
     settings = Settings.from_environment({f"STREAMKEEPER_{name}": place for name, place in value.items()})
     assert Settings.from_environment(settings.as_environment()) == settings
+
+
+MOUNTS = r"""
+22 27 0:21 / /proc rw,relatime - proc proc rw
+27 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard
+41 27 0:45 / /srv/nfs rw,relatime shared:7 master:1 - nfs4 filer:/export rw,vers=4.2,hard,proto=tcp
+42 27 0:46 / /srv/nfs/local\040disk rw,relatime shared:8 - xfs /dev/vdb rw
+43 27 0:47 / /srv/over rw,relatime - xfs /dev/vdc rw
+44 43 0:48 / /srv/over rw,relatime - cifs //filer/share rw,vers=3.1.1
+45 27 0:49 / /srv/buckets rw,nosuid,nodev - fuse.s3fs s3fs rw,user_id=0
+46 27 0:50 / /srv/merged rw,relatime - fuse.mergerfs 1:2 rw
+47 27 0:51 / /srv/other\134040 rw,relatime - lustre mgs@tcp:/fs rw
+""".lstrip()
+"""A recorded table, without what other lines of it tell again."""
+
+
+@pytest.fixture
+def recorded_mounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    table = tmp_path / "mountinfo"
+    table.write_text(MOUNTS)
+    monkeypatch.setattr(module, "MOUNTS", table)
+    return table
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/", "ext4"),
+        ("/srv/state", "ext4"),
+        ("/srv/nfs", "nfs4"),
+        ("/srv/nfs/state/deep", "nfs4"),
+        ("/srv/nfsx/state", "ext4"),
+        ("/srv/nfs/local disk/state", "xfs"),
+        ("/srv/over/state", "cifs"),
+        ("/srv/buckets/state", "fuse.s3fs"),
+        ("/srv/other\\040/state", "lustre"),
+        ("/proc/1", "proc"),
+    ],
+)
+def test_a_path_is_of_the_file_system_of_its_nearest_mount(
+    recorded_mounts: Path, path: str, kind: str
+) -> None:
+    assert file_system(path) == kind
+
+
+@pytest.mark.parametrize("setting", ["STATE", "WAREHOUSE", "BACKUPS"])
+@pytest.mark.parametrize(
+    ("place", "kind"),
+    [("/srv/nfs/x", "nfs4"), ("file:///srv/over/x", "cifs"), ("/srv/buckets/x", "fuse.s3fs")],
+)
+def test_a_network_file_system_is_refused_unless_a_setting_says_untested(
+    recorded_mounts: Path, setting: str, place: str, kind: str
+) -> None:
+    value = {f"STREAMKEEPER_{setting}": place}
+    with pytest.raises(
+        SettingsError, match=rf"STREAMKEEPER_{setting} is /srv/.*not on {kind} over a network. To try it, set"
+    ):
+        Settings.from_environment(value)
+    settings = Settings.from_environment({**value, "STREAMKEEPER_UNTESTED_STORAGE": "true"})
+    assert Settings.from_environment(settings.as_environment()) == settings
+
+
+@pytest.mark.parametrize(
+    "value",
+    [{"STATE": "/srv/nfs/local disk/state"}, {"WAREHOUSE": "/srv/merged/w"}, {"DATA": "/srv/nfs/landing"}],
+    ids=["a disk below", "disks of this host", "what sources read"],
+)
+def test_other_mounts_are_taken(recorded_mounts: Path, value: dict[str, str]) -> None:
+    Settings.from_environment({f"STREAMKEEPER_{name}": place for name, place in value.items()})
+
+
+def test_nothing_is_known_where_there_is_no_table_of_mounts(recorded_mounts: Path) -> None:
+    recorded_mounts.unlink()
+    assert file_system("/srv/nfs/state") == ""
+    Settings.from_environment({"STREAMKEEPER_STATE": "/srv/nfs/state"})
+
+
+def test_a_link_to_a_network_file_system_is_refused(recorded_mounts: Path, tmp_path: Path) -> None:
+    (tmp_path / "state").symlink_to("/srv/nfs/state")
+    with pytest.raises(SettingsError, match="not on nfs4"):
+        Settings.from_environment({"STREAMKEEPER_STATE": str(tmp_path / "state")})
 
 
 def test_an_environment_is_a_file_of_settings(tmp_path: Path) -> None:

@@ -425,6 +425,10 @@ _UNTRIED_STORE = no(
     "only with `STREAMKEEPER_UNTESTED_STORAGE=true`",
     "tests/core/test_settings.py::test_folders_that_would_destroy_each_other_are_refused",
 )
+_UNTRIED_MOUNT = no(
+    "only with `STREAMKEEPER_UNTESTED_STORAGE=true`",
+    "tests/core/test_settings.py::test_a_network_file_system_is_refused_unless_a_setting_says_untested",
+)
 STORES = Part(
     "Stores",
     "store",
@@ -455,11 +459,8 @@ STORES = Part(
             _SECOND_CREATE,
             _SECOND_CREATE,
         ),
-        "other URLs: GCS, ABFS, HDFS": (
-            _UNTRIED_STORE,
-            _UNTRIED_STORE,
-            _UNTRIED_STORE,
-        ),
+        "other URLs: GCS, ABFS, HDFS": (_UNTRIED_STORE,) * 3,
+        "network file systems: NFS, SMB, Ceph, Lustre, buckets as folders": (_UNTRIED_MOUNT,) * 3,
     },
     "What was tried. Amazon's own S3 was not.",
 )
