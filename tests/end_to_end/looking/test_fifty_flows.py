@@ -1,7 +1,7 @@
 """Fifty flows for the length of a chaos run: their driver is killed again and again while input comes, the
 monitor looks, and the page and the metrics are asked all the while. The tables are exact, the history has
-what came, and nothing grows: memory, threads and open files of the API server and of a driver, the state
-folder.
+what came, and nothing grows: memory, threads, open files and requests to the state folder of the API server
+and of a driver, a driver's processes, the state folder.
 """
 
 from __future__ import annotations
@@ -9,11 +9,14 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -32,11 +35,12 @@ from streamkeeper.settings import PROJECT, Settings
 from streamkeeper.storage import LocalStorage, open_storage
 from tests.oracle import counted
 from tests.worlds.flow_world import COLUMNS, SCHEMA, event, quick_settings, running_driver, wait_until
+from tests.worlds.flows import counted_calls
 
 pytestmark = pytest.mark.long
 
 FLOWS, PARTS, SECONDS, SEED = 50, 6, 80.0, 20261124
-"""Flows, and the parts of the run: each but the last ends with a kill -9 after so many seconds."""
+"""Flows, and the parts of the run: after so many seconds its driver is looked at, and soon killed by -9."""
 NAMES = [f"f{number:02d}" for number in range(FLOWS)]
 HEAD = "from streamkeeper import pipelines as dp\ndp.configure_pipeline(shared_driver=True)\n"
 FLOW = """
@@ -59,7 +63,10 @@ from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import Settings
 from streamkeeper_airflow.operate.monitor import MonitorFlows
 from streamkeeper_airflow.page import app as page
+from tests.worlds.flows import counted_calls
 
+calls = Path(sys.argv[1])
+counted_calls.count(str(calls))
 os.environ[page.TOKEN] = "open sesame"
 page.KEPT_SECONDS = 0.0
 initdb()
@@ -74,7 +81,7 @@ with TestClient(create_app(apps="core")) as client:
         ("/streamkeeper/metrics", {"Authorization": "Bearer open sesame"}),
     ]
     while True:
-        last = over.is_set()
+        last, before = over.is_set(), calls.stat().st_size
         monitor.execute(MagicMock())
         for flow in flows:
             for path, headers in [*everything, (f"/streamkeeper/api/dags/{flow.dag_id}", token)]:
@@ -84,6 +91,7 @@ with TestClient(create_app(apps="core")) as client:
         size = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
         files = len(os.listdir("/proc/self/fd"))
         seen = {"memory": size, "threads": threading.active_count(), "files": files}
+        seen["requests"] = calls.stat().st_size - before
         print("SEEN", json.dumps(seen), flush=True)
         if last:
             break
@@ -128,7 +136,7 @@ def watching(settings: Settings, log: Path) -> Iterator[subprocess.Popen[str]]:
     environment["MALLOC_MMAP_THRESHOLD_"] = "131072"
     with log.open("w") as said:
         watcher = subprocess.Popen(
-            [sys.executable, "-c", WATCHER],
+            [sys.executable, "-c", WATCHER, str(log.with_suffix(".calls"))],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=said,
@@ -143,34 +151,48 @@ def watching(settings: Settings, log: Path) -> Iterator[subprocess.Popen[str]]:
         watcher.wait()
 
 
-def taken(driver: int) -> tuple[int, int]:
-    """Return the threads and open files of a driver's processes: they are one process group."""
-    threads = files = 0
+def taken(driver: int) -> Counter[str]:
+    """Return what a driver's processes take, which are one process group: their number, memory in MB (a page
+    that several have counts once), threads and open files.
+    """
+    found = Counter[str]()
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             if int((folder / "stat").read_text().rsplit(")", 1)[1].split()[2]) != driver:
                 continue
-            threads += len(list((folder / "task").iterdir()))
-            files += len(list((folder / "fd").iterdir()))
+            pages = re.search(r"^Pss: +(\d+) kB", (folder / "smaps_rollup").read_text(), re.MULTILINE)
+            threads, files = (len(list((folder / name).iterdir())) for name in ("task", "fd"))
         except (FileNotFoundError, ProcessLookupError):
             continue  # it has ended
-    return threads, files
+        if pages is not None:
+            found.update(processes=1, memory=int(pages[1]) // 1000, threads=threads, files=files)
+    return found
 
 
 def test_fifty_flows_are_exact_and_nothing_grows(tmp_path: Path) -> None:
     world = World(tmp_path)
-    log, kept, drivers = tmp_path / "watcher.log", [], list[tuple[int, int]]()
+    log, kept, drivers = tmp_path / "watcher.log", [], list[Counter[str]]()
     with watching(world.settings, log) as watcher:
+
+        def come_for(seconds: float) -> None:
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                world.come()
+                time.sleep(world.chance.uniform(0.2, 1.2))
+                assert watcher.poll() is None, log.read_text()[-4000:]
+
         for part in range(PARTS):
-            command = submit.driver(world.settings, world.flows).command()
+            calls = tmp_path / f"driver-{part}.calls"
+            of_flows = submit.driver(world.settings, world.flows)
+            counting = (str(calls), *of_flows.arguments)
+            command = replace(of_flows, application=counted_calls.PROGRAM, arguments=counting).command()
             with running_driver(world.settings, command, tmp_path / f"driver-{part}.log") as driver:
                 driver.until(partial(all_run, world, part + 1), 240)
-                end = time.monotonic() + SECONDS + world.chance.uniform(0, 10)
-                while time.monotonic() < end:
-                    world.come()
-                    time.sleep(world.chance.uniform(0.2, 1.2))
-                    assert watcher.poll() is None, log.read_text()[-4000:]
-                drivers.append(taken(driver.process.pid))
+                before = calls.stat().st_size
+                come_for(SECONDS)
+                asked = calls.stat().st_size - before
+                drivers.append(taken(driver.process.pid) + Counter(requests=asked))
+                come_for(world.chance.uniform(0, 10))
                 kept.append(aside_of_checkpoints(world))
                 if part == PARTS - 1:
                     wait_until(lambda: all(is_exact(world, name) for name in NAMES), 240)
@@ -178,18 +200,17 @@ def test_fifty_flows_are_exact_and_nothing_grows(tmp_path: Path) -> None:
         watcher.stdin.close()
         assert watcher.wait(300) == 0, log.read_text()[-4000:]
     looks = [json.loads(line[5:]) for line in log.read_text().splitlines() if line.startswith("SEEN ")]
-    print(
-        f"seed {SEED}: {world.number} rows, {len(looks)} looks at all pages, drivers {drivers}, files {kept}"
-    )
+    print(f"seed {SEED}: {world.number} rows, {len(looks)} looks at all pages, files {kept}")
+    print("drivers:", *map(dict, drivers), sep="\n")
     print("first, third, last look:", looks[0], looks[len(looks) // 3], looks[-1])
     assert len(looks) > 10
     first, later = looks[: len(looks) // 3], looks[len(looks) // 3 :]
-    for what, slack in (("memory", 1.03), ("threads", 1.0), ("files", 1.0)):
+    for what, slack in (("memory", 1.03), ("threads", 1.0), ("files", 1.0), ("requests", 1.05)):
         most = max(look[what] for look in first)
         assert max(look[what] for look in later) <= slack * most, (what, looks)
     # A driver's pools and caches fill at different times; a thread or a file a batch would be hundreds.
-    for number in (0, 1):
-        assert drivers[-1][number] <= 1.15 * max(taken[number] for taken in drivers[:2]), drivers
+    for what in ("processes", "memory", "threads", "files", "requests"):
+        assert 0 < drivers[-1][what] <= 1.15 * max(taken[what] for taken in drivers[:2]), (what, drivers)
     for name in NAMES:
         assert sum(row.drivers for row in rows.minutes(world.home(name))) == PARTS
     # Each driver leaves its lease and its end, and each hour a file of history; no batch and no look does.

@@ -40,13 +40,15 @@ def into(sink: str, query: str = "") -> str:
     return _FLOW.replace("@schema", SCHEMA).replace("@sink", sink).replace("@query", query)
 
 
-def into_files(format: str, folder: str = "out") -> str:
-    return into(f'dp.create_sink("events", "{format}", {{"path": "{{data}}/{folder}"}})')
+def into_files(format: str, folder: str = "out", root: str = "{data}") -> str:
+    return into(f'dp.create_sink("events", "{format}", {{"path": "{root}/{folder}"}})')
 
 
-def into_function(bed: Flowbed) -> str:
-    """Return the text of a flow whose function copies each batch into a Delta table."""
-    return into(_FUNCTION.replace("@copies", str(bed.root / "copies")))
+def into_function(bed: Flowbed, root: str | None = None) -> str:
+    """Return the text of a flow whose function copies each batch into a Delta table, ``copies`` in the bed's
+    folder or in another one.
+    """
+    return into(_FUNCTION.replace("@copies", f"{root or bed.root}/copies"))
 
 
 def make_topic(brokers: str) -> dict[str, str]:

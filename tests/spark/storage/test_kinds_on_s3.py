@@ -1,0 +1,192 @@
+"""Kinds of flows whose state, checkpoint and sink are on a real S3 server: each is killed between a commit of
+its sink and that of its checkpoint and goes on, and its rows are those of the oracle that it has elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import fsspec
+import pytest
+from pyarrow import dataset
+from pyspark.sql import SparkSession
+
+from streamkeeper.delta import log as delta_log
+from streamkeeper.drivers import submit
+from streamkeeper.manifest.manifest import Flow, write_manifest
+from streamkeeper.settings import Settings
+from tests.oracle import counted
+from tests.worlds.drivers import batch_of, kill_after_the_sinks_commit
+from tests.worlds.flow_world import COLUMNS, SCHEMA, Flowbed, running_driver
+from tests.worlds.flows.sinks import into_files, into_function
+from tests.worlds.recover.results import MODES, is_exact, totals
+from tests.worlds.sources.on_s3 import environment_on_s3
+from tests.worlds.sources.s3_server import BUCKET, s3_server
+from tests.worlds.states import shapes
+
+pytestmark = pytest.mark.long
+
+THERE = f"s3a://{BUCKET}"
+SHARED = """
+from streamkeeper import pipelines as dp
+
+dp.configure_pipeline(shared_driver=True)
+"""
+ONE_OF_THEM = f"""
+dp.create_source("@_raw", format="json", path="{{data}}/@", schema="{SCHEMA}")
+dp.create_streaming_table("@s")
+
+@dp.append_flow(name="@", target="@s", sources=["@_raw"], trigger="200 milliseconds")
+def @(raw):
+    return raw.dropDuplicates(["event_id"])
+"""
+
+
+class OnS3(Flowbed):
+    """A flow on S3, whose server keeps an object as a file of that path."""
+
+    @property
+    def disk(self) -> Path:
+        return self.root / "s3" / BUCKET
+
+    @property
+    def table(self) -> Path:
+        return self.disk / "warehouse" / self.target
+
+    def read_all(self, flows: Sequence[Flow]) -> None:
+        """Run a driver, which is a process, until all that is there is done."""
+        done = subprocess.run(
+            submit.driver(self.settings, flows, available_now=True).command(),
+            env={**os.environ, **submit.environment(self.settings)},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
+
+    def of(self, target: str) -> OnS3:
+        """The same with another table."""
+        return replace(self, target=target)
+
+
+@pytest.fixture
+def on_s3(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., OnS3]]:
+    def make(text: str, **named: str) -> OnS3:
+        bed = OnS3.make(tmp_path, spark, text, **named)
+        assert isinstance(bed, OnS3)
+        bed.settings = Settings.from_environment()
+        return bed
+
+    with s3_server(tmp_path / "s3") as server:
+        for name, value in environment_on_s3(tmp_path, f"http://{server}").items():
+            monkeypatch.setenv(name, value)
+        fsspec.filesystem("s3").clear_instance_cache()
+        yield make
+        fsspec.filesystem("s3").clear_instance_cache()
+
+
+def of_table(bed: OnS3) -> object:
+    return delta_log.latest_version(str(bed.table))
+
+
+def of_copies(bed: OnS3) -> object:
+    return of_table(bed.of("copies"))
+
+
+def copies_are_exact(bed: OnS3) -> None:
+    bed.of("copies").holds(bed.events)
+
+
+def entries(bed: OnS3) -> list[Path]:
+    """Spark's own log of a sink of files."""
+    return sorted((bed.disk / "out" / "_spark_metadata").glob("[0-9]*"))
+
+
+def files_are_exact(bed: OnS3) -> None:
+    """Read the files that the log names."""
+    lines = [line for entry in entries(bed) for line in entry.read_text().splitlines()[1:]]
+    files = {str(json.loads(line)["path"]).replace(THERE, str(bed.disk)) for line in lines}
+    rows = dataset.dataset(sorted(files), format="parquet").to_table().to_pylist()
+    assert counted(rows, COLUMNS) == counted(bed.events, COLUMNS)
+
+
+def shape_is_exact(oracle: Callable[[tuple[shapes.Run, ...]], shapes.Rows]) -> Callable[[OnS3], None]:
+    def check(bed: OnS3) -> None:
+        shape = shapes.Shape("", ({"events": [row["n"] for row in bed.events]},), oracle, ())
+        bed.holds(shape.rows)
+        assert shape.rows
+
+    return check
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The text of a pipeline, what asserts that its sink is exact, and what another value of tells that its
+    sink has a commit.
+    """
+
+    text: Callable[[OnS3], str]
+    is_exact: Callable[[OnS3], None]
+    commits: Callable[[OnS3], object] = of_table
+
+
+def of_totals(mode: str, of: str) -> Kind:
+    return Kind(lambda bed: totals(mode, of), lambda bed: is_exact(bed, bed.events))
+
+
+ROCKSDB = ', state_store="rocksdb"'
+KINDS = {
+    **{mode: of_totals(mode, of) for mode, of in MODES},
+    "function": Kind(lambda bed: into_function(bed, f"{THERE}/warehouse"), copies_are_exact, of_copies),
+    "files": Kind(lambda bed: into_files("parquet", root=THERE), files_are_exact, entries),
+    "windows in RocksDB": Kind(
+        lambda bed: shapes.declared(shapes.DISTINCT_COUNTS, ROCKSDB), shape_is_exact(shapes.distinct_windows)
+    ),
+    "a state of one's own in RocksDB": Kind(
+        lambda bed: shapes.own(shapes.LISTS_AND_MAPS, "None"), shape_is_exact(shapes.lists_and_maps)
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_a_flow_that_was_killed_between_two_commits_goes_on_exactly(
+    on_s3: Callable[..., OnS3], kind: Kind
+) -> None:
+    bed = on_s3("")
+    bed.declare(kind.text(bed))
+    bed.arrive(1, 2, 8)
+    with bed.driver() as driver:
+        driver.until(lambda: batch_of(bed) is not None)
+        kill_after_the_sinks_commit(bed, driver, commits=lambda: kind.commits(bed))
+    last = bed.events[-1]["n"]
+    bed.arrive(last)
+    bed.arrive(last, 1000)
+    bed.read_all([bed.flow()])
+    kind.is_exact(bed)
+
+
+def test_flows_of_a_shared_driver_that_was_killed_go_on_exactly(on_s3: Callable[..., OnS3]) -> None:
+    names = ("left", "right")
+    text = SHARED + "".join(ONE_OF_THEM.replace("@", name) for name in names)
+    bed = on_s3(text, name="events.left", target="lefts")
+    flows = list(write_manifest(bed.settings).flows())
+
+    def arrive(*numbers: int) -> None:
+        for name in names:
+            bed.arrive(*numbers, folder=name)
+
+    arrive(1, 2, 8)
+    log = bed.root / "driver.log"
+    with running_driver(bed.settings, submit.driver(bed.settings, flows).command(), log) as driver:
+        driver.until(lambda: batch_of(bed) is not None)
+        kill_after_the_sinks_commit(bed, driver, arrive)
+    arrive(8, 1000)
+    bed.read_all(flows)
+    once = {row["n"]: row for row in bed.events}
+    for name in names:
+        bed.of(f"{name}s").holds([*once.values()])
