@@ -41,8 +41,8 @@
                                    (streamkeeper.tables.running_vacuums)
   backups/<id>.json                entry of a backup (streamkeeper.tables.backups)
 {state}/tables/<table>.json        pipeline that a table belongs to (streamkeeper.tables.owners)
-{state}/ledger/names/              names that flows and pipelines have had; a folder keeps the first
-                                   (streamkeeper.manifest.names)
+{state}/ledger/names/              names that flows and pipelines have had; a folder keeps the first. And
+                                   the format of all these files (streamkeeper.manifest.names)
 {state}/ledger/events/<pipeline>/  what happened to its flows (streamkeeper.history.events)
 {state}/manifests/                 what the pipeline files declare (streamkeeper.manifest.manifest)
 {state}/manifests/clock            overwritten by who must know the storage's own time

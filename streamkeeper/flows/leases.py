@@ -25,6 +25,7 @@ from streamkeeper.errors import LeaseHeld, LeaseLost, StorageError
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.history import events
 from streamkeeper.history.events import Kind
+from streamkeeper.manifest.names import mark_format
 from streamkeeper.storage import read_json, to_json
 from streamkeeper.times import now
 
@@ -334,6 +335,7 @@ def acquire(
         unproven=unproven,
         cluster=cluster,
     )
+    mark_format(home.storage)
     if not home.storage.create(home.lease(epoch), to_json(asdict(lease))):
         raise LeaseHeld(
             f"Another driver of {home.full_name} claimed lease epoch {epoch} at the same moment. This one"

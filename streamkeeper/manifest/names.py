@@ -1,6 +1,8 @@
-"""Names that flows and pipelines have had, and their folders: a rename moves no file.
+"""Names that flows and pipelines have had, and their folders: a rename moves no file. Whoever wants to know a
+file of the state folder lists them first, so the folder's format is beside them.
 
-{state}/ledger/names/000001.json  all renames so far, the newest last; immutable, the highest number counts
+{state}/ledger/names/000001.json    all renames so far, the newest last; immutable, the highest number counts
+{state}/ledger/names/format-000001  a driver of a release ran that writes the folder in this format
 
 A flow stays in the folder of its first name. Its query ids are made from that, so they do not change. Records
 under an earlier name (a backup, a ledger, a turn) are found under the current one. So a name is never reused
@@ -14,12 +16,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from streamkeeper.errors import StorageError
 from streamkeeper.storage import Storage, read_json, to_json
 from streamkeeper.times import now
 
 FOLDER = "ledger/names"
 FORMAT = 1
+STATE_FORMAT = 1
+"""Format of the whole state folder, for files that say none of their own. A release that writes what an older
+one would misread, or a field that it does not know, has the next number.
+"""
 
+_MARK = re.compile(r"format-([0-9]{6,})")
 _NUMBERED = re.compile(r"([0-9]{6,})\.json")
 
 
@@ -73,8 +81,18 @@ class Names:
 
 
 def read(storage: Storage) -> Names:
-    """Return all renames so far."""
-    numbers = [int(match[1]) for name in storage.names(FOLDER) if (match := _NUMBERED.fullmatch(name))]
+    """Return all renames so far.
+
+    :raises StorageError: the state folder has the format of a newer Streamkeeper.
+    """
+    found = storage.names(FOLDER)
+    newest = max((int(match[1]) for name in found if (match := _MARK.fullmatch(name))), default=0)
+    if newest > STATE_FORMAT:
+        raise StorageError(
+            f"{storage.path()} has format {newest}; this Streamkeeper reads up to {STATE_FORMAT}. Use the"
+            " release that wrote it, or a newer one."
+        )
+    numbers = [int(match[1]) for name in found if (match := _NUMBERED.fullmatch(name))]
     value = read_json(storage, _file(max(numbers))) if numbers else None
     if value is None:
         return Names()
@@ -82,6 +100,11 @@ def read(storage: Storage) -> Names:
         {folder: tuple(later) for folder, later in value[kind].items()} for kind in ("pipelines", "flows")
     )
     return Names(pipelines, flows, max(numbers))
+
+
+def mark_format(storage: Storage) -> None:
+    """Note in which format this release writes the state folder."""
+    storage.create(f"{FOLDER}/format-{STATE_FORMAT:06d}", b"")
 
 
 def write(storage: Storage, names: Names, **why: Any) -> bool:

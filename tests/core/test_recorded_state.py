@@ -5,6 +5,8 @@ positions, recoveries, backups and holds.
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,11 @@ from typing import Any
 import pytest
 
 from streamkeeper.cli.inspecting import inspect_place
+from streamkeeper.errors import StorageError
 from streamkeeper.flows import generations, holds, leases, ledger, past_positions, position, status
 from streamkeeper.flows.files import FlowHome, TableTurns
 from streamkeeper.flows.leases import Life
+from streamkeeper.manifest import names
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover import engine
 from streamkeeper.recover.kinds import reset_checkpoint, restore_table
@@ -22,6 +26,7 @@ from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import backups, owners
+from tests.killing import watch_storage
 from tests.worlds.recover.recorded_state import PLACE, RECORDED, fingerprints, put
 from tests.worlds.small_world import World
 
@@ -235,6 +240,49 @@ def test_a_backup_is_listed(recorded: World) -> None:
     assert (found.id, found.target.version, found.target.checksum.rows) == (BACKUP, 1, 20)
     assert backups.needed_generations(storage) == {EVENTS: {1}}
     assert list(backups.needed_by(storage, found)) == []
+
+
+# --- the format of the folder
+
+
+READERS: dict[str, Callable[[World], object]] = {
+    "leases": lambda world: leases.current(home(world, EVENTS)),
+    "holds": lambda world: holds.all_of(home(world, CHANGES)),
+    "generations": lambda world: generations.latest(home(world, EVENTS)),
+    "ledger": lambda world: ledger.open_recoveries(open_storage(world.settings.state)),
+    "plans": lambda world: engine.read_plan(world.settings, "events", RESET),
+    "backups": lambda world: list(backups.every(open_storage(world.settings.state))),
+    "a driver's start": lambda world: leases.acquire(home(world, EVENTS), 2, 60.0),
+}
+
+
+NEWER = re.escape("state has format 2; this Streamkeeper reads up to 1. Use the release that wrote it, or")
+
+
+@pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
+def test_a_folder_of_a_newer_format_is_refused_with_the_way_out_and_not_touched(
+    recorded: World, reader: Callable[[World], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(names, "STATE_FORMAT", names.STATE_FORMAT + 1)
+        names.mark_format(open_storage(recorded.settings.state))
+        reader(recorded)
+    before = recorded.tree()
+    with pytest.raises(StorageError, match=NEWER):
+        reader(recorded)
+    assert recorded.tree() == before
+    (error,) = read_manifest(recorded.settings).errors.values()
+    assert re.search(NEWER, error)
+
+
+def test_a_driver_notes_the_format_before_its_lease(recorded: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    watch_storage(monkeypatch, lambda: None, lambda _, path: made.append(path))
+    leases.acquire(home(recorded, EVENTS), 2, 60.0)
+    noted, lease = (
+        next(at for at, path in enumerate(made) if part in path) for part in ("format-", "/lease/")
+    )
+    assert noted < lease
 
 
 # --- what comes next
