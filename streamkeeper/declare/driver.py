@@ -17,7 +17,9 @@ from streamkeeper.redaction import redact
 
 LOG_STORE = "streamkeeper.storage.S3LogStore"
 CHECKPOINT_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
-"""Setting of the class that writes checkpoints; Streamkeeper's own if they are on S3."""
+"""Setting of the class that writes checkpoints, and the logs of sinks of files."""
+S3_CHECKPOINT_MANAGER = "streamkeeper.storage.S3CheckpointFileManager"
+"""That class where any of them are on S3; it writes others as Spark does."""
 
 OURS: Mapping[str, str] = {
     "spark.sql.streaming.queryEvolution.enableSourceEvolution": "true",

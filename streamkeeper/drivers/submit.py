@@ -23,6 +23,7 @@ from streamkeeper.declare.driver import (
     LOG_STORE,
     OURS,
     REFUSED,
+    S3_CHECKPOINT_MANAGER,
     common_conf,
     executors_conf,
     job_conf,
@@ -63,7 +64,6 @@ _OF_DRIVERS = (
 )  # fmt: skip
 """Variables beside the settings that a driver needs on whatever host."""
 
-_CHECKPOINT_MANAGER = "streamkeeper.storage.S3CheckpointFileManager"
 _DELTA = "io.delta.sql.DeltaSparkSessionExtension"
 _LOCAL = re.compile(r"local(?:\[([0-9]+|\*)(?:,[0-9]+)?\])?")
 
@@ -227,7 +227,7 @@ def driver(
 def written_by(settings: Settings) -> dict[str, str]:
     """Return the classes of jvm/ that write checkpoints and tables, where these are on S3."""
     return {
-        **({"checkpoint": _CHECKPOINT_MANAGER} if is_s3(settings.state) else {}),
+        **({"checkpoint": S3_CHECKPOINT_MANAGER} if is_s3(settings.state) else {}),
         **({"table": LOG_STORE} if is_s3(settings.warehouse) else {}),
     }
 
@@ -326,7 +326,7 @@ def _checkpoints(state: str) -> dict[str, str]:
     """Return the setting for checkpoints in a state folder; none of Spark's own managers keeps two queries
     apart on S3 (docs/decisions/0043).
     """
-    return {CHECKPOINT_MANAGER: _CHECKPOINT_MANAGER} if is_s3(state) else {}
+    return {CHECKPOINT_MANAGER: S3_CHECKPOINT_MANAGER} if is_s3(state) else {}
 
 
 def _joined(*lists: str | None) -> str:

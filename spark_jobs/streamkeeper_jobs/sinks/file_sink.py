@@ -18,11 +18,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, MapType, StructType
 
 from streamkeeper.checkpoint import Checkpoint
+from streamkeeper.declare.driver import CHECKPOINT_MANAGER, S3_CHECKPOINT_MANAGER
 from streamkeeper.declare.model import Table
 from streamkeeper.errors import DeclarationError, RecoveryError
 from streamkeeper.flows import generations
 from streamkeeper.flows.generations import Generation
 from streamkeeper.manifest.environment import filled
+from streamkeeper.settings import is_s3
 from streamkeeper_jobs.spark.delta_table import last_written, note
 from streamkeeper_jobs.spark.jvm import classes, scala_seq
 from streamkeeper_jobs.spark.session import spark_url
@@ -127,6 +129,9 @@ class FileSink:
         return {_entries_of(self._query_id): noted + 1}
 
     def _log(self, spark: SparkSession) -> Any:
+        if is_s3(self._folder):
+            # The state folder may be elsewhere. Spark's own classes let two drivers write one entry there.
+            spark.conf.set(CHECKPOINT_MANAGER, S3_CHECKPOINT_MANAGER)
         java = classes(spark)
         return java(f"{_SINKS}.FileStreamSinkLog")(
             1, spark._jsparkSession, f"{spark_url(self._folder)}/{_METADATA}", java("scala.Option").empty()

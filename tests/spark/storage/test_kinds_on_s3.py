@@ -26,6 +26,7 @@ from tests.worlds.flow_world import COLUMNS, SCHEMA, Flowbed, running_driver
 from tests.worlds.flows.sinks import into_files, into_function
 from tests.worlds.recover.results import MODES, is_exact, totals
 from tests.worlds.sources.on_s3 import environment_on_s3
+from tests.worlds.sources.s3_proxy import proxy
 from tests.worlds.sources.s3_server import BUCKET, s3_server
 from tests.worlds.states import shapes
 
@@ -38,11 +39,11 @@ from streamkeeper import pipelines as dp
 dp.configure_pipeline(shared_driver=True)
 """
 ONE_OF_THEM = f"""
-dp.create_source("@_raw", format="json", path="{{data}}/@", schema="{SCHEMA}")
-dp.create_streaming_table("@s")
+dp.create_source("NAME_raw", format="json", path="{{data}}/NAME", schema="{SCHEMA}")
+dp.create_streaming_table("NAMEs")
 
-@dp.append_flow(name="@", target="@s", sources=["@_raw"], trigger="200 milliseconds")
-def @(raw):
+@dp.append_flow(name="NAME", target="NAMEs", sources=["NAME_raw"], trigger="200 milliseconds")
+def NAME(raw):
     return raw.dropDuplicates(["event_id"])
 """
 
@@ -170,9 +171,27 @@ def test_a_flow_that_was_killed_between_two_commits_goes_on_exactly(
     kind.is_exact(bed)
 
 
+def test_the_log_of_files_on_s3_is_written_on_condition_where_the_state_is_elsewhere(
+    on_s3: Callable[..., OnS3], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark's own classes write an entry aside first, and two drivers can then both have written it."""
+    bed = on_s3(into_files("parquet", root=THERE))
+    for name in ("STATE", "WAREHOUSE", "BACKUPS"):
+        monkeypatch.setenv(f"STREAMKEEPER_{name}", str(bed.root / "here" / name))
+    bed.settings = Settings.from_environment()
+    bed.arrive(1)
+    with proxy(os.environ["AWS_ENDPOINT_URL"].removeprefix("http://")) as network:
+        environment_on_s3(bed.root, network.url)  # Spark reads the address in its conf
+        bed.read_all([bed.flow()])
+    files_are_exact(bed)
+    of_log = f"PUT /{BUCKET}/out/_spark_metadata/"
+    asked = [request for request in network.requests if request.startswith(of_log)]
+    assert asked == [f"{of_log}{name}" for name in ("", "0", "1")], "the folder's mark, and the entries"
+
+
 def test_flows_of_a_shared_driver_that_was_killed_go_on_exactly(on_s3: Callable[..., OnS3]) -> None:
     names = ("left", "right")
-    text = SHARED + "".join(ONE_OF_THEM.replace("@", name) for name in names)
+    text = SHARED + "".join(ONE_OF_THEM.replace("NAME", name) for name in names)
     bed = on_s3(text, name="events.left", target="lefts")
     flows = list(write_manifest(bed.settings).flows())
 

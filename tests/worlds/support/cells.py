@@ -432,13 +432,14 @@ _UNTRIED_MOUNT = no(
 STORES = Part(
     "Stores",
     "store",
-    ("state folder", "tables and checkpoints", "recoveries"),
+    ("state folder", "tables and checkpoints", "kinds of flows and states", "recoveries"),
     {
         "local disk": (
             yes(f"{STORAGE}::test_of_six_processes_that_create_one_file_exactly_one_wins"),
             yes(
                 f"{STREAM}/test_running.py::test_the_table_equals_the_oracle_after_a_normal_run_and_the_next"
             ),
+            yes(SHAPE, "all of this page"),
             yes(f"{PROPERTIES}::test_whatever_comes_when_the_table_ends_as_the_oracle_s"),
         ),
         "S3 (versitygw; moto for the state folder)": (
@@ -446,6 +447,12 @@ STORES = Part(
             yes(
                 "tests/spark/storage/test_flow_on_s3.py"
                 "::test_its_table_holds_every_event_once_and_a_rewind_that_was_rehearsed_keeps_it_so"
+            ),
+            weaker(
+                "all targets but Kafka, each killed once; `dropDuplicates`, windows and"
+                " `transformWithState` in RocksDB; a shared driver",
+                "tests/spark/storage/test_kinds_on_s3.py"
+                "::test_a_flow_that_was_killed_between_two_commits_goes_on_exactly",
             ),
             yes(
                 "tests/spark/storage/test_recoveries_on_s3.py::test_after_each_recovery_the_tables_are_exact"
@@ -456,11 +463,10 @@ STORES = Part(
                 "it is refused before anything is written",
                 f"{STORAGE}::test_a_store_that_takes_a_second_create_is_refused_before_anything_is_written",
             ),
-            _SECOND_CREATE,
-            _SECOND_CREATE,
+            *(_SECOND_CREATE,) * 3,
         ),
-        "other URLs: GCS, ABFS, HDFS": (_UNTRIED_STORE,) * 3,
-        "network file systems: NFS, SMB, Ceph, Lustre, buckets as folders": (_UNTRIED_MOUNT,) * 3,
+        "other URLs: GCS, ABFS, HDFS": (_UNTRIED_STORE,) * 4,
+        "network file systems: NFS, SMB, Ceph, Lustre, buckets as folders": (_UNTRIED_MOUNT,) * 4,
     },
     "What was tried. Amazon's own S3 was not.",
 )
