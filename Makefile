@@ -33,7 +33,7 @@ OTHERS := $(sort $(filter-out $(ORDERED) tests/benchmarks,$(patsubst %/,%,$(dir 
 # What is passed on comes last, so that it wins.
 PYTEST = $(PY) -m pytest $(BESIDE) -m $(1) --durations=25 $(PYTEST_OPTIONS)
 
-.PHONY: help setup java browser prometheus jars s3-jars avro-jars demo test test-long test-fast check format chaos bench lock up down up-test clean
+.PHONY: help setup java browser prometheus jars s3-jars avro-jars demo test test-long test-fast check format chaos bench lock .env up down up-test clean
 
 # Compose's plugin, or the program of its own that older systems have. An image is built before it is used, so that none is pulled.
 COMPOSE = $(if $(shell docker compose version 2>/dev/null),docker compose,docker-compose)
@@ -82,7 +82,7 @@ lock: $(LOCK_STAMP) ## make all lock files anew, after a change of requirements.
 	@$(PY) -m tools.jars --resolve --lock tools/kafka_broker.lock \
 		--root org.apache.kafka:kafka_2.13:4.1.0 --root org.slf4j:slf4j-simple:1.7.36
 
-.env: ## make the secrets of docker-compose.yaml; a file that is there stays
+.env: ## make the secrets of docker-compose.yaml; a file that is there gets those that it lacks
 	@sh docker/make_env.sh $@
 
 up: .env ## build and start docker-compose.yaml, until all is healthy; PROFILE="metrics s3" adds to it; PORT=…
