@@ -1,5 +1,6 @@
 # The images of docker-compose.yaml, all from one base. BASE_IMAGE may be any Debian 12; its mirrors and certificate authorities
-# are used. The build stages alone see PIP_INDEX_URL and the like, so the images do not hold them.
+# are used. The build stages alone see PIP_INDEX_URL and the like, so the images do not hold them. Files come with the rights of the
+# checkout, where a umask may have kept them from all but their owner: so each stage opens what it copies.
 ARG BASE_IMAGE=debian:12-slim
 
 FROM ${BASE_IMAGE} AS base
@@ -34,8 +35,9 @@ ARG STREAMKEEPER_IVY_SETTINGS
 ARG JAVA_TOOL_OPTIONS
 COPY jars.lock ./
 COPY jvm jvm
-COPY tools/__init__.py tools/ivy.py tools/jars.py tools/java.py tools/kafka_broker.lock tools/
+COPY tools/__init__.py tools/ivy.py tools/jars.py tools/java.py tools/kafka_broker.lock tools/s3.lock tools/
 RUN .venv/bin/python -m tools.jars .cache/jars \
+ && .venv/bin/python -m tools.jars .cache/jars-s3 --lock jars.lock --lock tools/s3.lock \
  && .venv/bin/python -m tools.jars .cache/kafka-4.1.0 --lock tools/kafka_broker.lock \
  && chmod 666 .cache/.*.lock
 
@@ -55,14 +57,14 @@ COPY jvm jvm
 COPY tools tools
 COPY demo demo
 COPY streamkeeper streamkeeper
-COPY spark_jobs spark_jobs
+COPY spark_jobs/*.py spark_jobs/
+COPY spark_jobs/streamkeeper_jobs spark_jobs/streamkeeper_jobs
 COPY plugins plugins
 COPY dags dags
-# The pipelines' folder belongs to the user, so that a volume made from it does.
 RUN .venv/bin/python -m compileall -q tools demo streamkeeper spark_jobs/streamkeeper_jobs plugins dags \
  && printf '#!/bin/sh\nexec /opt/streamkeeper/.venv/bin/python -m streamkeeper "$@"\n' > .venv/bin/streamkeeper \
  && chmod 755 .venv/bin/streamkeeper \
- && chown -R streamkeeper: spark_jobs/pipelines
+ && chmod -R a+rX /etc/spark /opt/pod.py jars.lock jvm tools demo streamkeeper spark_jobs plugins dags
 ENV PATH=/opt/streamkeeper/.venv/bin:$PATH \
     PYTHONPATH=/opt/streamkeeper \
     PYTHONUNBUFFERED=1 \
@@ -72,35 +74,42 @@ ENV PATH=/opt/streamkeeper/.venv/bin:$PATH \
     STREAMKEEPER_WAREHOUSE=/var/lib/streamkeeper/warehouse \
     STREAMKEEPER_DATA=/var/lib/streamkeeper/data
 USER streamkeeper
-# On Kubernetes the same image is that of drivers and executors: Spark gives their pods arguments alone.
+# On Kubernetes it is also that of drivers and executors: Spark gives their pods arguments alone.
 ENTRYPOINT ["/usr/bin/tini", "--", "/opt/streamkeeper/.venv/bin/python", "/opt/pod.py"]
 
+# With the pipelines, which docker-compose.yaml mounts: so a change of them changes no image there.
+FROM streamkeeper AS pod
+COPY --chown=streamkeeper:streamkeeper spark_jobs/pipelines spark_jobs/pipelines
+
 FROM base AS postgres
+COPY docker/postgres.sh /usr/local/bin/
 RUN mkdir -p /etc/postgresql-common \
  && echo 'create_main_cluster = false' > /etc/postgresql-common/createcluster.conf \
  && apt-get update \
  && apt-get install -y --no-install-recommends postgresql-15 \
  && rm -rf /var/lib/apt/lists/* \
- && install -d -o postgres -g postgres -m 700 /var/lib/postgresql/data
-COPY docker/postgres.sh /usr/local/bin/
+ && install -d -o postgres -g postgres -m 700 /var/lib/postgresql/data \
+ && chmod a+rX /usr/local/bin/postgres.sh
 ENV PATH=/usr/lib/postgresql/15/bin:$PATH PGDATA=/var/lib/postgresql/data
 USER postgres
 CMD ["sh", "/usr/local/bin/postgres.sh"]
 
 FROM base AS redis
+COPY docker/redis.sh /usr/local/bin/
 RUN apt-get update \
  && apt-get install -y --no-install-recommends redis-server \
- && rm -rf /var/lib/apt/lists/*
-COPY docker/redis.sh /usr/local/bin/
+ && rm -rf /var/lib/apt/lists/* \
+ && chmod a+rX /usr/local/bin/redis.sh
 USER redis
 CMD ["sh", "/usr/local/bin/redis.sh"]
 
 FROM base AS prometheus
+COPY docker/prometheus /etc/prometheus/streamkeeper
 RUN apt-get update \
  && apt-get install -y --no-install-recommends prometheus \
  && rm -rf /var/lib/apt/lists/* \
- && chown -R prometheus: /var/lib/prometheus
-COPY docker/prometheus /etc/prometheus/streamkeeper
+ && chown -R prometheus: /var/lib/prometheus \
+ && chmod -R a+rX /etc/prometheus/streamkeeper
 USER prometheus
 # Prometheus takes the token that it sends from a file alone.
 CMD ["sh", "-c", "(umask 077 && printf %s \"$METRICS_TOKEN\" > /tmp/metrics_token) && exec prometheus --config.file=/etc/prometheus/streamkeeper/prometheus.yaml --storage.tsdb.path=/var/lib/prometheus --storage.tsdb.retention.time=15d"]

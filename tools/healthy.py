@@ -101,11 +101,11 @@ def kafka(brokers: str, topic: str | None = None) -> None:
         raise Ill(f"{brokers} has no topic {topic}")
 
 
-def newest(folder: str) -> None:
+def newest(folder: str, seconds: float | str = SILENT) -> None:
     """Check that a file came into a folder lately."""
     newest = max((path.stat().st_mtime for path in Path(folder).glob("*.json")), default=0.0)
-    if time.time() - newest > SILENT:
-        raise Ill(f"no file came into {folder} for {SILENT:g} s")
+    if time.time() - newest > float(seconds):
+        raise Ill(f"no file came into {folder} for {float(seconds):g} s")
 
 
 def _get(url: str) -> dict[str, Any]:

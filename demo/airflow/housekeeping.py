@@ -1,0 +1,114 @@
+"""Removes what Airflow itself keeps for ever: old logs of tasks, and old rows of its records.
+
+python -m demo.airflow.housekeeping LOGS DAYS DONE
+
+``airflow db clean`` goes by when a run or a task began. A flow's task began months ago, and runs. So the runs
+of flows stay, and those of every DAG that has an old run or task which is not at its end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+from airflow.models.dagrun import DagRun
+from airflow.models.taskinstance import TaskInstance
+from airflow.utils.db_cleanup import run_cleanup
+from airflow.utils.session import create_session
+from airflow.utils.state import State
+from sqlalchemy import and_, or_, select
+
+from demo.airflow.service import POOL
+
+PAST = ["celery_taskmeta", "job", "log", "task_instance_history"]
+"""Tables of what is past, whatever it belongs to. A task that runs is *pending* to Celery without its row."""
+EMPTY = 3600.0
+"""Seconds that an empty folder stays: a task makes its folder before its log."""
+
+
+def kept_dags(before: datetime) -> list[str]:
+    """Return the DAGs whose runs stay: those of flows, and those with an old run that is not at its end."""
+    unfinished = or_(
+        DagRun.state.in_(State.unfinished_dr_states),
+        TaskInstance.state.in_([state for state in State.unfinished if state is not None]),
+    )
+    old = or_(DagRun.start_date < before, TaskInstance.start_date < before)
+    runs = (
+        select(DagRun.dag_id)
+        .distinct()
+        .outerjoin(DagRun.task_instances)
+        .where(or_(TaskInstance.pool == POOL, and_(old, unfinished)))
+    )
+    with create_session() as session:
+        return list(session.scalars(runs))
+
+
+def living_logs() -> set[str]:
+    """Return the logs of all tries that are not at their end, as Airflow names them, without their suffix."""
+    tries = select(
+        TaskInstance.dag_id,
+        TaskInstance.run_id,
+        TaskInstance.task_id,
+        TaskInstance.map_index,
+        TaskInstance.try_number,
+    ).where(TaskInstance.state.in_([state for state in State.unfinished if state is not None]))
+    with create_session() as session:
+        return {
+            f"dag_id={dag}/run_id={run}/task_id={task}/"
+            f"{f'map_index={index}/' if index >= 0 else ''}attempt={number}"
+            for dag, run, task, index, number in session.execute(tries)
+        }
+
+
+def remove_logs(logs: Path, before: datetime, living: set[str]) -> int:
+    """Remove the logs that were not written since, but those of living tries, and folders that are empty;
+    return how many logs went.
+    """
+    removed = 0
+    empty = datetime.now(timezone.utc).timestamp() - EMPTY
+    for folder, _, names in os.walk(logs, topdown=False):
+        place = Path(folder)
+        last = place.stat().st_mtime
+        for path in (place / name for name in names):
+            living_try = str(path.relative_to(logs)).partition(".log")[0] in living
+            if not living_try and not path.is_symlink() and path.stat().st_mtime < before.timestamp():
+                path.unlink()
+                removed += 1
+        if place != logs and last < empty:
+            with contextlib.suppress(OSError):
+                place.rmdir()
+    return removed
+
+
+def remove_rows(before: datetime) -> None:
+    """Remove the rows of what is past, and the runs of all DAGs but those that are kept."""
+    kept = kept_dags(before)
+    for tables, dags in ((PAST, None), (["dag_run"], kept)):
+        run_cleanup(
+            clean_before_timestamp=before,  # type: ignore[arg-type]  # it makes a pendulum's of any
+            table_names=tables,
+            exclude_dag_ids=dags,
+            confirm=False,
+            skip_archive=True,
+            error_on_cleanup_failure=True,
+        )
+
+
+def main(arguments: list[str]) -> int:
+    """Remove what is old, and leave a file in the folder DONE; return 0."""
+    logs, days, done = Path(arguments[0]), float(arguments[1]), Path(arguments[2])
+    before = datetime.now(timezone.utc) - timedelta(days=days)
+    removed = remove_logs(logs, before, living_logs())
+    remove_rows(before)
+    done.mkdir(parents=True, exist_ok=True)
+    (done / "done.json").write_text(json.dumps({"before": before.isoformat(), "logs": removed}))
+    print(f"{removed} logs removed, and the rows before {before:%Y-%m-%d %H:%M} UTC", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,149 @@
+"""What Airflow leaves behind is removed, and a flow's run that began long ago and goes on is not: a database
+of a real Airflow, and real files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+OLD, NEW = 100, 1
+"""Days that a row or a file is old."""
+SEED = """
+import sys, uuid
+from datetime import timedelta
+from airflow._shared.timezones import timezone
+from airflow.models.dag import DagModel
+from airflow.models.dagrun import DagRun
+from airflow.models.dagbundle import DagBundleModel
+from airflow.models.log import Log
+from airflow.models.dag_version import DagVersion
+from airflow.models.taskinstance import TaskInstance
+from airflow.utils.session import create_session
+from airflow.utils.types import DagRunTriggeredByType, DagRunType
+from sqlalchemy import insert
+
+now = timezone.utcnow()
+with create_session() as session:
+    session.add(DagBundleModel(name="tests"))
+    session.flush()
+    versions = {}
+    rows = [line.split() for line in sys.stdin.read().splitlines()]
+    for dag in {row[0] for row in rows}:
+        session.add(DagModel(dag_id=dag, bundle_name="tests", fileloc="x", relative_fileloc="x"))
+        session.flush()
+        versions[dag] = DagVersion(dag_id=dag, version_number=1, bundle_name="tests")
+        session.add(versions[dag])
+        session.flush()
+    for dag, run, days, run_state, task_state, pool in rows:
+        began = now - timedelta(days=int(days))
+        session.add(DagRun(
+            dag_id=dag, run_id=run, run_type=DagRunType.SCHEDULED, state=run_state, start_date=began,
+            logical_date=began, run_after=began, triggered_by=DagRunTriggeredByType.TIMETABLE,
+        ))
+        session.flush()
+        session.execute(insert(TaskInstance).values(
+            id=uuid.uuid4(), dag_id=dag, run_id=run, task_id="run", map_index=-1, state=task_state, pool=pool,
+            start_date=began, try_number=2, dag_version_id=versions[dag].id, pool_slots=1, max_tries=9,
+        ))
+        entry = Log(event=f"{dag}.{run}")
+        entry.dttm = began
+        session.add(entry)
+"""
+RUNS = f"""
+flow__orders__clean first {OLD + 1} failed failed streaming_flows
+flow__orders__clean running {OLD} running running streaming_flows
+monitor_flows old {OLD} success success default_pool
+monitor_flows newest {NEW} success success default_pool
+reset_checkpoint waiting {OLD} running deferred default_pool
+""".strip()
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An Airflow's home with runs, old and new, and a log of each, after the housekeeping."""
+    home = tmp_path_factory.mktemp("airflow")
+    environment = {
+        **os.environ,
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
+    }
+
+    def run(*arguments: str, given: str = "") -> None:
+        done = subprocess.run(
+            [sys.executable, *arguments], env=environment, input=given, capture_output=True, text=True,
+            check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+
+    run("-m", "airflow", "db", "migrate")
+    run("-c", SEED, given=RUNS)
+    for dag, run_id, days, *_ in map(str.split, RUNS.splitlines()):
+        for number in (1, 2):
+            log = home / "logs" / f"dag_id={dag}/run_id={run_id}/task_id=run/attempt={number}.log"
+            log.parent.mkdir(parents=True, exist_ok=True)
+            log.touch()
+            made = log.stat().st_mtime - int(days) * 86400
+            os.utime(log, (made, made))
+            os.utime(log.parent, (made, made))
+    run("-m", "demo.airflow.housekeeping", str(home / "logs"), "30", str(home / "done"))
+    return home
+
+
+def rows(home: Path, query: str) -> set[str]:
+    with closing(sqlite3.connect(home / "airflow.db")) as database:
+        return {row[0] for row in database.execute(query)}
+
+
+def test_a_run_that_goes_on_stays_with_its_task_however_old(home: Path) -> None:
+    kept = {
+        "flow__orders__clean.first",
+        "flow__orders__clean.running",
+        "monitor_flows.newest",
+        "reset_checkpoint.waiting",
+    }
+    assert rows(home, "SELECT dag_id || '.' || run_id FROM dag_run") == kept
+    assert rows(home, "SELECT dag_id || '.' || run_id FROM task_instance") == kept
+
+
+def test_old_rows_of_the_audit_log_go_and_no_archive_stays(home: Path) -> None:
+    assert rows(home, "SELECT event FROM log WHERE event LIKE '%.%'") == {"monitor_flows.newest"}
+    assert not rows(home, "SELECT name FROM sqlite_master WHERE name LIKE '\\_airflow_deleted%' ESCAPE '\\'")
+
+
+def test_old_logs_go_but_those_of_tries_that_go_on(home: Path) -> None:
+    found = {
+        str(path.relative_to(home / "logs")).replace("/task_id=run", "")
+        for path in (home / "logs").rglob("attempt=*.log")
+    }
+    assert found == {
+        "dag_id=flow__orders__clean/run_id=running/attempt=2.log",
+        "dag_id=reset_checkpoint/run_id=waiting/attempt=2.log",
+        "dag_id=monitor_flows/run_id=newest/attempt=1.log",
+        "dag_id=monitor_flows/run_id=newest/attempt=2.log",
+    }
+    assert not (home / "logs/dag_id=monitor_flows/run_id=old/task_id=run").exists(), "it is empty"
+    assert json.loads((home / "done" / "done.json").read_text())["logs"] == 6
+
+
+def test_a_bare_clean_would_remove_the_run_that_goes_on(home: Path) -> None:
+    """This is what the housekeeping is for; once it is false, `airflow db clean` will do."""
+    code = (
+        "from datetime import datetime, timezone; from airflow.utils.db_cleanup import run_cleanup;"
+        "run_cleanup(clean_before_timestamp=datetime.now(timezone.utc), table_names=['task_instance'],"
+        " confirm=False, skip_archive=True)"
+    )
+    environment = {
+        **os.environ,
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
+    }
+    subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True)
+    assert not rows(home, "SELECT dag_id FROM task_instance WHERE state = 'running'")
