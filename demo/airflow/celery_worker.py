@@ -17,7 +17,30 @@ import sys
 from types import FrameType
 
 from demo.airflow.service import living_drivers
+from streamkeeper.errors import StorageError
 from streamkeeper.settings import Settings
+from streamkeeper.storage import open_storage
+from tools.waiting import NotYet, wait_until
+
+STORE_SECONDS = 300.0
+"""How long a store that is no folder may take until it answers."""
+
+
+def await_store(state: str) -> None:
+    """Wait for the store of the state folder, where it is a server that may start beside this worker.
+
+    :raises NeverCame: it did not answer in time.
+    """
+
+    def answers() -> bool:
+        try:
+            open_storage(state).names()
+        except StorageError as error:
+            raise NotYet(str(error)) from error
+        return True
+
+    if "://" in state:
+        wait_until(answers, STORE_SECONDS, f"{state} answers", tell=print)
 
 
 def main() -> int:
@@ -25,6 +48,7 @@ def main() -> int:
     batches; with them end their tasks, and so does the worker.
     """
     settings = Settings.from_environment()
+    await_store(settings.state)
     # Executors find their driver by the container's own name, whatever other networks it is in.
     environment = {**os.environ, "SPARK_LOCAL_HOSTNAME": socket.gethostname()}
     worker = subprocess.Popen(["airflow", "celery", "worker"], env=environment)

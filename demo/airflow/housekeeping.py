@@ -2,8 +2,8 @@
 
 python -m demo.airflow.housekeeping LOGS DAYS DONE
 
-``airflow db clean`` goes by when a run or a task began. A flow's task began months ago, and runs. So the runs
-of flows stay, and those of every DAG that has an old run or task which is not at its end.
+``airflow db clean`` goes by when a run or a task began, and a flow's began months ago and goes on. So runs go
+by their end, with all that belongs to them, and Airflow's own cleaning is asked for tables of what is past.
 """
 
 from __future__ import annotations
@@ -20,31 +20,12 @@ from airflow.models.taskinstance import TaskInstance
 from airflow.utils.db_cleanup import run_cleanup
 from airflow.utils.session import create_session
 from airflow.utils.state import State
-from sqlalchemy import and_, or_, select
-
-from demo.airflow.service import POOL
+from sqlalchemy import delete, func, select
 
 PAST = ["celery_taskmeta", "job", "log", "task_instance_history"]
 """Tables of what is past, whatever it belongs to. A task that runs is *pending* to Celery without its row."""
 EMPTY = 3600.0
 """Seconds that an empty folder stays: a task makes its folder before its log."""
-
-
-def kept_dags(before: datetime) -> list[str]:
-    """Return the DAGs whose runs stay: those of flows, and those with an old run that is not at its end."""
-    unfinished = or_(
-        DagRun.state.in_(State.unfinished_dr_states),
-        TaskInstance.state.in_([state for state in State.unfinished if state is not None]),
-    )
-    old = or_(DagRun.start_date < before, TaskInstance.start_date < before)
-    runs = (
-        select(DagRun.dag_id)
-        .distinct()
-        .outerjoin(DagRun.task_instances)
-        .where(or_(TaskInstance.pool == POOL, and_(old, unfinished)))
-    )
-    with create_session() as session:
-        return list(session.scalars(runs))
 
 
 def living_logs() -> set[str]:
@@ -85,17 +66,20 @@ def remove_logs(logs: Path, before: datetime, living: set[str]) -> int:
 
 
 def remove_rows(before: datetime) -> None:
-    """Remove the rows of what is past, and the runs of all DAGs but those that are kept."""
-    kept = kept_dags(before)
-    for tables, dags in ((PAST, None), (["dag_run"], kept)):
-        run_cleanup(
-            clean_before_timestamp=before,  # type: ignore[arg-type]  # it makes a pendulum's of any
-            table_names=tables,
-            exclude_dag_ids=dags,
-            confirm=False,
-            skip_archive=True,
-            error_on_cleanup_failure=True,
-        )
+    """Remove the runs that ended before, and the rows of what is past. The newest run of each kind stays in
+    each DAG: without it a DAG that runs once would run again.
+    """
+    newest = select(func.max(DagRun.id)).group_by(DagRun.dag_id, DagRun.run_type)
+    ended = DagRun.state.in_(State.finished_dr_states), DagRun.end_date < before
+    with create_session() as session:
+        session.execute(delete(DagRun).where(*ended, DagRun.id.not_in(newest)))
+    run_cleanup(
+        clean_before_timestamp=before,  # type: ignore[arg-type]  # it makes a pendulum's of any
+        table_names=PAST,
+        confirm=False,
+        skip_archive=True,
+        error_on_cleanup_failure=True,
+    )
 
 
 def main(arguments: list[str]) -> int:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 OLD, NEW = 100, 1
-"""Days that a row or a file is old."""
+"""Days since a run began, and since its log was written."""
 SEED = """
 import sys, uuid
 from datetime import timedelta
@@ -42,27 +42,32 @@ with create_session() as session:
         versions[dag] = DagVersion(dag_id=dag, version_number=1, bundle_name="tests")
         session.add(versions[dag])
         session.flush()
-    for dag, run, days, run_state, task_state, pool in rows:
+    for dag, run, days, run_state, task_state in rows:
         began = now - timedelta(days=int(days))
-        session.add(DagRun(
+        made = DagRun(
             dag_id=dag, run_id=run, run_type=DagRunType.SCHEDULED, state=run_state, start_date=began,
             logical_date=began, run_after=began, triggered_by=DagRunTriggeredByType.TIMETABLE,
-        ))
+        )
+        made.end_date = None if run_state == "running" else began
+        session.add(made)
         session.flush()
         session.execute(insert(TaskInstance).values(
-            id=uuid.uuid4(), dag_id=dag, run_id=run, task_id="run", map_index=-1, state=task_state, pool=pool,
-            start_date=began, try_number=2, dag_version_id=versions[dag].id, pool_slots=1, max_tries=9,
+            id=uuid.uuid4(), dag_id=dag, run_id=run, task_id="run", map_index=-1, state=task_state,
+            pool="default_pool", start_date=began, try_number=2, dag_version_id=versions[dag].id,
+            pool_slots=1, max_tries=9,
         ))
         entry = Log(event=f"{dag}.{run}")
         entry.dttm = began
         session.add(entry)
 """
 RUNS = f"""
-flow__orders__clean first {OLD + 1} failed failed streaming_flows
-flow__orders__clean running {OLD} running running streaming_flows
-monitor_flows old {OLD} success success default_pool
-monitor_flows newest {NEW} success success default_pool
-reset_checkpoint waiting {OLD} running deferred default_pool
+flow__orders__clean first {OLD + 2} failed failed
+flow__orders__clean last {OLD + 1} failed failed
+flow__orders__clean running {OLD} running running
+flow__orders__once done {OLD} success success
+monitor_flows old {OLD} success success
+monitor_flows newest {NEW} success success
+reset_checkpoint waiting {OLD} running deferred
 """.strip()
 
 
@@ -104,8 +109,8 @@ def rows(home: Path, query: str) -> set[str]:
 
 def test_a_run_that_goes_on_stays_with_its_task_however_old(home: Path) -> None:
     kept = {
-        "flow__orders__clean.first",
         "flow__orders__clean.running",
+        "flow__orders__once.done",
         "monitor_flows.newest",
         "reset_checkpoint.waiting",
     }
@@ -130,7 +135,7 @@ def test_old_logs_go_but_those_of_tries_that_go_on(home: Path) -> None:
         "dag_id=monitor_flows/run_id=newest/attempt=2.log",
     }
     assert not (home / "logs/dag_id=monitor_flows/run_id=old/task_id=run").exists(), "it is empty"
-    assert json.loads((home / "done" / "done.json").read_text())["logs"] == 6
+    assert json.loads((home / "done" / "done.json").read_text())["logs"] == 10
 
 
 def test_a_bare_clean_would_remove_the_run_that_goes_on(home: Path) -> None:
