@@ -16,7 +16,8 @@ import pytest
 import yaml
 from jsonschema.validators import validator_for
 
-from streamkeeper.settings import PROJECT
+from streamkeeper.settings import PROJECT, Settings
+from tools.healthy import SILENT
 
 TEXT = (PROJECT / "docker-compose.yaml").read_text()
 COMPOSE: dict[str, Any] = yaml.safe_load(TEXT)
@@ -24,7 +25,8 @@ SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 LASTING = {name: service for name, service in SERVICES.items() if service["restart"] != "no"}
 VARIABLE = re.compile(r"(?<!\$)\$\{(\w+)(:?[-?])?([^}]*)\}")
 SECRET = re.compile(r"PASSWORD|SECRET|_KEY\b|_KEY$|SQL_ALCHEMY_CONN|BROKER_URL|RESULT_BACKEND|AIRFLOW_CONN_")
-AIRFLOW = {"init", "api-server", "scheduler", "dag-processor", "triggerer", "worker"}
+AIRFLOW = {"init", "api-server", "scheduler", "dag-processor", "triggerer", "worker", "housekeeping"}
+S3_LOGIN = {"AWS_ACCESS_KEY_ID": "S3_ACCESS_KEY", "AWS_SECRET_ACCESS_KEY": "S3_SECRET_KEY"}
 
 every_service = pytest.mark.parametrize("name", SERVICES)
 
@@ -93,6 +95,30 @@ def test_secrets_are_made_by_one_command_each_another_and_stay(tmp_path: Path) -
     assert secrets(tmp_path) == made, "who runs it again keeps the secrets"
 
 
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_a_file_of_an_earlier_release_keeps_its_lines_and_gets_what_it_lacks(
+    end: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "env"
+    known = "# of old\nAIRFLOW_PORT=81\nREDIS_PASSWORD='a b'\r\nexport S3_ACCESS_KEY=mine" + end
+    file.write_text(known, newline="")
+    file.chmod(0o644)
+    added = {*secrets(tmp_path)} - {"AIRFLOW_PORT", "REDIS_PASSWORD", "export S3_ACCESS_KEY"}
+    kept, new = file.read_bytes()[: len(known)], file.read_bytes()[len(known) :]
+    assert kept == known.encode() and new.startswith(b"" if end else b"\n")
+    asked = {match[1] for match in VARIABLE.finditer(TEXT) if match[2] == ":?"}
+    assert added == asked - {"REDIS_PASSWORD", "S3_ACCESS_KEY"}, "no COMPOSE_PROJECT_NAME: other volumes"
+    assert file.stat().st_mode & 0o777 == 0o600 and list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize("target", ["up", "up-test"])
+def test_make_completes_the_secrets_each_time(target: str) -> None:
+    said = subprocess.run(
+        ["make", "--dry-run", target], cwd=PROJECT, check=True, capture_output=True, text=True
+    ).stdout
+    assert "sh docker/make_env.sh .env" in said
+
+
 def test_no_secret_has_a_default_or_a_value_in_the_file(tmp_path: Path) -> None:
     made = set(secrets(tmp_path)) - {"COMPOSE_PROJECT_NAME"}
     used = {match[1]: match[2] for match in VARIABLE.finditer(TEXT)}
@@ -157,7 +183,7 @@ def test_jobs_reach_neither_airflows_records_nor_the_world_outside() -> None:
     assert [name for name, network in COMPOSE["networks"].items() if not network.get("internal")] == ["front"]
     on_database = {name for name, service in SERVICES.items() if "database" in service.get("networks", ())}
     assert on_database == AIRFLOW | {"postgres", "redis"}
-    for name in ("spark-master", "spark-worker-1", "spark-worker-2", "kafka", "orders-feed", "s3"):
+    for name in ("spark-master", "spark-worker-1", "spark-worker-2", "kafka", "orders-feed"):
         assert not {"front", "database"} & set(SERVICES[name]["networks"])
     assert SERVICES["customers-feed"]["network_mode"] == "none"
 
@@ -182,7 +208,30 @@ def test_only_airflows_parts_know_airflows_secrets() -> None:
         "customers-feed",
         "orders-feed",
     ):
-        assert not [item for item in environment(SERVICES[name]) if SECRET.search(item)]
+        assert {item for item in environment(SERVICES[name]) if SECRET.search(item)} <= S3_LOGIN.keys()
+
+
+def test_s3_s_login_is_known_to_what_reads_and_writes_there_alone() -> None:
+    keys = [f"${{{name}:?Make .env by make .env}}" for name in S3_LOGIN.values()]
+    knows = {
+        name for name, service in SERVICES.items() if set(keys) & set(map(str, environment(service).values()))
+    }
+    assert knows == AIRFLOW | {"spark-worker-1", "spark-worker-2", "s3"}
+    for name in knows - {"s3"}:
+        assert [environment(SERVICES[name])[item] for item in S3_LOGIN] == keys
+        assert set(SERVICES[name].get("networks")) & set(SERVICES["s3"]["networks"]) or name == "housekeeping"
+
+
+def test_places_of_state_and_tables_come_from_the_environment_and_are_volumes_without_it() -> None:
+    for name, place in {
+        "STREAMKEEPER_STATE": "/var/lib/streamkeeper/state",
+        "STREAMKEEPER_WAREHOUSE": "/var/lib/streamkeeper/warehouse",
+        "STREAMKEEPER_JARS": "/opt/streamkeeper/.cache/jars",
+    }.items():
+        assert environment(SERVICES["worker"])[name] == f"${{{name}:-{place}}}"
+    given = VARIABLE.fullmatch(environment(SERVICES["worker"])["STREAMKEEPER_PIPELINE_ENV"])
+    assert given is not None
+    assert sorted(given[3].split(",")) == sorted(("AWS_*", *Settings.pipeline_env))
 
 
 @pytest.mark.parametrize(
@@ -218,18 +267,56 @@ def test_a_stage_and_a_health_check_name_what_there_is() -> None:
     assert {test[4] for test in tests if "tools.healthy" in test} == set(PARTS)
 
 
+def copied(stage: Stage) -> Iterator[tuple[int, list[str]]]:
+    """Give what a stage copies of the checkout: the place of the instruction, and its arguments."""
+    for at, (instruction, value) in enumerate(stage.instructions):
+        if instruction == "COPY" and not value.startswith("--from="):
+            yield at, value.split()
+
+
 def copies() -> Iterator[tuple[str, str]]:
     for name, stage in STAGES.items():
-        for instruction, value in stage.instructions:
-            if instruction == "COPY" and not value.startswith("--from="):
-                yield from ((name, source) for source in value.split()[:-1])
+        for _, words in copied(stage):
+            yield from ((name, source) for source in words[:-1] if not source.startswith("--"))
 
 
 @pytest.mark.parametrize(("stage", "source"), list(copies()))
 def test_what_the_dockerfile_copies_is_there_and_is_sent_to_the_build(stage: str, source: str) -> None:
-    assert (PROJECT / source).exists()
+    assert [*PROJECT.glob(source)]
     sent = [line[1:] for line in (PROJECT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
     assert any(source == item or fnmatch(source, f"{item}/*") for item in sent)
+
+
+@pytest.mark.parametrize("name", [name for name, stage in STAGES.items() if stage.user not in (None, "root")])
+def test_what_is_copied_can_be_read_whatever_the_umask_of_the_checkout(name: str) -> None:
+    stage = STAGES[name]
+    opened = {
+        (at, Path(place))
+        for at, (instruction, value) in enumerate(stage.instructions)
+        if instruction == "RUN"
+        for places in re.findall(r"chmod (?:-R )?a\+rX ([^&]*)", value)
+        for place in places.split()
+    }
+    for copied_at, words in copied(stage):
+        *sources, target = (word for word in words if not word.startswith("--"))
+        places = [
+            Path(target) / Path(source).name if target.endswith("/") else Path(target) for source in sources
+        ]
+        missing = [
+            place
+            for place in places
+            if not any(at > copied_at and {place, *place.parents} & {over} for at, over in opened)
+        ]
+        assert not missing
+
+
+def test_pipelines_are_mounted_and_are_in_the_image_of_pods_alone() -> None:
+    having = {stage for stage, source in copies() if source.startswith("spark_jobs/pipelines")}
+    assert having == {"pod"} and STAGES["pod"].parent == "streamkeeper"
+    assert not {stage for stage, source in copies() if source == "spark_jobs"}
+    assert [words[0] for _, words in copied(STAGES["pod"])] == ["--chown=streamkeeper:streamkeeper"]
+    for name in (*AIRFLOW, "spark-worker-1", "spark-worker-2", "story"):
+        assert volumes(SERVICES[name])["/opt/streamkeeper/spark_jobs/pipelines"] == "./spark_jobs/pipelines"
 
 
 def test_nothing_of_the_working_folder_but_what_is_named_is_sent_to_the_build() -> None:
@@ -250,8 +337,8 @@ def test_the_image_holds_the_versions_that_the_tests_run_with() -> None:
     assert {"pyspark", "delta-spark", "apache-airflow", "apache-airflow-providers-celery"} <= image.keys()
     assert not {"pytest", "moto", "mypy"} & image.keys()
     assert all(version.startswith("5.6.") for version in image["celery"] | image["kombu"])
-    copied = {source for stage, source in copies() if stage == "build"}
-    assert {"requirements-cluster.txt", "jars.lock", "tools/kafka_broker.lock"} <= copied
+    needed = {source for stage, source in copies() if stage == "build"}
+    assert {"requirements-cluster.txt", "jars.lock", "tools/kafka_broker.lock", "tools/s3.lock"} <= needed
 
 
 def test_times_of_airflow_fit_flows_that_never_end() -> None:
@@ -262,8 +349,42 @@ def test_times_of_airflow_fit_flows_that_never_end() -> None:
     assert int(found["AIRFLOW__SCHEDULER__TASK_QUEUED_TIMEOUT"]) < 600, "before its token ends"
     assert found["AIRFLOW__CELERY__WORKER_PREFETCH_MULTIPLIER"] == "1"
     assert found["AIRFLOW__CELERY__RESULT_BACKEND"].startswith("db+postgresql+psycopg2://")
-    slots = int(re.search(r"streaming_flows (\d+)", str(SERVICES["init"]["command"]))[1])  # type: ignore[index]
-    assert slots < int(found["AIRFLOW__CELERY__WORKER_CONCURRENCY"]), "recoveries always have room"
+    assert flow_slots() < int(found["AIRFLOW__CELERY__WORKER_CONCURRENCY"]), "recoveries always have room"
+
+
+def flow_slots() -> int:
+    [found] = re.findall(r"pools set streaming_flows (\d+)", SERVICES["init"]["command"][-1])
+    return int(found)
+
+
+def test_flows_that_fill_the_pool_leave_cores_for_the_steps_of_two_recoveries() -> None:
+    defaults = dict(
+        line.split(maxsplit=1)
+        for line in (PROJECT / "docker" / "spark" / "spark-defaults.conf").read_text().splitlines()
+        if not line.startswith("#")
+    )
+    workers = [SERVICES[name]["command"][-1] for name in ("spark-worker-1", "spark-worker-2")]
+    cores = sum(
+        int(match[3]) for text in workers for match in VARIABLE.finditer(text)
+        if match[1] == "SPARK_WORKER_CORES"
+    )  # fmt: skip
+    assert cores == 8 and (flow_slots() + 2) * int(defaults["spark.cores.max"]) <= cores
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_pool_that_is_there_stays_as_it_was_made(there: bool, tmp_path: Path) -> None:
+    program, said = tmp_path / "airflow", tmp_path / "said"
+    program.write_text(f'#!/bin/sh\necho "$@" >> {said}\n[ "$2" != get ] || exit {int(not there)}\n')
+    program.chmod(0o755)
+    subprocess.run(SERVICES["init"]["command"], env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, check=True)
+    assert ("pools set" in said.read_text()) is not there
+    assert said.read_text().startswith("db migrate")
+
+
+def test_the_feed_writes_seldom_enough_to_last_and_often_enough_for_its_health() -> None:
+    command = SERVICES["customers-feed"]["command"]
+    every = float(command[command.index("--every") + 1])
+    assert 10 <= every < SILENT / 3
 
 
 INITDB = """#!/bin/sh
