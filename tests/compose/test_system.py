@@ -5,6 +5,7 @@ then the tables equal the oracle.
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +26,13 @@ ORDERS = "orders.clean_orders"
 SPARK = ("spark-master", "spark-worker-1", "spark-worker-2")
 AIRFLOW = ("api-server", "scheduler", "dag-processor", "triggerer", "worker")
 WORKING = ("running", "idle", "catching up")
-SERVICES = ("redis", "postgres", "kafka", "orders-feed", "customers-feed", *SPARK, *AIRFLOW)
+SERVICES = ("redis", "postgres", "kafka", "orders-feed", "customers-feed", *SPARK, *AIRFLOW, "housekeeping")
+SNAPSHOT = "customers.customers_snapshot_flow"
+ON_S3 = {
+    "STREAMKEEPER_STATE": "s3://streamkeeper/state",
+    "STREAMKEEPER_WAREHOUSE": "s3://streamkeeper/warehouse",
+    "STREAMKEEPER_JARS": "/opt/streamkeeper/.cache/jars-s3",
+}
 
 LASTING = """
 import json
@@ -65,13 +72,28 @@ for entry in Path("/proc").glob("[0-9]*"):
     except (FileNotFoundError, ProcessLookupError):
         pass  # it ended meanwhile
 """
+FIRST_FILES = """
+import json
+from pathlib import Path
+from demo.data.customers import Customers
+from streamkeeper.drivers import submit
+from streamkeeper.manifest.manifest import read_manifest
+from streamkeeper.settings import Settings
+settings = Settings.from_environment()
+Customers(Path(settings.data) / "customers").write(1)
+flow = read_manifest(settings).find("customers.customers_snapshot_flow")
+print(json.dumps(submit.driver(settings, [flow], "local[1]", True).command()))
+"""
 READ = "import sys; from urllib.request import urlopen; print(urlopen(sys.argv[1]).read().decode())"
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    secrets = tmp_path_factory.mktemp("compose") / "env"
+    secrets, pipelines = (tmp_path_factory.mktemp("compose") / name for name in ("env", "pipelines"))
     subprocess.run(["sh", "docker/make_env.sh", secrets], cwd=PROJECT, check=True)
+    # The story edits it as another user.
+    shutil.copytree(PROJECT / "spark_jobs" / "pipelines", pipelines)
+    subprocess.run(["chmod", "-R", "a+rwX", pipelines], check=True)
     with docker() as environment:
         given = {
             **environment,
@@ -79,7 +101,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
             "COMPOSE_PROJECT_NAME": "streamkeeper-long",
             "STREAMKEEPER_TAG": "long",
             "AIRFLOW_PORT": str(free_ports(1)[0]),
-            "PIPELINES": "pipelines",
+            "PIPELINES": str(pipelines),
         }
         made = System(compose(), given, secrets)
         try:
@@ -125,10 +147,12 @@ def healthy(system: System, service: str, starts: int) -> bool:
 
 
 def await_batches(system: System) -> None:
-    """Wait until both endless flows have committed another batch than the present one."""
+    """Wait until both endless flows have committed another batch than the present one, and a task watches."""
     before = {name: flow(system, name)["batch"] or -1 for name in (FLOW, ORDERS)}
     for name, batch in before.items():
         wait_until(lambda name=name, batch=batch: goes_on(system, name, batch), PATIENCE, f"{name} goes on")
+    beat = holder(system)
+    wait_until(lambda: holder(system) != beat or None, PATIENCE, f"a task watches {FLOW}")
 
 
 def lasting(system: System) -> dict[str, int]:
@@ -148,18 +172,23 @@ def test_drivers_compute_on_the_spark_cluster(system: System) -> None:
     assert {FLOW, ORDERS} <= {item["name"] for item in found["activeapps"]}
 
 
+def killed(system: System, service: str) -> None:
+    """Kill all processes of a service, and wait until it is healthy again."""
+    starts = int(system.inspect(service, "{{.RestartCount}}"))
+    system.kill(service)
+    wait_until(lambda: healthy(system, service, starts + 1), PATIENCE, f"{service} is healthy again")
+
+
 @pytest.mark.parametrize("service", SERVICES)
 def test_a_service_whose_processes_are_killed_comes_again_and_the_flows_go_on(
     service: str, system: System
 ) -> None:
-    starts = int(system.inspect(service, "{{.RestartCount}}"))
-    system.kill(service)
-    wait_until(lambda: healthy(system, service, starts + 1), PATIENCE, f"{service} is healthy again")
+    killed(system, service)
     await_batches(system)
 
 
 def holder(system: System) -> dict[str, Any]:
-    """Return host and epoch of the driver's lease, and which try of the task watches it."""
+    """Return host and epoch of the driver's lease, which try of the task watches it, and its beats."""
     return dict(json.loads(system.python("scheduler", HOLDER, FLOW)))
 
 
@@ -230,6 +259,41 @@ def test_the_profiles_start_beside_it_and_prometheus_sees_the_cluster(system: Sy
         return True
 
     wait_until(seen, PATIENCE, "Prometheus reads the page's metrics, master and workers")
+    for service in ("s3", "prometheus"):
+        killed(system, service)
+    wait_until(seen, PATIENCE, "Prometheus reads them again")
+
+
+def test_a_flow_has_state_and_table_on_the_s3_server_where_the_environment_says_so(system: System) -> None:
+    system.compose("--profile", "s3", "up", "-d", "--no-build", "s3")
+    wait_until(lambda: healthy(system, "s3", 0), PATIENCE, "s3 is healthy")
+    given = {**ON_S3, "SPARK_LOCAL_HOSTNAME": "streamkeeper-once"}
+    variables = [part for name, value in given.items() for part in ("-e", f"{name}={value}")]
+    once = ["streamkeeper", "run", SNAPSHOT, "--available-now", "--master", "spark://spark-master:7077"]
+    system.compose("run", "--rm", "--no-deps", "--name", "streamkeeper-once", *variables, "worker", *once)
+    bucket = "/var/lib/s3/streamkeeper"
+    there = system.inside("s3", "sh", "-c", f"ls {bucket}/warehouse/customers {bucket}/state/customers")
+    assert ".parquet" in there and SNAPSHOT.partition(".")[2] in there
+
+
+def test_the_image_of_pods_runs_a_driver_by_what_spark_gives_a_pod(built: System) -> None:
+    image, volume = "streamkeeper-pod:long", "streamkeeper-long-pod"
+    given = ["PIP_INDEX_URL", "STREAMKEEPER_IVY_SETTINGS", "JAVA_TOOL_OPTIONS", "BASE_IMAGE"]
+    arguments = [part for name in given for part in ("--build-arg", name)]
+    built.run("docker", "build", "--target", "pod", *arguments, "-t", image, ".", timeout=PATIENCE)
+    beside = ["--network", "none", "-v", f"{volume}:/var/lib/streamkeeper"]
+
+    def pod(*words: str) -> str:
+        address = ["-e", "SPARK_DRIVER_BIND_ADDRESS=127.0.0.1"]
+        return built.run("docker", "run", "--rm", *beside, *address, image, *words, timeout=PATIENCE)
+
+    try:
+        _, *asked = json.loads(pod("python", "-c", FIRST_FILES).splitlines()[-1])
+        pod("driver", *(f"local://{word}" if word.endswith("/run_flow.py") else word for word in asked))
+        states = {flow["flow"]: flow["state"] for flow in json.loads(pod("streamkeeper", "flows", "--json"))}
+        assert states[SNAPSHOT] == "done"
+    finally:
+        built.run("docker", "volume", "rm", "--force", volume)
 
 
 def test_in_the_end_the_tables_equal_the_oracle(system: System) -> None:
