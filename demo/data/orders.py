@@ -1,12 +1,12 @@
 """The part of the demo that needs Kafka: a producer that sends orders, some late, some twice.
 
-Asked for by ``make demo KAFKA=1``, or by itself: python -m demo.data.orders BROKERS
+Asked for by ``make demo KAFKA=1``, or by itself: python -m demo.data.orders BROKERS [--every SECONDS]
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 import threading
 import uuid
 from dataclasses import dataclass, field
@@ -163,10 +163,14 @@ def _order(random: Random, moment: datetime) -> bytes:
     return json.dumps(order).encode()
 
 
-def main() -> None:
-    """Send orders until SIGINT or SIGTERM: ``python -m demo.data.orders BROKERS``."""
+def main(arguments: list[str] | None = None) -> None:
+    """Send orders until SIGINT or SIGTERM."""
+    parser = argparse.ArgumentParser(prog="python -m demo.data.orders", description="Send orders to Kafka.")
+    parser.add_argument("brokers")
+    parser.add_argument("--every", type=float, default=Orders.every, metavar="SECONDS")
+    chosen = parser.parse_args(arguments)
     stopped = told_to_stop()
-    with Orders(sys.argv[1]) as orders:
+    with Orders(chosen.brokers, every=chosen.every) as orders:
         while not stopped.wait(0.5):
             orders.check()
 
