@@ -112,10 +112,10 @@ def test_a_file_of_an_earlier_release_keeps_its_lines_and_gets_what_it_lacks(
 
 
 @pytest.mark.parametrize("target", ["up", "up-test"])
-def test_make_completes_the_secrets_each_time(target: str) -> None:
-    said = subprocess.run(
-        ["make", "--dry-run", target], cwd=PROJECT, check=True, capture_output=True, text=True
-    ).stdout
+def test_make_completes_the_secrets_each_time(target: str, tmp_path: Path) -> None:
+    (tmp_path / ".env").touch()
+    command = ["make", "--dry-run", "--file", PROJECT / "Makefile", target]
+    said = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
     assert "sh docker/make_env.sh .env" in said
 
 
