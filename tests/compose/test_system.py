@@ -158,9 +158,14 @@ def await_batches(system: System) -> None:
 def lasting(system: System) -> dict[str, int]:
     """Return what must be there after a restart: Airflow's runs, generations, files and offsets."""
     found: dict[str, int] = json.loads(system.python("worker", LASTING))
-    query = ["psql", "-h", "/tmp", "-U", "airflow", "-d", "postgres", "-tAc", "SELECT count(*) FROM dag_run"]
+    return {**found, "runs": int(records(system, "SELECT count(*) FROM dag_run"))}
+
+
+def records(system: System, query: str) -> str:
+    """Return what PostgreSQL answers a query of Airflow's records."""
+    program = ["psql", "-h", "/tmp", "-U", "airflow", "-d", "postgres", "-tAc", query]
     password = f"PGPASSWORD={system.secret('POSTGRES_PASSWORD')}"
-    return {**found, "runs": int(system.inside("postgres", "env", password, *query).split()[-1])}
+    return system.inside("postgres", "env", password, *program).strip()
 
 
 def test_the_story_is_true_in_the_composed_system(story: str) -> None:
@@ -234,6 +239,28 @@ def test_what_was_there_is_there_after_down_and_up(system: System) -> None:
     after = lasting(system)
     assert {name: (before[name], after[name]) for name in before if after[name] < before[name]} == {}
     await_batches(system)
+
+
+def test_what_is_past_is_removed_and_the_runs_of_flows_go_on(system: System) -> None:
+    """Three minutes are long past here: longer than any heartbeat, shorter than the flows' tasks run."""
+    runs, began = int(records(system, "SELECT count(*) FROM dag_run")), holder(system)
+    of_flow = (
+        "SELECT run_id FROM task_instance WHERE state = 'running' AND pool = 'streaming_flows' ORDER BY 1"
+    )
+    running = records(system, of_flow)
+    assert running
+    command = [
+        "python",
+        "-m",
+        "demo.airflow.housekeeping",
+        "/var/lib/airflow/logs",
+        str(3 / 1440),
+        "/tmp/once",
+    ]
+    assert "rows before" in system.inside("housekeeping", *command)
+    await_batches(system)
+    assert (records(system, of_flow), holder(system)["by"]) == (running, began["by"])
+    assert int(records(system, "SELECT count(*) FROM dag_run")) < runs
 
 
 def test_only_airflow_listens_outside_and_it_asks_who_one_is(system: System) -> None:
