@@ -19,6 +19,13 @@ class StreamkeeperPage(AirflowPlugin):
     name = "streamkeeper"
 
     @cached_property
+    def listeners(self) -> list[Any]:  # type: ignore[override]
+        """What looks at Airflow's settings when one of its parts starts."""
+        from streamkeeper_airflow.operate import starting
+
+        return [starting]
+
+    @cached_property
     def fastapi_apps(self) -> list[dict[str, Any]]:  # type: ignore[override]
         """The application that serves the numbers and the script."""
         from streamkeeper_airflow.page.app import create_app

@@ -5,13 +5,12 @@ from __future__ import annotations
 import random
 from datetime import timedelta
 
-from airflow.sdk import Context, RetryDecision, RetryPolicy, conf
+from airflow.sdk import Context, RetryDecision, RetryPolicy
 from airflow.sdk.exceptions import AirflowException
 
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import leases
 from streamkeeper.flows.files import FlowHome
-from streamkeeper.settings import Settings
 
 FIRST_DELAY = timedelta(seconds=10)
 LONGEST_DELAY = timedelta(minutes=4)
@@ -27,17 +26,6 @@ UNLIMITED = 1_000_000
 """Number of retries; Airflow's column has 32 bits and no value for "unlimited"."""
 JITTER = 0.2
 """Random share taken off a delay, so that flows that failed together do not start together."""
-SPARE = timedelta(seconds=30)
-"""Time that Airflow may need beyond its timeouts to see a lost task and to start the next try.
-
-It looks for lost tasks every 10 s.
-"""
-HEARTBEAT_TIMEOUT = "task_instance_heartbeat_timeout"
-FOR_MONTHS = timedelta(days=365)
-"""The shortest time after which a broker may hand on a task that is not done."""
-_BROKER = "celery_broker_transport_options"
-_REDELIVERING = ("redis", "sentinel", "sqs")
-"""Brokers, by the beginning of their address, that have a visibility timeout; others notice a lost worker."""
 
 
 class DriverFailed(AirflowException):
@@ -94,62 +82,6 @@ def delay(code: int, streak: int | None, looping: bool = False) -> timedelta:
     if streak == 0 or (code == Outcome.RESTART and streak == 1):
         return timedelta(0)
     return min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** (streak - 1))
-
-
-def check_supervisor_timeout(settings: Settings) -> None:
-    """Check that a driver outlives the time in which its task has no running try.
-
-    Airflow's timeout is read from this process's configuration; a scheduler on another machine must have the
-    same.
-
-    :raises WrongSettings: the timeouts do not fit together.
-    """
-    lost = timedelta(seconds=conf.getint("scheduler", HEARTBEAT_TIMEOUT))
-    needed = (lost + max(LONGEST_DELAY, LOST_DELAY) + SPARE).total_seconds()
-    if settings.supervisor_timeout >= needed:
-        return
-    most = settings.supervisor_timeout - needed + lost.total_seconds()
-    lower = f", or lower [scheduler] {HEARTBEAT_TIMEOUT} to {most:.0f} s" if most > 0 else ""
-    raise WrongSettings(
-        f"STREAMKEEPER_SUPERVISOR_TIMEOUT is {settings.supervisor_timeout:g} s, but a driver may go unwatched"
-        f" for {needed:.0f} s: Airflow's [scheduler] {HEARTBEAT_TIMEOUT} ({lost.total_seconds():.0f} s), then"
-        f" up to {LONGEST_DELAY.total_seconds():.0f} s until the next try, and {SPARE.total_seconds():.0f} s"
-        " to start it. The driver would stop before the next try attaches to it, so none is started. Set"
-        f" STREAMKEEPER_SUPERVISOR_TIMEOUT to {needed:.0f} or more{lower}, and start Airflow again."
-    )
-
-
-def check_redelivery() -> None:
-    """Check that Celery's broker does not hand a flow's task, which runs for months, to a second worker.
-
-    Redis and SQS do after their visibility timeout, which Airflow sets to a day unless told. The second task
-    attaches to the driver, but it takes a slot, and Airflow hears of two ends.
-
-    :raises WrongSettings: the timeout is below :data:`FOR_MONTHS`.
-    """
-    broker = conf.get("celery", "broker_url", fallback="") if _celery() else ""
-    told = conf.getint(_BROKER, "visibility_timeout", fallback=86_400)
-    if not broker.startswith(_REDELIVERING) or told >= FOR_MONTHS.total_seconds():
-        return
-    raise WrongSettings(
-        f"Airflow's [{_BROKER}] visibility_timeout is {told} s: after that time Celery's broker hands a task"
-        f" that still runs to another worker, and a flow's task runs for months. Set it to"
-        f" {FOR_MONTHS.total_seconds():.0f} or more"
-        " (AIRFLOW__CELERY_BROKER_TRANSPORT_OPTIONS__VISIBILITY_TIMEOUT), and start Airflow again."
-    )
-
-
-def _celery() -> bool:
-    return "celery" in conf.get("core", "executor", fallback="").lower()
-
-
-def check_airflow(settings: Settings) -> None:
-    """Check the settings of Airflow that a driver's supervision depends on.
-
-    :raises WrongSettings: one does not hold; the message says which, why, and what to set.
-    """
-    check_supervisor_timeout(settings)
-    check_redelivery()
 
 
 class AfterHealth(RetryPolicy):

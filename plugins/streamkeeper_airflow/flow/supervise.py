@@ -32,6 +32,7 @@ from streamkeeper.settings import Settings
 from streamkeeper.times import now
 from streamkeeper_airflow.flow import drivers
 from streamkeeper_airflow.flow import submit as submitting
+from streamkeeper_airflow.flow.airflow_settings import check_airflow
 from streamkeeper_airflow.flow.drivers import Attached, Driver, Ending, InCluster, Submitted
 from streamkeeper_airflow.flow.gate import HoldTrigger, all_held
 from streamkeeper_airflow.flow.heartbeat import Heart, name_of
@@ -42,7 +43,6 @@ from streamkeeper_airflow.flow.retries import (
     AfterHealth,
     DriverFailed,
     WrongSettings,
-    check_airflow,
     delay,
     failing_streak,
 )

@@ -16,8 +16,6 @@ from streamkeeper_airflow.flow.retries import (
     AfterHealth,
     DriverFailed,
     WrongSettings,
-    check_airflow,
-    check_supervisor_timeout,
     delay,
     failing_streak,
 )
@@ -26,7 +24,6 @@ from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import leases
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.leases import Heartbeat
-from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 from streamkeeper.times import now
 
@@ -75,51 +72,6 @@ def test_wrong_settings_are_tried_again_at_the_cap_since_the_next_run_would_foll
     assert LONGEST_DELAY * (1 - JITTER) <= decision.retry_delay <= LONGEST_DELAY
 
 
-def settings_with(supervisor_timeout: float) -> Settings:
-    return Settings.from_environment({"STREAMKEEPER_SUPERVISOR_TIMEOUT": str(supervisor_timeout)})
-
-
-def patience(settings: Settings) -> str:
-    """Return what is said of times that do not fit; nothing where they do."""
-    try:
-        check_supervisor_timeout(settings)
-    except WrongSettings as error:
-        return str(error)
-    return ""
-
-
-def test_the_defaults_of_airflow_and_streamkeeper_fit_together() -> None:
-    assert patience(Settings.from_environment({})) == ""
-
-
-@pytest.mark.parametrize(
-    ("lost", "timeout", "words"),
-    [
-        pytest.param(
-            300,
-            569,
-            r"569 s.*for 570 s.*\(300 s\).*240 s.*30 s.*to 570 or more.*to 299 s",
-            id="a second too few",
-        ),
-        pytest.param(900, 600, r"600 s.*for 1170 s.*to 1170 or more.*to 330 s", id="airflow waits long"),
-        pytest.param(
-            300, 120, r"120 s.*for 570 s.*to 570 or more, and start Airflow again", id="below the cap itself"
-        ),
-    ],
-)
-def test_times_that_cannot_fit_are_refused_with_numbers(
-    lost: int, timeout: float, words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT", str(lost))
-    with pytest.raises(WrongSettings, match=words):
-        check_supervisor_timeout(settings_with(timeout))
-
-
-def test_times_that_fit_are_let_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT", "30")
-    assert patience(settings_with(300)) == ""
-
-
 def test_failures_of_the_task_itself_wait_airflow_s_own_delay() -> None:
     assert AfterHealth().evaluate(OSError("disk full"), 1, 2).action is RetryAction.DEFAULT
 
@@ -142,27 +94,3 @@ def test_the_streak_is_counted_from_the_newest_drivers_that_never_looked_for_dat
         home.storage.create(home.lease(epoch), b"{}")
         leases.beat(home, Heartbeat(epoch, 1, "running", 1, now(), triggers=count))
     assert failing_streak(home) == streak
-
-
-@pytest.mark.parametrize("executor", ["CeleryExecutor", "LocalExecutor,CeleryExecutor"])
-def test_a_broker_that_would_hand_a_running_task_to_another_worker_is_refused(
-    monkeypatch: pytest.MonkeyPatch, executor: str
-) -> None:
-    monkeypatch.setenv("AIRFLOW__CORE__EXECUTOR", executor)
-    monkeypatch.setenv("AIRFLOW__CELERY__BROKER_URL", "redis://:secret@redis:6379/0")
-    with pytest.raises(WrongSettings, match=r"visibility_timeout is 86400 s.*Set it to 31536000") as refused:
-        check_airflow(Settings.from_environment())
-    assert "secret" not in str(refused.value)
-    monkeypatch.setenv("AIRFLOW__CELERY_BROKER_TRANSPORT_OPTIONS__VISIBILITY_TIMEOUT", "31536000")
-    check_airflow(Settings.from_environment())
-
-
-@pytest.mark.parametrize(
-    ("executor", "broker"), [("LocalExecutor", "redis://redis"), ("CeleryExecutor", "amqp://rabbit")]
-)
-def test_what_hands_on_no_running_task_needs_no_such_setting(
-    monkeypatch: pytest.MonkeyPatch, executor: str, broker: str
-) -> None:
-    monkeypatch.setenv("AIRFLOW__CORE__EXECUTOR", executor)
-    monkeypatch.setenv("AIRFLOW__CELERY__BROKER_URL", broker)
-    check_airflow(Settings.from_environment())

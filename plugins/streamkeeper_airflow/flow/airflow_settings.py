@@ -1,0 +1,165 @@
+"""Settings of Airflow that the supervision of drivers depends on, checked before a driver is started."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import timedelta
+
+from airflow.sdk import conf
+
+from streamkeeper.manifest.import_all import BUILD_SECONDS
+from streamkeeper.settings import Settings
+from streamkeeper_airflow.flow.retries import LONGEST_DELAY, LOST_DELAY, WrongSettings
+
+log = logging.getLogger(__name__)
+
+SPARE = timedelta(seconds=30)
+"""Time that Airflow may need beyond its timeouts to see a lost task and to start the next try.
+
+It looks for lost tasks every 10 s.
+"""
+HEARTBEAT_TIMEOUT = "task_instance_heartbeat_timeout"
+FOR_MONTHS = timedelta(days=365)
+"""The shortest time after which a broker may hand on a task that is not done."""
+_BROKER = "celery_broker_transport_options"
+_REDELIVERING = ("redis", "sentinel", "sqs")
+"""Brokers, by the beginning of their address, that have a visibility timeout; others notice a lost worker."""
+_IDLE = "idle_in_transaction_session_timeout"
+
+
+def check_supervisor_timeout(settings: Settings) -> None:
+    """Check that a driver outlives the time in which its task has no running try.
+
+    Airflow's timeout is read from this process's configuration; a scheduler on another machine must have the
+    same.
+
+    :raises WrongSettings: the timeouts do not fit together.
+    """
+    lost = timedelta(seconds=conf.getint("scheduler", HEARTBEAT_TIMEOUT))
+    needed = (lost + max(LONGEST_DELAY, LOST_DELAY) + SPARE).total_seconds()
+    if settings.supervisor_timeout >= needed:
+        return
+    most = settings.supervisor_timeout - needed + lost.total_seconds()
+    lower = f", or lower [scheduler] {HEARTBEAT_TIMEOUT} to {most:.0f} s" if most > 0 else ""
+    raise WrongSettings(
+        f"STREAMKEEPER_SUPERVISOR_TIMEOUT is {settings.supervisor_timeout:g} s, but a driver may go unwatched"
+        f" for {needed:.0f} s: Airflow's [scheduler] {HEARTBEAT_TIMEOUT} ({lost.total_seconds():.0f} s), then"
+        f" up to {LONGEST_DELAY.total_seconds():.0f} s until the next try, and {SPARE.total_seconds():.0f} s"
+        " to start it. The driver would stop before the next try attaches to it, so none is started. Set"
+        f" STREAMKEEPER_SUPERVISOR_TIMEOUT to {needed:.0f} or more{lower}, and start Airflow again."
+    )
+
+
+def check_redelivery() -> None:
+    """Check that Celery's broker does not hand a flow's task, which runs for months, to a second worker.
+
+    Redis and SQS do after their visibility timeout, which Airflow sets to a day unless told. The second task
+    attaches to the driver, but it takes a slot, and Airflow hears of two ends.
+
+    :raises WrongSettings: the timeout is below :data:`FOR_MONTHS`.
+    """
+    broker = conf.get("celery", "broker_url", fallback="") if _celery() else ""
+    told = conf.getint(_BROKER, "visibility_timeout", fallback=86_400)
+    if not broker.startswith(_REDELIVERING) or told >= FOR_MONTHS.total_seconds():
+        return
+    raise WrongSettings(
+        f"Airflow's [{_BROKER}] visibility_timeout is {told} s: after that time Celery's broker hands a task"
+        f" that still runs to another worker, and a flow's task runs for months. Set it to"
+        f" {FOR_MONTHS.total_seconds():.0f} or more"
+        " (AIRFLOW__CELERY_BROKER_TRANSPORT_OPTIONS__VISIBILITY_TIMEOUT), and start Airflow again."
+    )
+
+
+def _celery() -> bool:
+    return "celery" in conf.get("core", "executor", fallback="").lower()
+
+
+def check_token() -> None:
+    """Check that a task's token outlives a pause of the API server after which Airflow still has the task.
+
+    The server gives a new one with an answer, once less than a fifth of its time is left
+    (``JWTReissueMiddleware``); a task with a token that ended is refused, and ends.
+
+    :raises WrongSettings: the token ends before Airflow gives up the task.
+    """
+    token = conf.getint("execution_api", "jwt_expiration_time")
+    lost = conf.getint("scheduler", HEARTBEAT_TIMEOUT)
+    if token >= lost:
+        return
+    raise WrongSettings(
+        f"Airflow's [execution_api] jwt_expiration_time is {token} s, shorter than [scheduler]"
+        f" {HEARTBEAT_TIMEOUT} ({lost} s): a task that could not reach the API server for {token} s would be"
+        f" refused afterwards and end, though Airflow still waits for it. Set jwt_expiration_time to {lost}"
+        " or more, best to five times that, and start Airflow again."
+    )
+
+
+def check_parsing() -> None:
+    """Check that pipeline files may take the time to import that Streamkeeper gives them.
+
+    Streamkeeper's own error names the file and the line; Airflow's, which would come first, does not.
+
+    :raises WrongSettings: a process that parses is ended before.
+    """
+    parsing = conf.getfloat("core", "dagbag_import_timeout")
+    process = conf.getfloat("dag_processor", "dag_file_processor_timeout")
+    if 0 < parsing <= BUILD_SECONDS:
+        raise WrongSettings(
+            f"Airflow's [core] dagbag_import_timeout is {parsing:g} s, but pipeline files may take"
+            f" {BUILD_SECONDS:g} s to import: Airflow would give up first, and not say which file is slow."
+            f" Set it to {BUILD_SECONDS + 5:g} or more, or to 0 for no limit, and start Airflow again."
+        )
+    if process < max(parsing, BUILD_SECONDS):
+        raise WrongSettings(
+            f"Airflow's [dag_processor] dag_file_processor_timeout is {process:g} s, shorter than the"
+            f" {max(parsing, BUILD_SECONDS):g} s that parsing may take: the process would be killed, its DAGs"
+            " would be missing, and nothing would say why. Set it to"
+            f" {max(parsing, BUILD_SECONDS) + 20:g} or more, and start Airflow again."
+        )
+
+
+def check_airflow(settings: Settings) -> None:
+    """Check the settings of Airflow that a driver's supervision depends on.
+
+    :raises WrongSettings: one does not hold; the message says which, why, and what to set.
+    """
+    check_supervisor_timeout(settings)
+    check_redelivery()
+    check_token()
+    check_parsing()
+
+
+def check_database() -> None:
+    """Check that PostgreSQL ends a transaction that a killed scheduler left open.
+
+    It stays open in the LocalExecutor's workers, which the scheduler forked, and the next scheduler starts no
+    task until they are gone (decision 0028). Tasks cannot reach the database, so Airflow's own parts ask.
+
+    :raises WrongSettings: transactions of Airflow's user may be idle for ever.
+    """
+    if "LocalExecutor" not in conf.get("core", "executor", fallback=""):
+        return
+    from airflow.utils.session import create_session
+    from sqlalchemy import text
+
+    with create_session() as session:
+        if session.get_bind().dialect.name != "postgresql":
+            return
+        user, limit = session.execute(text(f"SELECT current_user, current_setting('{_IDLE}')")).one()
+    if limit == "0":
+        raise WrongSettings(
+            f"PostgreSQL's {_IDLE} is 0 (none) for Airflow's user {user}: the transaction of a scheduler that"
+            " was killed may stay open, and the next one would start no task. Run"
+            f" ALTER ROLE \"{user}\" SET {_IDLE} = '30s', and start Airflow again."
+        )
+
+
+def log_wrong_settings(settings: Settings) -> None:
+    """Log each setting of Airflow that does not hold, as one of its parts starts."""
+    checks: tuple[Callable[[], None], ...] = (lambda: check_airflow(settings), check_database)
+    for check in checks:
+        try:
+            check()
+        except WrongSettings as error:
+            log.error("%s", error)

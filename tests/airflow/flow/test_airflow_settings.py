@@ -1,0 +1,120 @@
+"""Which settings of Airflow a driver is not started with, and what its parts say of them."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from airflow.jobs.job import Job
+from streamkeeper_airflow.flow.airflow_settings import (
+    check_airflow,
+    check_supervisor_timeout,
+)
+from streamkeeper_airflow.flow.retries import WrongSettings
+
+from streamkeeper.settings import Settings
+
+
+def settings_with(supervisor_timeout: float) -> Settings:
+    return Settings.from_environment({"STREAMKEEPER_SUPERVISOR_TIMEOUT": str(supervisor_timeout)})
+
+
+def patience(settings: Settings) -> str:
+    """Return what is said of times that do not fit; nothing where they do."""
+    try:
+        check_supervisor_timeout(settings)
+    except WrongSettings as error:
+        return str(error)
+    return ""
+
+
+def test_the_defaults_of_airflow_and_streamkeeper_fit_together() -> None:
+    assert patience(Settings.from_environment({})) == ""
+
+
+@pytest.mark.parametrize(
+    ("lost", "timeout", "words"),
+    [
+        pytest.param(
+            300,
+            569,
+            r"569 s.*for 570 s.*\(300 s\).*240 s.*30 s.*to 570 or more.*to 299 s",
+            id="a second too few",
+        ),
+        pytest.param(900, 600, r"600 s.*for 1170 s.*to 1170 or more.*to 330 s", id="airflow waits long"),
+        pytest.param(
+            300, 120, r"120 s.*for 570 s.*to 570 or more, and start Airflow again", id="below the cap itself"
+        ),
+    ],
+)
+def test_times_that_cannot_fit_are_refused_with_numbers(
+    lost: int, timeout: float, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT", str(lost))
+    with pytest.raises(WrongSettings, match=words):
+        check_supervisor_timeout(settings_with(timeout))
+
+
+def test_times_that_fit_are_let_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT", "30")
+    assert patience(settings_with(300)) == ""
+
+
+@pytest.mark.parametrize("executor", ["CeleryExecutor", "LocalExecutor,CeleryExecutor"])
+def test_a_broker_that_would_hand_a_running_task_to_another_worker_is_refused(
+    monkeypatch: pytest.MonkeyPatch, executor: str
+) -> None:
+    monkeypatch.setenv("AIRFLOW__CORE__EXECUTOR", executor)
+    monkeypatch.setenv("AIRFLOW__CELERY__BROKER_URL", "redis://:secret@redis:6379/0")
+    with pytest.raises(WrongSettings, match=r"visibility_timeout is 86400 s.*Set it to 31536000") as refused:
+        check_airflow(Settings.from_environment())
+    assert "secret" not in str(refused.value)
+    monkeypatch.setenv("AIRFLOW__CELERY_BROKER_TRANSPORT_OPTIONS__VISIBILITY_TIMEOUT", "31536000")
+    check_airflow(Settings.from_environment())
+
+
+@pytest.mark.parametrize(
+    ("executor", "broker"), [("LocalExecutor", "redis://redis"), ("CeleryExecutor", "amqp://rabbit")]
+)
+def test_what_hands_on_no_running_task_needs_no_such_setting(
+    monkeypatch: pytest.MonkeyPatch, executor: str, broker: str
+) -> None:
+    monkeypatch.setenv("AIRFLOW__CORE__EXECUTOR", executor)
+    monkeypatch.setenv("AIRFLOW__CELERY__BROKER_URL", broker)
+    check_airflow(Settings.from_environment())
+
+
+@pytest.mark.parametrize(
+    ("section", "name", "value", "words"),
+    [
+        ("EXECUTION_API", "JWT_EXPIRATION_TIME", "299", r"is 299 s.*\(300 s\).*Set .* to 300 or more"),
+        ("CORE", "DAGBAG_IMPORT_TIMEOUT", "25", r"is 25 s.*may take 25 s.*Set it to 30 or more"),
+        ("DAG_PROCESSOR", "DAG_FILE_PROCESSOR_TIMEOUT", "29", r"is 29 s.*the 30 s.*Set it to 50 or more"),
+    ],
+)
+def test_a_time_that_is_too_short_is_refused_with_what_to_set(
+    section: str, name: str, value: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_airflow(Settings.from_environment())
+    monkeypatch.setenv(f"AIRFLOW__{section}__{name}", value)
+    with pytest.raises(WrongSettings, match=words):
+        check_airflow(Settings.from_environment())
+
+
+def test_parsing_without_a_limit_needs_a_process_that_lives_as_long_as_an_import(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT", "0")
+    check_airflow(Settings.from_environment())
+    monkeypatch.setenv("AIRFLOW__DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT", "24")
+    with pytest.raises(WrongSettings, match="the 25 s that parsing may take"):
+        check_airflow(Settings.from_environment())
+
+
+def test_a_part_of_airflow_says_at_its_start_what_does_not_hold(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("AIRFLOW__EXECUTION_API__JWT_EXPIRATION_TIME", "20")
+    with caplog.at_level(logging.ERROR):
+        Job()
+    assert "jwt_expiration_time is 20 s" in caplog.text
