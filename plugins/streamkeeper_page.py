@@ -21,7 +21,7 @@ class StreamkeeperPage(AirflowPlugin):
     @cached_property
     def listeners(self) -> list[Any]:  # type: ignore[override]
         """What looks at Airflow's settings when one of its parts starts."""
-        from streamkeeper_airflow.operate import starting
+        from streamkeeper_airflow.flow import starting
 
         return [starting]
 

@@ -141,12 +141,12 @@ def check_database() -> None:
     if "LocalExecutor" not in conf.get("core", "executor", fallback=""):
         return
     from airflow.utils.session import create_session
-    from sqlalchemy import text
 
     with create_session() as session:
         if session.get_bind().dialect.name != "postgresql":
             return
-        user, limit = session.execute(text(f"SELECT current_user, current_setting('{_IDLE}')")).one()
+        asked = f"SELECT current_user, current_setting('{_IDLE}')"
+        user, limit = session.connection().exec_driver_sql(asked).one()
     if limit == "0":
         raise WrongSettings(
             f"PostgreSQL's {_IDLE} is 0 (none) for Airflow's user {user}: the transaction of a scheduler that"

@@ -99,9 +99,11 @@ def reduce(changes: DataFrame, layout: Layout, one_row_a_key: bool = False) -> D
         latest = F.max_by(
             F.struct(AT, ROW), F.when(F.col(KIND) == UPSERT, F.struct(AT, ordered(F.col(ROW), layout.stored)))
         )
-    together, key = by_key(changes, layout)
+    # Not brought together by key before: each task groups what it has read, so a key with many changes is
+    # not one task's work.
+    keyed, key = by_key(changes, layout)
     counted = [F.count(F.lit(1)).alias(SEVERAL)] if one_row_a_key else []
-    grouped = together.groupBy(*key).agg(*marks(), latest.alias("latest"), *unusable_of_group(), *counted)
+    grouped = keyed.groupBy(*key).agg(*marks(), latest.alias("latest"), *unusable_of_group(), *counted)
     whole = struct_of(layout.keys, [F.col(name) for name in key])
     several = [F.when(F.col(SEVERAL) > 1, F.to_json(whole)).alias(SEVERAL)] if one_row_a_key else []
     return grouped.select(
@@ -110,13 +112,12 @@ def reduce(changes: DataFrame, layout: Layout, one_row_a_key: bool = False) -> D
 
 
 def by_key(changes: DataFrame, layout: Layout) -> tuple[DataFrame, list[str]]:
-    """Return changes brought together by key, and the names of plain columns with its values.
+    """Return changes with plain columns of the key's values, and the names of these.
 
-    Grouped by these, they are sorted once, and quickly. (Left to itself, Spark sorts them by the struct
-    ``key``, before and after the grouping.)
+    Sorted and grouped by these they are quicker than by the struct ``key``.
     """
     key = {f"key{number}": column(KEY, field.name) for number, field in enumerate(layout.keys)}
-    return changes.withColumns(key).repartition(*key), list(key)
+    return changes.withColumns(key), list(key)
 
 
 def _ends(layout: Layout) -> Column | None:

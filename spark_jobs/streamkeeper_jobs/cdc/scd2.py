@@ -95,8 +95,13 @@ def reduce(changes: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
     else:
         row = _largest_row(F.col(ROW), layout)
     nothing = F.lit(None).cast(layout.sequence)
-    together, key = by_key(changes, layout)
-    reduced = together.groupBy(*key, AT).agg(deleted.alias("deleted"), row.alias(ROW), *unusable_of_group())
+    keyed, key = by_key(changes, layout)
+    # Brought together by key alone: so they are sorted once.
+    reduced = (
+        keyed.repartition(*key)
+        .groupBy(*key, AT)
+        .agg(deleted.alias("deleted"), row.alias(ROW), *unusable_of_group())
+    )
     return reduced.select(
         struct_of(layout.keys, [F.col(name) for name in key]).alias(KEY),
         AT,

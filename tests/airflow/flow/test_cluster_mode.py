@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -214,6 +216,50 @@ def test_a_driver_that_the_cluster_runs_is_followed_found_again_replaced_and_end
     bed.table_has()
     [step] = set(bed.cluster.drivers()) - ran
     assert bed.cluster.drivers()[step] == "FINISHED", "the cluster ran the step, too"
+
+
+PACKED = """
+from pyspark.sql.functions import udf
+from streamkeeper import pipelines as dp
+
+@udf("string")
+def by(_):
+    import packed
+    return packed.__file__
+
+dp.create_source("raw", format="json", path="{data}/raw", schema="id INT")
+dp.create_streaming_table("first_clean")
+
+@dp.append_flow(
+    name="first_flow", target="first_clean", sources=["raw"], spark_conf=%r,
+    driver=dp.driver(archives=["%s#env"]),
+)
+def flow(raw):
+    return raw.withColumn("by", by("id"))
+"""
+
+
+@pytest.mark.parametrize("bed", [by_yarn], indirect=True)
+def test_a_python_that_is_packed_travels_to_the_executors(bed: Bed) -> None:
+    made = bed.folder / "env"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", made], check=True)
+    [site] = made.glob("lib/python*/site-packages")
+    (site / "packed.py").write_text("")
+    pythons = {"spark.pyspark.python": "./env/bin/python", "spark.pyspark.driver.python": sys.executable}
+    packed = shutil.make_archive(str(made), "gztar", made)
+    file = bed.folder / "pipelines" / "first.py"
+    file.write_text(PACKED % ({**SMALL, **pythons}, packed))
+    shutil.rmtree(made)
+
+    bed.arrive(1, 2)
+    task = bed.task()
+    bed.driver(1, task)
+    bed.table_has(1, 2)
+    found = DeltaTable(bed.folder / "warehouse" / "first_clean").to_pyarrow_table()["by"].to_pylist()
+    assert all("/env/lib/" in place and str(bed.folder / "env/") not in place for place in found), found
+    holds.put(bed.home, holds.person("ada"), "the test is over", "ada")
+    task.join(SOON)
+    assert not task.is_alive()
 
 
 def _empty_the_table() -> None:
