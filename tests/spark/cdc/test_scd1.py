@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from streamkeeper_jobs.cdc import scd1, scd1_by_value
 
 from streamkeeper.declare.cdc_spec import CdcSpec
@@ -100,3 +100,20 @@ def test_a_batch_of_more_rows_than_are_sent_around_comes_to_the_same(
     bed.apply((1, 1, "U", "a", "x"), (2, 1, "U", "b", "x"), (3, 1, "U", "c", "x"))
     bed.apply((1, 1, "U", "z", "x"), (2, 2, "U", "d", "x"), (3, 2, "D", None, None), (4, 1, "U", "e", "x"))
     assert {row["id"]: row["name"] for row in bed.rows()} == {1: "z", 2: "d", 4: "e"}
+
+
+def test_a_key_with_many_changes_is_reduced_by_each_task_that_reads_it(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bed, plans, reduce = CdcBed(spark, tmp_path).prepare(), [], scd1.reduce
+
+    def watched(*given: Any) -> DataFrame:
+        reduced = reduce(*given)
+        plans.append(reduced._jdf.queryExecution().executedPlan().toString())
+        return reduced
+
+    monkeypatch.setattr(scd1, "reduce", watched)
+    bed.apply(*((1, at, "U", str(at), "x") for at in range(100)))
+    assert [row["name"] for row in bed.rows()] == ["99"]
+    before, _, after = plans[0].partition("Exchange hashpartitioning")
+    assert "partial_max" not in before and "partial_max" in after, "grouped before it is brought together"
