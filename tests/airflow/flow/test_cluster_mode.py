@@ -222,8 +222,7 @@ PACKED = """
 from pyspark.sql.functions import udf
 from streamkeeper import pipelines as dp
 
-@udf("string")
-def by(_):
+def place(_):
     import packed
     return packed.__file__
 
@@ -235,7 +234,7 @@ dp.create_streaming_table("first_clean")
     driver=dp.driver(archives=["%s#env"]),
 )
 def flow(raw):
-    return raw.withColumn("by", by("id"))
+    return raw.withColumn("by", udf(place, "string", useArrow=False)("id"))
 """
 
 
