@@ -308,7 +308,8 @@ def test_the_image_of_pods_runs_a_driver_by_what_spark_gives_a_pod(built: System
     given = ["PIP_INDEX_URL", "STREAMKEEPER_IVY_SETTINGS", "JAVA_TOOL_OPTIONS", "BASE_IMAGE"]
     arguments = [part for name in given for part in ("--build-arg", name)]
     built.run("docker", "build", "--target", "pod", *arguments, "-t", image, ".", timeout=PATIENCE)
-    beside = ["--network", "none", "-v", f"{volume}:/var/lib/streamkeeper"]
+    # Without a network a container's own name is that of no address; a pod's is.
+    beside = ["--network", "none", "--hostname", "localhost", "-v", f"{volume}:/var/lib/streamkeeper"]
 
     def pod(*words: str) -> str:
         address = ["-e", "SPARK_DRIVER_BIND_ADDRESS=127.0.0.1"]
