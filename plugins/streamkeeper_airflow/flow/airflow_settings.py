@@ -76,22 +76,23 @@ def _celery() -> bool:
 
 
 def check_token() -> None:
-    """Check that a task's token outlives a pause of the API server after which Airflow still has the task.
+    """Check that a task's token is renewed before it ends.
 
-    The server gives a new one with an answer, once less than a fifth of its time is left
-    (``JWTReissueMiddleware``); a task with a token that ended is refused, and ends.
+    The API server sends a new one with the answer to a heartbeat, once at most a fifth of the token's time or
+    30 s is left (Airflow's ``JWTReissueMiddleware``). A task with a token that ended is refused, and ends.
 
-    :raises WrongSettings: the token ends before Airflow gives up the task.
+    :raises WrongSettings: heartbeats are too rare for that.
     """
-    token = conf.getint("execution_api", "jwt_expiration_time")
-    lost = conf.getint("scheduler", HEARTBEAT_TIMEOUT)
-    if token >= lost:
+    lives = conf.getint("execution_api", "jwt_expiration_time")
+    every = conf.getint("workers", "min_heartbeat_interval")
+    renewed = min(lives, max(lives // 5, 30))
+    if every < renewed:
         return
     raise WrongSettings(
-        f"Airflow's [execution_api] jwt_expiration_time is {token} s, shorter than [scheduler]"
-        f" {HEARTBEAT_TIMEOUT} ({lost} s): a task that could not reach the API server for {token} s would be"
-        f" refused afterwards and end, though Airflow still waits for it. Set jwt_expiration_time to {lost}"
-        " or more, best to five times that, and start Airflow again."
+        f"Airflow's [workers] min_heartbeat_interval is {every} s, but a task's token ([execution_api]"
+        f" jwt_expiration_time, {lives} s) is renewed by a heartbeat in its last {renewed} s alone: it may"
+        " end before, and the task of a flow, which runs for months, with it. Set min_heartbeat_interval below"
+        f" {renewed}, or jwt_expiration_time above {5 * every}, and start Airflow again."
     )
 
 

@@ -87,7 +87,8 @@ def test_what_hands_on_no_running_task_needs_no_such_setting(
 @pytest.mark.parametrize(
     ("section", "name", "value", "words"),
     [
-        ("EXECUTION_API", "JWT_EXPIRATION_TIME", "299", r"is 299 s.*\(300 s\).*Set .* to 300 or more"),
+        ("WORKERS", "MIN_HEARTBEAT_INTERVAL", "120", r"is 120 s.*600 s.*last 120 s.*below 120, .* above 600"),
+        ("EXECUTION_API", "JWT_EXPIRATION_TIME", "5", r"is 5 s.*5 s\).*last 5 s.*below 5, .* above 25"),
         ("CORE", "DAGBAG_IMPORT_TIMEOUT", "25", r"is 25 s.*may take 25 s.*Set it to 30 or more"),
         ("DAG_PROCESSOR", "DAG_FILE_PROCESSOR_TIMEOUT", "29", r"is 29 s.*the 30 s.*Set it to 50 or more"),
     ],
@@ -114,7 +115,7 @@ def test_parsing_without_a_limit_needs_a_process_that_lives_as_long_as_an_import
 def test_a_part_of_airflow_says_at_its_start_what_does_not_hold(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv("AIRFLOW__EXECUTION_API__JWT_EXPIRATION_TIME", "20")
+    monkeypatch.setenv("AIRFLOW__EXECUTION_API__JWT_EXPIRATION_TIME", "5")
     with caplog.at_level(logging.ERROR):
         Job()
-    assert "jwt_expiration_time is 20 s" in caplog.text
+    assert "jwt_expiration_time, 5 s" in caplog.text
