@@ -91,8 +91,8 @@ def check_token() -> None:
     raise WrongSettings(
         f"Airflow's [workers] min_heartbeat_interval is {every} s, but a task's token ([execution_api]"
         f" jwt_expiration_time, {lives} s) is renewed by a heartbeat in its last {renewed} s alone: it may"
-        " end before, and the task of a flow, which runs for months, with it. Set min_heartbeat_interval below"
-        f" {renewed}, or jwt_expiration_time above {5 * every}, and start Airflow again."
+        " end before, and the task of a flow, which runs for months, with it. Set min_heartbeat_interval"
+        f" below {renewed}, or jwt_expiration_time above {5 * every}, and start Airflow again."
     )
 
 
