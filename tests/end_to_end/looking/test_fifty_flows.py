@@ -215,9 +215,9 @@ def test_fifty_flows_are_exact_and_nothing_grows(tmp_path: Path) -> None:
     ):
         most = max(look[what] for look in first)
         assert max(look[what] for look in later) <= slack * most + more, (what, looks)
-    # A driver's pools and caches fill at different times, those of threads by how busy the machine is; a
-    # thread or a file a batch would be some 400.
-    slacks = {"processes": 1.0, "memory": 1.15, "threads": 1.3, "files": 1.15, "requests": 1.15}
+    # A driver's heap and its pools of threads fill up to their bounds as collector and machine have it: six
+    # drivers differed by a quarter, in no order. A thread, a file or a MB a batch would be some 400.
+    slacks = {"processes": 1.0, "memory": 1.3, "threads": 1.3, "files": 1.15, "requests": 1.15}
     for what, slack in slacks.items():
         assert 0 < drivers[-1][what] <= slack * max(taken[what] for taken in drivers[:2]), (what, drivers)
     for name in NAMES:
