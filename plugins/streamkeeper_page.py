@@ -21,9 +21,9 @@ class StreamkeeperPage(AirflowPlugin):
     @cached_property
     def listeners(self) -> list[Any]:  # type: ignore[override]
         """What looks at Airflow's settings when one of its parts starts."""
-        from streamkeeper_airflow.flow import starting
+        from streamkeeper_airflow.flow import airflow_settings
 
-        return [starting]
+        return [airflow_settings]
 
     @cached_property
     def fastapi_apps(self) -> list[dict[str, Any]]:  # type: ignore[override]

@@ -285,7 +285,9 @@ def file_system(path: str) -> str:
     nearest = kind = ""
     for line in lines:
         before, _, after = line.partition(" - ")
-        place = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), before.split(" ")[4])
+        place = before.split(" ")[4]
+        if "\\" in place:
+            place = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), place)
         # Of two mounts at one place the later one hides the other.
         if len(place) >= len(nearest) and f"{path}/".startswith(f"{place.rstrip('/')}/"):
             nearest, kind = place, after.split(" ")[0]
@@ -325,21 +327,29 @@ def _location(name: str, value: str | None, default: Path | str) -> str:
     return value if "://" in value else str(_absolute(name, value))
 
 
-def _check_store(name: str, place: str, untested: bool) -> None:
+def _untried(name: str, place: str) -> str:
+    """Return what a location is on that Streamkeeper was not tried on; empty if it was."""
     scheme, is_url, _ = place.partition("://")
-    kind = f"{scheme}://" if is_url else file_system(place)
+    if is_url:
+        return "" if scheme in _TRIED else f"{scheme}://"
     # What {data} stands for is read by Spark, and holds neither leases nor a log of Delta's.
-    shared = not is_url and name != "STREAMKEEPER_DATA" and _NETWORK.fullmatch(kind) is not None
-    if (shared or (is_url and scheme not in _TRIED)) and (scheme == "memory" or not untested):
+    kind = "" if name == "STREAMKEEPER_DATA" else file_system(place)
+    return f"{kind} over a network" if _NETWORK.fullmatch(kind) else ""
+
+
+def _check_store(name: str, place: str, untested: bool) -> None:
+    untried = _untried(name, place)
+    in_memory = untried == "memory://"
+    if untried and (in_memory or not untested):
         way_out = (
             "Its files are gone with each process."
-            if scheme == "memory"
+            if in_memory
             else f"To try it, set {UNTESTED}=true. The danger is two drivers of one flow, and lost commits of"
             " Delta."
         )
         raise SettingsError(
             f"{name} is {place}; Streamkeeper was tried on local disks and on S3 (s3:// and s3a://), not on"
-            f" {kind}{' over a network' if shared else ''}. {way_out}"
+            f" {untried}. {way_out}"
         )
 
 

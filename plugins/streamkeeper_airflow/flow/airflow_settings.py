@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 
+from airflow.listeners import hookimpl
 from airflow.sdk import conf
 
 from streamkeeper.manifest.import_all import BUILD_SECONDS
@@ -111,12 +112,13 @@ def check_parsing() -> None:
             f" {BUILD_SECONDS:g} s to import: Airflow would give up first, and not say which file is slow."
             f" Set it to {BUILD_SECONDS + 5:g} or more, or to 0 for no limit, and start Airflow again."
         )
-    if process < max(parsing, BUILD_SECONDS):
+    longest = max(parsing, BUILD_SECONDS)
+    if process < longest:
         raise WrongSettings(
             f"Airflow's [dag_processor] dag_file_processor_timeout is {process:g} s, shorter than the"
-            f" {max(parsing, BUILD_SECONDS):g} s that parsing may take: the process would be killed, its DAGs"
+            f" {longest:g} s that parsing may take: the process would be killed, its DAGs"
             " would be missing, and nothing would say why. Set it to"
-            f" {max(parsing, BUILD_SECONDS) + 20:g} or more, and start Airflow again."
+            f" {longest + 20:g} or more, and start Airflow again."
         )
 
 
@@ -156,10 +158,14 @@ def check_database() -> None:
         )
 
 
-def log_wrong_settings(settings: Settings) -> None:
-    """Log each setting of Airflow that does not hold, as one of its parts starts."""
-    checks: tuple[Callable[[], None], ...] = (lambda: check_airflow(settings), check_database)
-    for check in checks:
+@hookimpl
+def on_starting(component: object) -> None:
+    """Log the settings that do not hold when a part of Airflow starts: scheduler, triggerer, DAG processor. A
+    task's process, which starts too, refuses them by itself.
+    """
+    if type(component).__name__ != "Job":
+        return
+    for check in (partial(check_airflow, Settings.from_environment()), check_database):
         try:
             check()
         except WrongSettings as error:
