@@ -58,6 +58,7 @@ class AlertKind(Enum):
     STATE_GROWS = "state-grows"
     SLOW = "slow"
     LATE_ROWS = "late-rows"
+    STATE_FAILS = "state-fails"
     RELIEVED = "relieved"
 
 
@@ -88,13 +89,15 @@ _SUBJECTS = {
     AlertKind.STATE_GROWS: "has a state that grows until it does not fit",
     AlertKind.SLOW: "is slower than its trigger",
     AlertKind.LATE_ROWS: "drops rows as late",
+    AlertKind.STATE_FAILS: "has a state folder that fails",
     AlertKind.RELIEVED: "is well again",
 }
 
 
 @dataclass(frozen=True)
 class Alert:
-    """One alert. ``flow`` is ``pipeline.flow``; ``occasion`` identifies the event, which happens only once.
+    """One alert. ``flow`` is ``pipeline.flow``, or a pipeline if all of its flows are concerned; ``occasion``
+    identifies the event, which happens only once.
 
     ``generation`` and ``batch`` are the flow's position: its last commit, None if it had none.
     """

@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 from demo.tables import TableWatch, read_rows
 from streamkeeper.drivers.progress import position
 from streamkeeper.flows import holds, leases, status
-from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.files import CLOCK, FlowHome
 from streamkeeper.flows.leases import Lease
 from streamkeeper.flows.status import FlowStatus
 from streamkeeper.manifest.manifest import read_manifest
@@ -264,10 +264,25 @@ def test_logs_of_drivers_that_ended_long_ago_are_removed_and_those_of_living_one
     assert pair.world.api.xcom("remove_driver_logs", run, "remove")["removed"] == 1
 
 
-def look_now(world: World) -> None:
+def test_a_state_folder_that_cannot_be_written_is_told_and_that_it_can_be_again(pair: Pair) -> None:
+    clock = Path(open_storage(pair.world.settings.state).path(CLOCK))
+    clock.rename(clock.with_name("clock of before"))
+    clock.mkdir()
+    try:
+        look_now(pair.world, "failed")
+    finally:
+        clock.rmdir()
+    look_now(pair.world)
+    [failed] = pair.told("state-fails", "pair")
+    [well] = pair.told("relieved", "pair")
+    assert str(clock) in failed["text"] and failed["link"].endswith("/dags/monitor_flows")
+    assert "The state folder works again." in well["text"]
+
+
+def look_now(world: World, state: str = "success") -> None:
     """Let the monitor look, and wait until it has."""
     run = world.api.trigger("monitor_flows", {})
-    assert world.api.wait_for_run("monitor_flows", run, ENDING) == "success"
+    assert world.api.wait_for_run("monitor_flows", run, ENDING) == state
 
 
 def test_small_files_of_a_table_are_put_together_while_its_flow_runs(pair: Pair) -> None:

@@ -8,6 +8,7 @@ used or a flow cannot be read, so that such a fault is visible.
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -21,7 +22,7 @@ from streamkeeper.drivers import alerts, behind, progress
 from streamkeeper.drivers.alerts import AlertKind
 from streamkeeper.drivers.batch_numbers import machinery
 from streamkeeper.drivers.progress import Look, State
-from streamkeeper.errors import StreamkeeperError
+from streamkeeper.errors import StorageError, StreamkeeperError
 from streamkeeper.flows import holds
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.health import flows as health
@@ -35,8 +36,11 @@ from streamkeeper.redaction import redact_text
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage
 from streamkeeper.times import describe_age
-from streamkeeper_airflow.operate import notify
+from streamkeeper_airflow.operate import notify, state_outage
 from streamkeeper_airflow.operate.park_message import describe_park
+
+SLOW_STORE = 60.0
+"""Seconds after which a failed look at the state folder is told of in the first try."""
 
 
 class MonitorFlows(BaseOperator):
@@ -46,11 +50,21 @@ class MonitorFlows(BaseOperator):
         """Return one object for each flow: see :class:`streamkeeper.drivers.progress.Look`.
 
         :raises AirflowFailException: a notifier cannot be used, or a flow could not be read; all others were.
+        :raises StorageError: the state folder cannot be read or written.
         """
-        settings = Settings.from_environment()
-        manifest, storage = read_manifest(settings), open_storage(settings.state)
+        settings, began = Settings.from_environment(), time.monotonic()
+        try:
+            storage = open_storage(settings.state)
+            now = alerts.storage_now(storage)
+        except StorageError as error:
+            # The next try may find it well. Of a store that hangs, a run may have no time for the last one.
+            last = context["ti"].try_number > context["ti"].max_tries
+            if last or time.monotonic() - began > SLOW_STORE:
+                state_outage.tell(settings, error)
+            raise
+        state_outage.take_back(settings)
+        manifest, found = read_manifest(settings), []
         faults = [fault for pipeline in manifest.pipelines for fault in notify.unusable(pipeline)]
-        now, found = alerts.storage_now(storage), []
         flows = list(manifest.flows())
         self._measure(settings, storage, flows, now)
         for flow in flows:

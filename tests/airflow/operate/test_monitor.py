@@ -15,7 +15,7 @@ from typing import Any, cast
 import pytest
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowFailException
-from streamkeeper_airflow.operate import notify
+from streamkeeper_airflow.operate import notify, state_outage
 from streamkeeper_airflow.operate.monitor import MonitorFlows
 from streamkeeper_airflow.operate.notify import alert
 
@@ -55,6 +55,8 @@ class Bed:
     inbox: Inbox
     now: float
     pushed: list[Any] = field(default_factory=list)
+    try_number: int = 3
+    max_tries: int = 2
 
     @property
     def home(self) -> FlowHome:
@@ -114,6 +116,24 @@ class Bed:
         return [body["text"] for body in self.inbox.bodies]
 
 
+class Variables:
+    """Variables of Airflow, which a task has by its supervisor."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, str] = {}
+
+    def get(self, key: str, default: Any, deserialize_json: bool) -> Any:
+        assert deserialize_json
+        return json.loads(self.values[key]) if key in self.values else default
+
+    def set(self, key: str, value: Any, serialize_json: bool) -> None:
+        assert serialize_json
+        self.values[key] = json.dumps(value)
+
+    def delete(self, key: str) -> None:
+        del self.values[key]
+
+
 def _ms(file: Path) -> int:
     return file.stat().st_mtime_ns // 1_000_000
 
@@ -128,6 +148,7 @@ def bed(project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bed]:
         made.declare(HOOK)
         made.now = alerts.storage_now(made.home.storage)
         monkeypatch.setattr(alerts, "storage_now", lambda _storage: made.now)
+        monkeypatch.setattr(state_outage, "Variable", Variables())
         yield made
 
 
@@ -225,6 +246,46 @@ def test_a_flow_that_is_behind_is_told_once_with_its_page_and_then_that_it_is_we
     assert well.startswith(f"relieved resolve {incident} {FLOW} is 0 s behind; 5 min are allowed. The")
     bed.look(60)
     assert len(bed.told()) == 2, "a quiet flow is never behind"
+
+
+def test_a_state_folder_that_fails_is_told_once_without_it_and_then_that_it_works(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bed.declare(
+        '"airflow.providers.http.notifications.http.HttpNotifier", http_conn_id="chat",'
+        ' json={"text": "{{ alert.kind }} {{ alert.action }} {{ alert.incident }} {{ alert.text }}"}'
+    )
+    bed.begin()
+    bed.look(0)
+
+    def full(_storage: Any) -> float:
+        raise StorageError("No space left on device")
+
+    def look(try_number: int) -> None:
+        bed.try_number = try_number
+        with pytest.raises(StorageError, match="No space"), monkeypatch.context() as patched:
+            patched.setattr(alerts, "storage_now", full)
+            patched.setattr("streamkeeper.storage.local.LocalStorage.overwrite", full)
+            bed.look(1)
+
+    look(1)
+    assert bed.told() == [], "the next try may find it well"
+    bed.inbox.refuse = True
+    look(3)
+    bed.inbox.refuse = False
+    look(3)
+    look(3)
+    (told,) = bed.told()
+    kind, action, incident, said = told.split(" ", 3)
+    assert (kind, action) == ("state-fails", "trigger")
+    assert said.startswith("No flow can use the state folder: No space left on device\n")
+    bed.inbox.refuse = True
+    bed.look(1)
+    bed.inbox.refuse = False
+    bed.look(1)
+    bed.look(1)
+    (_, well) = bed.told()
+    assert well.startswith(f"relieved resolve {incident} The state folder works again. ")
 
 
 def test_where_nobody_wants_to_know_nobody_is_told(bed: Bed) -> None:
