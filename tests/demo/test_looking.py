@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime
+from datetime import datetime, timezone
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ from deltalake import write_deltalake
 
 from demo import evidence
 from demo.console import Console, line
-from demo.tables import TableWatch
+from demo.tables import TableWatch, read_rows
 from streamkeeper.flows import holds
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.status import FlowStatus
@@ -123,6 +124,18 @@ ORACLE: dict[str, tuple[list[Change], list[Change]]] = {
 
 
 @pytest.mark.parametrize(("changes", "rows"), ORACLE.values(), ids=ORACLE.keys())
+def test_a_tables_rows_are_read_with_their_types(tmp_path: Path) -> None:
+    known = datetime(2026, 11, 21, 12, 30, tzinfo=timezone.utc)
+    rows = [
+        {"at": known, "price": Decimal("1.20"), "tags": ["a", "b"], "day": known.date()},
+        {"at": None, "price": Decimal("3.00"), "tags": None, "day": None},
+    ]
+    types = {"at": pa.timestamp("us", "UTC"), "price": pa.decimal128(9, 2), "tags": pa.list_(pa.string())}
+    schema = pa.schema([*types.items(), ("day", pa.date32())])
+    write_deltalake(str(tmp_path), pa.Table.from_pylist(rows, schema))
+    assert read_rows(str(tmp_path)) == rows
+
+
 def test_the_oracle_goes_by_sequence_whatever_the_order(
     tmp_path: Path, changes: list[Change], rows: list[Change]
 ) -> None:

@@ -23,11 +23,11 @@ from urllib.request import urlopen
 import pyspark
 import pytest
 from airflow.sdk import Context
-from deltalake import DeltaTable
 from streamkeeper_airflow.flow import supervise
 from streamkeeper_airflow.flow.supervise import FlowOperator
 from streamkeeper_airflow.recovery.tasks import PLAN, SparkStep
 
+from demo.tables import read_rows
 from streamkeeper.clusters import cluster_drivers
 from streamkeeper.drivers import batch_numbers, stopping
 from streamkeeper.drivers.stopping import By
@@ -74,7 +74,7 @@ class Bed:
         def look() -> bool:
             table = self.folder / "warehouse" / "first_clean"
             there = (table / "_delta_log" / f"{0:020}.json").exists()
-            found = sorted(DeltaTable(table).to_pyarrow_table()["id"].to_pylist()) if there else []
+            found = sorted(row["id"] for row in read_rows(str(table))) if there else []
             if found != sorted(ids):
                 raise NotYet(str(found))
             return True
@@ -254,7 +254,7 @@ def test_a_python_that_is_packed_travels_to_the_executors(bed: Bed) -> None:
     task = bed.task()
     bed.driver(1, task)
     bed.table_has(1, 2)
-    found = DeltaTable(bed.folder / "warehouse" / "first_clean").to_pyarrow_table()["by"].to_pylist()
+    found = [row["by"] for row in read_rows(str(bed.folder / "warehouse" / "first_clean"))]
     assert all("/env/lib/" in place and str(bed.folder / "env/") not in place for place in found), found
     holds.put(bed.home, holds.person("ada"), "the test is over", "ada")
     task.join(SOON)
