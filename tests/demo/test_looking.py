@@ -123,7 +123,6 @@ ORACLE: dict[str, tuple[list[Change], list[Change]]] = {
 }
 
 
-@pytest.mark.parametrize(("changes", "rows"), ORACLE.values(), ids=ORACLE.keys())
 def test_a_tables_rows_are_read_with_their_types(tmp_path: Path) -> None:
     known = datetime(2026, 11, 21, 12, 30, tzinfo=timezone.utc)
     rows = [
@@ -136,6 +135,7 @@ def test_a_tables_rows_are_read_with_their_types(tmp_path: Path) -> None:
     assert read_rows(str(tmp_path)) == rows
 
 
+@pytest.mark.parametrize(("changes", "rows"), ORACLE.values(), ids=ORACLE.keys())
 def test_the_oracle_goes_by_sequence_whatever_the_order(
     tmp_path: Path, changes: list[Change], rows: list[Change]
 ) -> None:
