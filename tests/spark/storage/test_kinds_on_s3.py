@@ -8,22 +8,25 @@ import json
 import os
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import fsspec
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 from pyarrow import dataset
 from pyspark.sql import SparkSession
 
 from streamkeeper.delta import log as delta_log
 from streamkeeper.drivers import submit
 from streamkeeper.manifest.manifest import Flow, write_manifest
+from streamkeeper.readers import drop_repeats
 from streamkeeper.settings import Settings
 from tests.oracle import counted
 from tests.worlds.drivers import batch_of, kill_after_the_sinks_commit
 from tests.worlds.flow_world import COLUMNS, SCHEMA, Flowbed, running_driver
-from tests.worlds.flows.sinks import into_files, into_function
+from tests.worlds.flows.sinks import events_of, in_topic, into_files, into_function, into_topic, make_topic
 from tests.worlds.recover.results import MODES, is_exact, totals
 from tests.worlds.sources.on_s3 import environment_on_s3
 from tests.worlds.sources.s3_proxy import proxy
@@ -169,6 +172,27 @@ def test_a_flow_that_was_killed_between_two_commits_goes_on_exactly(
     bed.arrive(last, 1000)
     bed.read_all([bed.flow()])
     kind.is_exact(bed)
+
+
+def test_a_topic_has_what_came_twice_marked(on_s3: Callable[..., OnS3], brokers: str) -> None:
+    options = make_topic(brokers)
+    bed = on_s3(into_topic(options))
+    consumer = Consumer({"bootstrap.servers": brokers, "group.id": "seen"})
+
+    def ends() -> list[int]:
+        parts = [TopicPartition(options["subscribe"], part) for part in range(2)]
+        return [consumer.get_watermark_offsets(part, timeout=60)[1] for part in parts]
+
+    bed.arrive(1, 2, 8)
+    with closing(consumer), bed.driver() as driver:
+        driver.until(lambda: batch_of(bed) is not None)
+        kill_after_the_sinks_commit(bed, driver, commits=ends)
+    bed.arrive(1000)
+    bed.read_all([bed.flow()])
+    columns = [name for name in COLUMNS if name != "event_time"]  # Spark writes a time in its own way
+    records = in_topic(bed, options)
+    assert counted(events_of(drop_repeats(records)), columns) == counted(bed.events, columns)
+    assert records.count() > len(bed.events), "the batch that was cut off came twice"
 
 
 def test_the_log_of_files_on_s3_is_written_on_condition_where_the_state_is_elsewhere(
