@@ -261,10 +261,29 @@ def test_a_stage_and_a_health_check_name_what_there_is() -> None:
 
     targets = {service["build"]["target"] for service in SERVICES.values() if "build" in service}
     assert targets <= STAGES.keys()
-    for stage in STAGES.values():
-        assert stage.parent in STAGES or stage.parent == "${BASE_IMAGE}"
     tests = [service["healthcheck"]["test"] for service in LASTING.values()]
     assert {test[4] for test in tests if "tools.healthy" in test} == set(PARTS)
+
+
+INSTRUCTIONS = {"ADD", "ARG", "CMD", "COPY", "ENTRYPOINT", "ENV", "RUN", "USER", "WORKDIR"}
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_a_stage_could_be_built(name: str) -> None:
+    """Its instructions are those of Docker, what they copy is of an earlier stage, a shell can read the rest."""
+    stage, earlier = STAGES[name], [*STAGES][: [*STAGES].index(name)]
+    assert stage.parent in (*earlier, "${BASE_IMAGE}")
+    for instruction, value in stage.instructions:
+        assert instruction in INSTRUCTIONS, value
+        if value.startswith("--from="):
+            assert value.split()[0].removeprefix("--from=") in earlier
+        if instruction in ("CMD", "ENTRYPOINT"):
+            command = json.loads(value)
+            script = command[2] if command[:2] == ["sh", "-c"] else ""
+        else:
+            script = value if instruction == "RUN" else ""
+        read = subprocess.run(["sh", "-n"], input=script, capture_output=True, text=True, check=False)
+        assert read.returncode == 0, f"{script}: {read.stderr}"
 
 
 def copied(stage: Stage) -> Iterator[tuple[int, list[str]]]:
