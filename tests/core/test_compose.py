@@ -270,7 +270,7 @@ INSTRUCTIONS = {"ADD", "ARG", "CMD", "COPY", "ENTRYPOINT", "ENV", "RUN", "USER",
 
 @pytest.mark.parametrize("name", STAGES)
 def test_a_stage_could_be_built(name: str) -> None:
-    """Its instructions are those of Docker, what they copy is of an earlier stage, a shell can read the rest."""
+    """Docker knows its instructions, what it copies is of an earlier stage, and a shell can read the rest."""
     stage, earlier = STAGES[name], [*STAGES][: [*STAGES].index(name)]
     assert stage.parent in (*earlier, "${BASE_IMAGE}")
     for instruction, value in stage.instructions:
