@@ -64,6 +64,11 @@ _OF_DRIVERS = (
 )  # fmt: skip
 """Variables beside the settings that a driver needs on whatever host."""
 
+GENERATED = "1000"
+"""Pieces of generated code that a driver keeps compiled. A batch of AUTO CDC has some 70, and a shared driver as
+many for each such flow. Of Spark's default, 100, the oldest are dropped, and compiled again in the next batch.
+"""
+
 _DELTA = "io.delta.sql.DeltaSparkSessionExtension"
 _LOCAL = re.compile(r"local(?:\[([0-9]+|\*)(?:,[0-9]+)?\])?")
 
@@ -244,6 +249,7 @@ def _application(settings: Settings, declared: Mapping[str, str], master: str) -
         "spark.ui.enabled": str(settings.spark_ui).lower(),
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "WARN",
+        "spark.sql.codegen.cache.maxEntries": GENERATED,
         "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
         **(_on_one_machine(cores) if cores is not None else {}),
         **_event_log(settings.event_log),

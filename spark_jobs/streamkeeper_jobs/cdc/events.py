@@ -9,7 +9,16 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import (
+    ByteType,
+    DataType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from streamkeeper.declare.cdc_spec import CdcSpec
 from streamkeeper.errors import ChangeRefused, DeclarationError
@@ -218,9 +227,29 @@ def measured(frame: DataFrame, *aggregates: Column) -> Iterator[tuple[DataFrame,
 
 
 def within(path: Sequence[str], key: StructField, facts: Facts) -> Column:
-    """Return a condition on a column by the batch's bounds of the first key, with which Delta skips files."""
-    value = column(*path)
-    return value.between(literal(facts.lowest, key.dataType), literal(facts.highest, key.dataType))
+    """Return a condition on a column by the batch's bounds of the first key, with which Delta skips files.
+
+    It may let through a few keys more.
+    """
+    lowest, highest = _widened(facts.lowest, facts.highest, key.dataType)
+    return column(*path).between(literal(lowest, key.dataType), literal(highest, key.dataType))
+
+
+_BITS = {ByteType(): 8, ShortType(): 16, IntegerType(): 32, LongType(): 64}
+
+
+def _widened(lowest: Any, highest: Any, dtype: DataType) -> tuple[Any, Any]:
+    """Return whole numbers as bounds that the next batch probably shares, at most a quarter farther apart.
+
+    Numbers are part of the code that Spark generates: with others it is compiled again, and the JVM begins
+    again to optimise it.
+    """
+    bits = _BITS.get(dtype)
+    if bits is None:
+        return lowest, highest
+    step = 1 << max(0, (highest - lowest).bit_length() - 3)
+    most = (1 << (bits - 1)) - 1
+    return max(-most - 1, lowest // step * step), min(most, -(-highest // step) * step)
 
 
 def nearby(frame: DataFrame, facts: Facts, most: int = BROADCAST_KEYS) -> DataFrame:

@@ -109,6 +109,15 @@ def literal(value: Any, dtype: DataType) -> Column:
             return F.lit(value).cast(dtype)
 
 
+def by_reference(value: Column, of: Column) -> Column:
+    """Return a literal that is no part of the code that Spark generates, so that another one needs no
+    compilation.
+
+    :param of: any column of the frame; Spark would compute a literal of literals alone beforehand.
+    """
+    return F.get(F.array(value), F.pmod(F.hash(of), F.lit(1)))
+
+
 def to_text(value: Any, dtype: DataType) -> Any:
     """Return the output of :func:`portable` in a form that JSON keeps whole, for :func:`of_text`.
 

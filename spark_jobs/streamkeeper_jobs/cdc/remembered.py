@@ -41,7 +41,15 @@ from streamkeeper_jobs.cdc.events import (
     nearby,
     within,
 )
-from streamkeeper_jobs.cdc.expressions import bounded, literal, of_text, orderable, portable, to_text
+from streamkeeper_jobs.cdc.expressions import (
+    bounded,
+    by_reference,
+    literal,
+    of_text,
+    orderable,
+    portable,
+    to_text,
+)
 from streamkeeper_jobs.cdc.replace_rows import Target, opened
 from streamkeeper_jobs.cdc.steps import Turn
 from streamkeeper_jobs.cdc.values import values_of
@@ -135,7 +143,7 @@ def learn(rows: DataFrame | None, bounds: Bounds, truncated: Any, work: Work, ke
         found = replace(found, truncate=Truncate(at, now))
     if rows is None or not bounds.rows:
         return lambda: found
-    dated = rows.withColumn(LEARNED, F.lit(now).cast("timestamp"))
+    dated = rows.withColumn(LEARNED, by_reference(F.lit(now).cast("timestamp"), F.col(AT)))
     others = found.merged_with(bounds.rows)
     run = Run((), bounds.rows, *_texts(bounds, work.layout), now)
     writing = begun(

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from streamkeeper_jobs.cdc import scd1, scd1_by_value
 
 from streamkeeper.declare.cdc_spec import CdcSpec
-from tests.worlds.tables.cdc_world import SPEC, CdcBed
+from tests.worlds.tables.cdc_world import SPEC, VERSIONS, CdcBed
 
 U, D = "U", "D"
 Batch = list[tuple[int, str, str | None]]
@@ -117,3 +117,18 @@ def test_a_key_with_many_changes_is_reduced_by_each_task_that_reads_it(
     assert [row["name"] for row in bed.rows()] == ["99"]
     before, _, after = plans[0].partition("Exchange hashpartitioning")
     assert "partial_max" not in before and "partial_max" in after, "grouped before it is brought together"
+
+
+@pytest.mark.parametrize("spec", [SPEC, VERSIONS], ids=["type 1", "type 2"])
+def test_a_batch_is_applied_by_the_code_that_was_compiled_for_those_before(
+    spec: CdcSpec, spark: SparkSession, tmp_path: Path
+) -> None:
+    """No number of a batch, such as its time or the bounds of its keys, is part of the code."""
+    jvm: Any = spark._jvm
+    compiled = jvm.org.apache.spark.metrics.source.CodegenMetrics.METRIC_COMPILATION_TIME()
+    bed = CdcBed(spark, tmp_path, spec).prepare()
+    bed.apply(*((key, 1, "U", "a", "x") for key in range(400)))
+    for number in range(2, 7):
+        before = compiled.getCount()
+        bed.apply(*((key, number, "DU"[key % 7 > 0], "b", "x") for key in range(8 + number, 390 - number)))
+    assert compiled.getCount() == before
