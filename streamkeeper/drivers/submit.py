@@ -65,8 +65,9 @@ _OF_DRIVERS = (
 """Variables beside the settings that a driver needs on whatever host."""
 
 GENERATED = "1000"
-"""Pieces of generated code that a driver keeps compiled. A batch of AUTO CDC has some 70, and a shared driver as
-many for each such flow. Of Spark's default, 100, the oldest are dropped, and compiled again in the next batch.
+"""Pieces of generated code that a driver keeps compiled. A batch of AUTO CDC has some 70, and a shared driver
+as many for each such flow. Of Spark's default, 100, the oldest are dropped, and compiled again in the next
+batch.
 """
 
 _DELTA = "io.delta.sql.DeltaSparkSessionExtension"

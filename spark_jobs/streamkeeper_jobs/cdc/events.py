@@ -235,7 +235,7 @@ def within(path: Sequence[str], key: StructField, facts: Facts) -> Column:
     return column(*path).between(literal(lowest, key.dataType), literal(highest, key.dataType))
 
 
-_BITS = {ByteType(): 8, ShortType(): 16, IntegerType(): 32, LongType(): 64}
+_BITS: dict[DataType, int] = {ByteType(): 8, ShortType(): 16, IntegerType(): 32, LongType(): 64}
 
 
 def _widened(lowest: Any, highest: Any, dtype: DataType) -> tuple[Any, Any]:
