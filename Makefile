@@ -1,5 +1,5 @@
 # Streamkeeper's front door. Everything that is downloaded goes into .venv and .cache.
-# It needs Python >= 3.10 with its venv module, a JDK of Java 17 or 21, and make.
+# It needs Python >= 3.11 with its venv module, a JDK of Java 17 or 21, and make.
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -72,7 +72,7 @@ bench: setup ## measure, and print all ratios in one table at the end; NAME=… 
 	@$(if $(ROUNDS),ROUNDS=$(ROUNDS)) $(PY) -m tests.benchmarks $(NAME)
 
 lock: $(LOCK_STAMP) ## make all lock files anew, after a change of requirements.in or tools/jars.py
-	@$(PY) -m uv pip compile --quiet --universal --python-version 3.10 --no-annotate --no-emit-index-url --no-emit-find-links \
+	@$(PY) -m uv pip compile --quiet --universal --python-version 3.11 --no-annotate --no-emit-index-url --no-emit-find-links \
 		--custom-compile-command "make lock" --output-file requirements.txt requirements.in
 	@$(PY) -m uv pip compile --quiet --universal --python-version 3.11 --no-annotate --no-emit-index-url --no-emit-find-links \
 		--custom-compile-command "make lock" --output-file requirements-cluster.txt requirements-cluster.in

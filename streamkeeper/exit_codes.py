@@ -68,3 +68,13 @@ end counts only if all flows ended so.
 def of_all(outcomes: Iterable[Outcome]) -> Outcome:
     """Return the end of a driver from the ends of its flows: the first by :data:`PRECEDENCE`."""
     return min(outcomes, key=PRECEDENCE.index)
+
+
+def described(code: int) -> str:
+    """Return the exit code of a process of Spark in words, with the way out where Java's memory was too
+    small.
+
+    Spark's own handler ends with 52, Java's ``-XX:+ExitOnOutOfMemoryError`` with 3.
+    """
+    memory = " (Java ran out of memory: declare more, driver=dp.driver(driver_memory=…))"
+    return f"exit code {code}{memory if code in (3, 52) else ''}"

@@ -14,16 +14,16 @@ if [ -x .venv/bin/python ]; then
 	python=.venv/bin/python
 else
 	found=
-	for name in ${PYTHON:-python3 python3.13 python3.12 python3.11 python3.10 python3.14}; do
+	for name in ${PYTHON:-python3 python3.13 python3.12 python3.11 python3.14}; do
 		command -v "$name" >/dev/null 2>&1 || continue
-		if "$name" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] < (3, 15))' 2>/dev/null; then
+		if "$name" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))' 2>/dev/null; then
 			python=$name
 			break
 		fi
 		found="$found $name is $("$name" --version 2>&1);"
 	done
 	if [ -z "$python" ]; then
-		lack "Python from 3.10 to 3.14:${found:- there is no ${PYTHON:-python3} on PATH}" python3 python3-venv
+		lack "Python from 3.11 to 3.14:${found:- there is no ${PYTHON:-python3} on PATH}" python3 python3-venv
 	elif ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
 		lack "the venv module of $python" "$(basename "$python")-venv"
 	fi

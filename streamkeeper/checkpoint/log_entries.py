@@ -114,7 +114,7 @@ def parse_commit(content: bytes, batch: int, where: str) -> CommitEntry:
     # Spark, too, accepts a bare version as an empty commit.
     value = _object(lines[0], where) if lines else {}
     ids = value.get("stateUniqueIds")
-    if not _is_int(value.get("nextBatchWatermarkMs", 0)) or not (ids is None or isinstance(ids, dict)):
+    if not is_whole(value.get("nextBatchWatermarkMs", 0)) or not (ids is None or isinstance(ids, dict)):
         raise damaged(where, f"holds {_shown(lines[0])}, which is not a commit")
     return CommitEntry(batch, version, value.get("nextBatchWatermarkMs", 0), ids)
 
@@ -284,5 +284,6 @@ def _shown(text: str) -> str:
     return repr(text if len(text) <= 60 else f"{text[:30]}…{text[-30:]}")
 
 
-def _is_int(value: object) -> bool:
+def is_whole(value: object) -> bool:
+    """Return whether a value from JSON is a whole number."""
     return isinstance(value, int) and not isinstance(value, bool)

@@ -11,7 +11,7 @@ import typer
 
 from streamkeeper.cli.output import put, say
 from streamkeeper.errors import PlanRefused, RecoveryError, StreamkeeperError, TableLocked
-from streamkeeper.exit_codes import Outcome
+from streamkeeper.exit_codes import Outcome, described
 from streamkeeper.settings import DEFAULT_MASTER, Settings
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ class Session:
                 else f" Fix that, then continue with {self.again}"
             )
             told = (why or "see Spark's output above").rstrip(".")
-            raise RecoveryError(f"The step {step} ended with exit code {code}: {told}.{way_on}")
+            raise RecoveryError(f"The step {step} ended with {described(code)}: {told}.{way_on}")
 
     def _start_driver(self, flow: FlowPlan) -> None:
         """Run available data through a new generation, unless another supervisor's driver has the flow."""
@@ -190,9 +190,9 @@ class Session:
         code = running.drive(self.settings, found, True, self.master, sys.stderr if self.as_json else None)
         if code not in (Outcome.STOPPED, Outcome.LEASE_HELD, Outcome.HELD, Outcome.PARKED):
             raise RecoveryError(
-                f"The driver of generation {flow.next_generation} of {flow.flow} ended with exit code"
-                f" {code} ({running.describe_outcome(code)}). The generation is decided and the flow is"
-                f" free to run: see the driver's output above, then continue with {self.again}"
+                f"The driver of generation {flow.next_generation} of {flow.flow} ended with"
+                f" {described(code)}: {running.describe_outcome(code)}. The generation is decided and the"
+                f" flow is free to run: see the driver's output above, then continue with {self.again}"
             )
 
 

@@ -11,7 +11,7 @@ import typer
 
 from streamkeeper.cli.examples import example
 from streamkeeper.cli.output import Grid, say, show
-from streamkeeper.exit_codes import Outcome
+from streamkeeper.exit_codes import Outcome, described
 from streamkeeper.settings import DEFAULT_MASTER, Settings
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def run(
     if json:
         show({"flow": found.full_name, "exit_code": code, "outcome": named}, json, "")
     if code != Outcome.STOPPED:
-        say(f"streamkeeper: the driver of {found.full_name} ended with exit code {code} ({named}).")
+        say(f"streamkeeper: the driver of {found.full_name} ended with {described(code)}: {named}.")
         raise typer.Exit(2 if code == Outcome.USAGE else 1)
 
 

@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamkeeper.checkpoint.log_entries import is_number, write_commit, write_files_log, write_offsets
+from streamkeeper.checkpoint.log_entries import (
+    is_number,
+    is_whole,
+    write_commit,
+    write_files_log,
+    write_offsets,
+)
 from streamkeeper.declare.model import FORMATS
 
 __all__ = [
@@ -38,13 +44,13 @@ def kind_of(offset: Any) -> str:
     """Return the kind of an offset by its JSON's shape: ``files``, ``kafka``, ``delta``, ``rate`` or
     ``unknown``.
     """
-    if _whole(offset):
+    if is_whole(offset):
         return RATE
     if not isinstance(offset, dict) or not offset:
         return UNKNOWN
-    if offset.keys() == {"logOffset"} and _whole(offset["logOffset"]):
+    if offset.keys() == {"logOffset"} and is_whole(offset["logOffset"]):
         return FILES
-    if offset.keys() == {"offset", "timestamp"} and all(map(_whole, offset.values())):
+    if offset.keys() == {"offset", "timestamp"} and all(map(is_whole, offset.values())):
         return RATE  # rate-micro-batch
     if {"reservoirId", "reservoirVersion", "index"} <= offset.keys():
         return DELTA
@@ -65,7 +71,7 @@ def describe(offset: Any) -> str:
         case "delta":
             return _describe_delta(offset)
         case "rate":
-            return _describe_number(offset) if _whole(offset) else f"row {offset['offset']}"
+            return _describe_number(offset) if is_whole(offset) else f"row {offset['offset']}"
         case _:
             return f"offset {offset}"
 
@@ -109,7 +115,7 @@ def is_reached(offset: Any, end: Any) -> bool:
         case "files":
             found = offset["logOffset"] <= end["logOffset"]
         case "rate":
-            found = _whole(offset) and _whole(end) and offset <= end
+            found = is_whole(offset) and is_whole(end) and offset <= end
         case "kafka":
             ends = {(topic, part): upto for topic, parts in end.items() for part, upto in parts.items()}
             read = {(topic, part): upto for topic, parts in offset.items() for part, upto in parts.items()}
@@ -132,7 +138,7 @@ def _out_of_range(kind: str, offset: Any, least: int) -> str | None:
     # -1 of a files log is "no batch yet"; -2 and -1 of Kafka are earliest and latest.
     if kind == FILES and offset["logOffset"] < -1:
         return f"The files log has no batch {offset['logOffset']}. Allowed is -1 (nothing yet) and above."
-    if kind == RATE and _whole(offset) and offset < least:
+    if kind == RATE and is_whole(offset) and offset < least:
         return f"{offset} s is before the source's start. Allowed is {least} and above."
     if kind == KAFKA:
         low = [
@@ -147,7 +153,7 @@ def _out_of_range(kind: str, offset: Any, least: int) -> str | None:
             else None
         )
     if kind == DELTA and not (
-        _whole(offset["reservoirVersion"]) and _whole(offset["index"]) and offset["reservoirVersion"] >= 0
+        is_whole(offset["reservoirVersion"]) and is_whole(offset["index"]) and offset["reservoirVersion"] >= 0
     ):
         return (
             f"A Delta table has no version {offset['reservoirVersion']!r} with index {offset['index']!r}."
@@ -183,9 +189,5 @@ def _partitions(partitions: dict[str, int]) -> str:
 
 def _is_topic(partitions: Any) -> bool:
     return isinstance(partitions, dict) and all(
-        isinstance(number, str) and is_number(number) and _whole(end) for number, end in partitions.items()
+        isinstance(number, str) and is_number(number) and is_whole(end) for number, end in partitions.items()
     )
-
-
-def _whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)

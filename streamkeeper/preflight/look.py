@@ -11,6 +11,7 @@ from typing import Any
 
 from streamkeeper.drivers.submit import PREFLIGHT_JOB, Submission, job_settings
 from streamkeeper.errors import StreamkeeperError
+from streamkeeper.exit_codes import described
 from streamkeeper.flows import generations
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.position import last_begun
@@ -170,6 +171,6 @@ def _told(settings: Settings, flows: Sequence[Flow], *more: str, prefix: str, wa
                 print(line, end="", file=sys.stderr)
     if process.returncode or found < wanted:
         raise StreamkeeperError(
-            f"Spark's application ended with exit code {process.returncode} after {found} of {wanted}"
+            f"Spark's application ended with {described(process.returncode)} after {found} of {wanted}"
             " answers. Its output is above."
         )

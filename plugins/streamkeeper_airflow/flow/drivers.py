@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Protocol
 
 from streamkeeper.clusters import cluster_drivers
-from streamkeeper.exit_codes import Outcome
+from streamkeeper.exit_codes import Outcome, described
 from streamkeeper.flows import holds, leases
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.leases import ClusterDriver, Lease, Life, Process, Silence, process_started
@@ -95,7 +95,7 @@ class Submitted:
         except subprocess.TimeoutExpired:
             return None
         self._note.unlink(missing_ok=True)
-        return Ending(code, f"exit code {code}" if code >= 0 else f"ended by {signal.Signals(-code).name}")
+        return Ending(code, described(code) if code >= 0 else f"ended by {signal.Signals(-code).name}")
 
     def end(self) -> None:
         """Ask the driver to end."""

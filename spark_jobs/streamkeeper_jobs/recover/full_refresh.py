@@ -17,6 +17,7 @@ from streamkeeper_jobs.cdc.columns import KEYS_PROPERTY
 from streamkeeper_jobs.cdc.table_schema import bind, empty, is_bound
 from streamkeeper_jobs.recover.rewind import seal_flows
 from streamkeeper_jobs.spark.delta_commit import carrying
+from streamkeeper_jobs.spark.delta_table import properties_at
 from streamkeeper_jobs.spark.session import spark_url
 
 
@@ -43,23 +44,18 @@ def empty_tables(spark: SparkSession, work: Work) -> dict[str, Any]:
 
 
 def _check_may_be_emptied(spark: SparkSession, path: str) -> None:
-    if _properties(spark, path).get("delta.appendOnly") == "true":
+    if properties_at(spark, path).get("delta.appendOnly") == "true":
         raise RecoveryError(
             f"{path} has the property delta.appendOnly, so no row of it can be removed. Nothing was changed."
             " Unset the property, and run this step again."
         )
 
 
-def _properties(spark: SparkSession, path: str) -> dict[str, str]:
-    detail = DeltaTable.forPath(spark, spark_url(path)).detail().select("properties").first()
-    return dict(detail["properties"]) if detail is not None else {}
-
-
 def _bind(spark: SparkSession, path: str) -> None:
     """Let an AUTO CDC table of an earlier release remember nothing: it would take over what is of its old
     rows.
     """
-    if not is_bound(spark, path) and KEYS_PROPERTY in _properties(spark, path):
+    if not is_bound(spark, path) and KEYS_PROPERTY in properties_at(spark, path):
         bind(spark, path, None)
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.drivers import submit, supervision
 from streamkeeper.errors import RecoveryError
-from streamkeeper.exit_codes import Outcome
+from streamkeeper.exit_codes import Outcome, described
 from streamkeeper.flows import generations, holds, leases
 from streamkeeper.flows.files import FlowHome, open_home
 from streamkeeper.manifest.manifest import Flow
@@ -95,8 +95,8 @@ def _check(home: FlowHome, code: int, held: bool) -> None:
         raise RecoveryError(f"On the copy, {home.full_name} was parked: {park.reason}")
     if code not in (Outcome.STOPPED, Outcome.HELD) and not (held and code == -signal.SIGKILL):
         raise RecoveryError(
-            f"On the copy, the driver of {home.full_name} ended with exit code {code}. See its output above,"
-            " and rehearse again."
+            f"On the copy, the driver of {home.full_name} ended with {described(code)}. See its output"
+            " above, and rehearse again."
         )
 
 

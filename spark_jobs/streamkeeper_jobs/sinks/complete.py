@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
@@ -12,7 +11,7 @@ from streamkeeper.declare.model import Table
 from streamkeeper.delta import log as delta_log
 from streamkeeper.errors import DeclarationError
 from streamkeeper_jobs.spark.columns import quoted
-from streamkeeper_jobs.spark.delta_table import ensure_table
+from streamkeeper_jobs.spark.delta_table import ensure_table, properties_at
 from streamkeeper_jobs.spark.session import spark_url
 
 REPLACED_PROPERTY = "streamkeeper.replacedByEachBatch"
@@ -30,7 +29,7 @@ def make_replaceable(spark: SparkSession, path: str, table: Table, schema: Struc
         return
     if not adopted:
         check_may_be_replaced(spark, path, table)
-    if REPLACED_PROPERTY not in _properties(spark, path):
+    if REPLACED_PROPERTY not in properties_at(spark, path):
         spark.sql(
             f"ALTER TABLE delta.{quoted(spark_url(path))} SET TBLPROPERTIES ('{REPLACED_PROPERTY}' = 'true')"
         )
@@ -41,7 +40,7 @@ def check_may_be_replaced(spark: SparkSession, path: str, table: Table) -> None:
 
     :raises DeclarationError: it is neither.
     """
-    if not delta_log.exists(path) or REPLACED_PROPERTY in _properties(spark, path):
+    if not delta_log.exists(path) or REPLACED_PROPERTY in properties_at(spark, path):
         return
     if not spark.read.format("delta").load(spark_url(path)).isEmpty():
         raise DeclarationError(
@@ -49,8 +48,3 @@ def check_may_be_replaced(spark: SparkSession, path: str, table: Table) -> None:
             " would"
             " remove its rows. Nothing was changed. Declare another table, or empty this one (full_refresh)."
         )
-
-
-def _properties(spark: SparkSession, path: str) -> dict[str, str]:
-    detail = DeltaTable.forPath(spark, spark_url(path)).detail().select("properties").first()
-    return dict(detail["properties"]) if detail is not None else {}

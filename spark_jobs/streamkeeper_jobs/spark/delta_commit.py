@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from streamkeeper_jobs.spark.columns import quoted
-from streamkeeper_jobs.spark.delta_table import delta_log_of, set_transaction
+from streamkeeper_jobs.spark.delta_table import delta_log_of
 from streamkeeper_jobs.spark.jvm import Classes, classes, python_list, scala_object, scala_seq
 from streamkeeper_jobs.spark.session import spark_url, with_settings
 
@@ -40,34 +40,6 @@ def merging(session: SparkSession, app_id: str, version: int) -> AbstractContext
 def assigned(values: dict[str, Column]) -> dict[str, str | Column]:
     """Return column values for MERGE, under literal names."""
     return {quoted(name): value for name, value in values.items()}
-
-
-def append(rows: DataFrame, path: str, app_id: str, version: int) -> None:
-    """Append rows, perhaps none, in one commit of (``app_id``, ``version``)."""
-    writer = (
-        rows.write.format("delta")
-        .mode("append")
-        .option("txnAppId", app_id)
-        .option("txnVersion", str(version))
-    )
-    writer.save(spark_url(path))
-
-
-def append_within(rows: DataFrame, transaction: Any, app_id: str, version: int) -> int:
-    """Append rows, perhaps none, in a transaction's commit of (``app_id``, ``version``); return the version.
-
-    :param transaction: Delta's own, which was asked for the id's version: so a later seal makes it fail.
-    :raises DeltaConcurrentModificationException: another commit came in between; one of its subclasses.
-    """
-    java = classes(rows.sparkSession)
-    added, none = transaction.writeFiles(rows._jdf), java("scala.Option").empty()
-    mode = java("org.apache.spark.sql.SaveMode").Append
-    operation = java("org.apache.spark.sql.delta.DeltaOperations$Write")(mode, *[none] * 8)
-    return int(
-        transaction.commit(
-            scala_seq(java, [set_transaction(java, app_id, version)]).appendedAll(added), operation
-        )
-    )
 
 
 def files_written(rows: DataFrame, path: str, folder: str) -> tuple[tuple[str, int], ...]:
@@ -166,12 +138,6 @@ def resolved(session: SparkSession, transaction: Any, condition: Column) -> Any:
         .analyzed()
     )
     return java("org.apache.spark.sql.catalyst.optimizer.ConstantFolding").apply(analyzed).condition()
-
-
-def partitions_of(session: SparkSession, path: str) -> tuple[str, ...]:
-    """Return the partition columns of a Delta table, according to the newest snapshot cached here."""
-    names = delta_log_of(session, path).unsafeVolatileSnapshot().metadata().partitionColumns()
-    return tuple(str(name) for name in python_list(classes(session), names))
 
 
 def table_at(session: SparkSession, path: str) -> DeltaTable:

@@ -70,15 +70,10 @@ class Work:
         """Write the step's progress to the ledger and the log.
 
         Numbers are such as ``chunk=3, of=12, rows=40_000, bytes=1_000_000``. Call it every few seconds at
-        most: each call writes a file. When the step runs again, :meth:`last_progress` returns the newest.
+        most: each call writes a file.
         """
         self.book.record(f"{self.step}.progress", numbers)
         _LOG.info("%s: %s", self.step, ", ".join(f"{name} {value}" for name, value in numbers.items()))
-
-    def last_progress(self) -> dict[str, Any] | None:
-        """Return what :meth:`progress` wrote last in this step, by this or an earlier process; else None."""
-        found = self.book.find(f"{self.step}.progress")
-        return found.evidence if found else None
 
     def check_stop(self) -> None:
         """Raise if the recovery was given up; long steps call this between their parts.

@@ -115,7 +115,14 @@ def _words(case: Case, found: Resolved[DeltaPosition]) -> str:
                 f"version {found.position.version}, the first that was committed at or after"
                 f" {moment.isoformat(timespec='milliseconds')}"
             )
-        case _:
+        case (
+            StartMode.OFFSETS
+            | StartMode.BATCH
+            | StartMode.GENERATION
+            | StartMode.BESIDE
+            | StartMode.ADOPTED
+            | StartMode.TIMESTAMP
+        ):
             return describe((case.start.offsets or {})[case.source.name])
 
 

@@ -189,7 +189,9 @@ def _words(case: Case, files: _Files) -> str:
         case StartMode.TIMESTAMP:
             moment = datetime.fromtimestamp((case.start.timestamp_ms or 0) / 1000, timezone.utc)
             return f"files changed at or after {moment.isoformat(timespec='milliseconds')}"
-        case _:
+        case (
+            StartMode.OFFSETS | StartMode.BATCH | StartMode.GENERATION | StartMode.BESIDE | StartMode.ADOPTED
+        ):
             return f"after files log {(case.start.offsets or {})[case.source.name]['logOffset']}"
 
 

@@ -166,7 +166,9 @@ def _words(case: Case, seen: Seen) -> str:
         case StartMode.TIMESTAMP:
             moment = datetime.fromtimestamp((case.start.timestamp_ms or 0) / 1000, timezone.utc)
             return f"records written at or after {moment.isoformat(timespec='milliseconds')}"
-        case _:
+        case (
+            StartMode.OFFSETS | StartMode.BATCH | StartMode.GENERATION | StartMode.BESIDE | StartMode.ADOPTED
+        ):
             return describe((case.start.offsets or {})[case.source.name])
 
 

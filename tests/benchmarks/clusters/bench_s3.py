@@ -164,6 +164,8 @@ def objects(server: str, disk: Path, scratch: Path) -> None:
     with proxy(server) as network, on_s3(_folder(scratch / "objects"), network.url, disk) as bench:
         measured(bench, "append")
         small = _asked(network, bench, 1)
+        with (scratch / "objects" / "conf" / "spark-defaults.conf").open("a") as conf:
+            conf.write("\nspark.driver.memory 2g\n")  # with 1g, Java has no room for the files' list
         _grow(bench.table)
         large = _asked(network, bench, 2)
         for act, few in small.items():

@@ -662,7 +662,7 @@ def test_recover_that_was_interrupted_goes_on(
     monkeypatch.setattr(running, "drive", Driver(stands, Outcome.FAILED))
     failed = runner("--yes")
     assert isinstance(failed.exception, StreamkeeperError)
-    assert "ended with exit code 1 (failed)" in str(failed.exception)
+    assert "ended with exit code 1: failed." in str(failed.exception)
     (recovery,) = ledger.recoveries(stands.home.storage, "events")
     assert recovery in str(failed.exception)
     monkeypatch.setattr(running, "drive", Driver(stands))

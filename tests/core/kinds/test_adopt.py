@@ -676,7 +676,7 @@ def test_what_a_plan_tries_in_spark_is_tried_on_its_master_with_what_the_flow_de
         )
     )
     failed = CliRunner().invoke(app, ["plan", *asked, "--master", "spark://there:7077"])
-    assert "ended with exit code 3" in str(failed.exception)
+    assert "ended with exit code 3 (Java ran out of memory: declare more" in str(failed.exception)
     [call] = recorder.calls
     assert (call.option("--master"), call.arguments[-1], call.conf["spark.executor.memory"]) == (
         "spark://there:7077",

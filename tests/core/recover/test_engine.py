@@ -419,7 +419,8 @@ def stamp_plan(_: Settings, manifest: Manifest, request: StampRequest, recovery_
 
 
 def chunks(work: Work) -> dict[str, Any]:
-    done = (work.last_progress() or {"chunk": 0})["chunk"]
+    last = work.book.find(f"{work.step}.progress")
+    done = last.evidence["chunk"] if last is not None else 0
     for number in range(done + 1, 4):
         work.check_stop()
         work.progress(chunk=number, of=3)

@@ -283,7 +283,9 @@ def test_what_was_set_by_hand_stays_and_abandoned_before_the_commit_the_flow_is_
     assert "checkpoint and its table contradict each other" in bed.park().reason
     assert delta_log.latest_version(str(bed.table)) == before
     bed.declare(pipeline())
-    at_work.run("reset_checkpoint", "back", flow="events.clean_events", start="generation", generation=2)
+    # Generation 3 may have brought rows, as far as the plan knows: it has begun.
+    back = {"start": "generation", "generation": 2, "accept": ["unknown-price"]}
+    at_work.run("reset_checkpoint", "back", flow="events.clean_events", **back)
     bed.arrive(3, 4)
     assert bed.run() is Outcome.STOPPED
     bed.holds(distinct(bed))
