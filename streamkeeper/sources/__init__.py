@@ -1,4 +1,4 @@
 """Contents of sources, the position of a start in them, and the cost of moving there.
 
-One package for each format: files, Kafka, Delta.
+One package or module for each format: files, Kafka, Delta, rate, socket.
 """

@@ -1,4 +1,4 @@
-"""How rows reach a table.
+"""Ways in which a batch's rows reach a target.
 
-Appends, AUTO CDC, and the turn of the flow that may write.
+One module for each: append, AUTO CDC, update, complete, files, Kafka, a function; and the writers' turn.
 """
