@@ -25,10 +25,10 @@ from streamkeeper.flows.files import TableTurns
 from streamkeeper.flows.leases import Process
 from streamkeeper.recover.kinds.tidy_tables import (
     TableTidy,
+    Tidying,
     left_alone,
     property_hours,
     recovery_at_work,
-    tidies_of,
 )
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.settings import Settings
@@ -54,7 +54,7 @@ def act(spark: SparkSession, work: Work) -> dict[str, Any]:
     """
     done: list[dict[str, Any]] = []
     failed: list[str] = []
-    for tidy in (tidy for tidy in tidies_of(work.plan) if tidy.left_alone is None):
+    for tidy in (tidy for tidy in work.plan.known(Tidying).tables if tidy.left_alone is None):
         for path in filter(delta_log.exists, [work.settings.table_path(tidy.table)]):
             work.check_stop()
             try:
