@@ -114,7 +114,7 @@ def _vacuum(spark: SparkSession, table: DeltaTable, state: Storage, tidy: TableT
 def turn_on(
     spark: SparkSession, settings: Settings, pipeline: str, table: str, who: str
 ) -> Callable[[], AbstractContextManager[None]]:
-    """Give the way to the writers' turn on a table for one who is no flow; waiting for it ends after
+    """Return the way to the writers' turn on a table for one who is no flow; waiting for it ends after
     :data:`TURN_SECONDS`.
 
     :param who: what is to be run again then, for the message.

@@ -146,8 +146,8 @@ def before_decided(plan: Plan) -> str:
 
 
 def once_decided(plan: Plan) -> str:
-    """Return what to do about a table that is not restored though the flows' next generations are decided,
-    which rely on it.
+    """Return the way out if a table was not restored although the next generations, which need it, are
+    decided.
     """
     flows = " ".join(flow.flow for flow in plan.flows)
     return (
