@@ -143,7 +143,7 @@ def _orders(home: Path, mark: str) -> Iterator[Callable[[], None]]:
 
 
 def _settings(home: Path) -> Settings:
-    """Give the settings of the environment; below ``home`` where that is not the project's own."""
+    """Return the settings of the environment; below ``home`` where that is not the project's own."""
     settings = Settings.from_environment()
     if home == HOME:
         return settings

@@ -61,7 +61,7 @@ class Console:
 
 
 def line(found: FlowStatus, table: str, rows: int | None, moment: datetime | None = None) -> str:
-    """Give a flow's line, in columns that stay where they are.
+    """Return a flow's line, in columns that stay where they are.
 
     :param rows: of its table, or None where there is no table yet.
     :param moment: the present by default.

@@ -69,21 +69,21 @@ def read_handover(home: FlowHome, number: int, source: str = SOURCE) -> Handover
 
 
 def files(checkpoint: Checkpoint, log_offset: int, source: str = SOURCE) -> Iterable[str]:
-    """Give the paths of the source's files up to an offset, in the order in which they were taken."""
+    """Yield the paths of the source's files up to an offset, in the order in which they were taken."""
     if log_offset >= 0:
         for entry in checkpoint.files_log(source).entries(log_offset):
             yield plain_path(entry.path)
 
 
 def committed_files(checkpoint: Checkpoint, source: str = SOURCE) -> frozenset[str]:
-    """Give the paths of the files whose batches are committed."""
+    """Return the paths of the files whose batches are committed."""
     batch = checkpoint.last_commit()
     offset = checkpoint.offsets(batch).sources.get(source) if batch is not None else None
     return frozenset(files(checkpoint, offset["logOffset"], source)) if offset else frozenset()
 
 
 def expected(changes: Iterable[str], snapshot: Iterable[str]) -> Counter[Row]:
-    """Give the rows that must be there: of each customer the newest change, unless a delete or a truncate
+    """Return the rows that must be there: of each customer the newest change, unless a delete or a truncate
     came after it.
 
     It goes by the set of changes alone, whatever their order and however often they came; the rows of the
@@ -109,7 +109,7 @@ def expected(changes: Iterable[str], snapshot: Iterable[str]) -> Counter[Row]:
 
 
 def actual(table_path: str) -> Counter[Row]:
-    """Give the rows that are in the table."""
+    """Return the rows that are in the table."""
     return Counter(_row(row) for row in read_rows(table_path))
 
 
@@ -126,7 +126,7 @@ def differences(wanted: Counter[Any], found: Counter[Any], most: int = 5) -> lis
 
 
 def present(folder: str) -> frozenset[str]:
-    """Give the paths of the source files that are there."""
+    """Return the paths of the source files that are there."""
     return frozenset(
         str(path) for path in Path(folder).glob("*.json") if not path.name.startswith((".", "_"))
     )

@@ -29,7 +29,7 @@ class Process:
 
 
 def marked(mark: str) -> list[Process]:
-    """Give the living processes, but this one, that a demo of this mark started."""
+    """Return the living processes, but this one, that a demo of this mark started."""
     wanted = f"{MARK}={mark}".encode()
     numbers = [
         int(entry.name)

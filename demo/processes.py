@@ -16,7 +16,7 @@ started = process_started
 
 
 def session_members(session: int) -> list[int]:
-    """Give the living processes of a session: a task of Airflow makes a group of its own, but stays in the
+    """Return the living processes of a session: a task of Airflow makes a group of its own, but stays in the
     session.
     """
     found = []

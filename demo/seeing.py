@@ -80,11 +80,11 @@ class FlowView:
         return self.settings.table_path(self.flow.declaration.target)
 
     def status(self) -> FlowStatus:
-        """Give what the flow is doing."""
+        """Return what the flow is doing."""
         return status.look(self.home.storage, self.flow)
 
     def decided(self) -> tuple[list[int], list[str]]:
-        """Give the generations and the holds: what a dry run must leave as they are."""
+        """Return the generations and the holds: what a dry run must leave as they are."""
         return self.home.generations(), self.home.owners()
 
     def rows_above(self, least: int) -> Callable[[], Seen[int]]:
@@ -180,7 +180,7 @@ class RunView:
         return (state if state == "success" else None), f"it is {state}; its tasks are {states}"
 
     def plan(self) -> dict[str, Any]:
-        """Give what the task ``plan`` handed on."""
+        """Return what the task ``plan`` handed on."""
         found: dict[str, Any] = self.api.xcom(self.dag, self.run, "plan")
         return found
 

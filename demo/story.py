@@ -201,7 +201,7 @@ class Story:
         )
 
     def elapsed(self) -> str:
-        """Give the time since the story began, in words."""
+        """Return the time since the story began, in words."""
         seconds = int(time.monotonic() - self.began)
         return f"{seconds // 60} min {seconds % 60} s"
 

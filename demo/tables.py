@@ -20,7 +20,7 @@ class TableWatch:
         self._table: DeltaTable | None = None
 
     def rows(self) -> int | None:
-        """Give the number of rows, or None where there is no table yet.
+        """Return the number of rows, or None where there is no table yet.
 
         :raises ValueError: a file of the table has no statistics, so that only reading it would tell.
         """

@@ -94,7 +94,7 @@ class AirflowApi:
         wait_until(ask, timeout, f"Airflow takes {method} {path}")
 
     def health(self) -> JsonObject:
-        """Give the state of every component; asks once, and needs no login."""
+        """Return the state of every component; asks once, and needs no login."""
         return self._send("GET", f"{self.base_url}/api/v2/monitor/health", None, None)
 
     def healthy(self) -> bool:
@@ -122,7 +122,7 @@ class AirflowApi:
         return run_id
 
     def run(self, dag_id: str, run_id: str) -> JsonObject:
-        """Give a DAG run: ``state``, ``note``, ``conf`` and more."""
+        """Return a DAG run: ``state``, ``note``, ``conf`` and more."""
         return self.read(f"/dags/{dag_id}/dagRuns/{_quoted(run_id)}")
 
     def knows(self, dag_id: str) -> bool:
@@ -136,28 +136,28 @@ class AirflowApi:
         return True
 
     def runs(self, dag_id: str, limit: int = 20) -> list[JsonObject]:
-        """Give the newest runs of a DAG, newest first."""
+        """Return the newest runs of a DAG, newest first."""
         return list(self.read(f"/dags/{dag_id}/dagRuns?order_by=-run_after&limit={limit}")["dag_runs"])
 
     def tasks(self, dag_id: str, run_id: str) -> dict[str, JsonObject]:
-        """Give the task instances of a run, by task id."""
+        """Return the task instances of a run, by task id."""
         found = self.read(f"/dags/{dag_id}/dagRuns/{_quoted(run_id)}/taskInstances")["task_instances"]
         return {item["task_id"]: item for item in found}
 
     def log(self, dag_id: str, run_id: str, task_id: str, attempt: int = 1) -> str:
-        """Give a task's log as text, one event a line, with what was raised."""
+        """Return a task's log as text, one event a line, with what was raised."""
         task = f"/dags/{dag_id}/dagRuns/{_quoted(run_id)}/taskInstances/{task_id}"
         content = self.read(f"{task}/logs/{attempt}?full_content=true").get("content", [])
         return "\n".join(_event(item) if isinstance(item, dict) else str(item) for item in content)
 
     def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value") -> Any:
-        """Give what a task handed on."""
+        """Return what a task handed on."""
         task = f"/dags/{dag_id}/dagRuns/{_quoted(run_id)}/taskInstances/{task_id}"
         value = self.read(f"{task}/xcomEntries/{key}?deserialize=false")["value"]
         return json.loads(value) if isinstance(value, str) else value
 
     def question(self, dag_id: str, run_id: str, task_id: str) -> JsonObject:
-        """Give what a task asks a person: ``subject``, ``body``, ``options``."""
+        """Return what a task asks a person: ``subject``, ``body``, ``options``."""
         return self.read(f"{self._task(dag_id, run_id, task_id)}/hitlDetails")
 
     def answer(self, dag_id: str, run_id: str, task_id: str, option: str, timeout: float = 300) -> str:

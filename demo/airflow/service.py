@@ -159,7 +159,7 @@ class AirflowService:
             self._process = None
 
     def environment(self) -> dict[str, str]:
-        """Give the environment of all of Airflow's processes."""
+        """Return the environment of all of Airflow's processes."""
         port = self.ports.api
         connection = {
             "conn_type": "http",
@@ -245,8 +245,8 @@ class AirflowService:
         return self.output.read_text(errors="replace")[-size:] if self.output.exists() else "(nothing)"
 
     def _submits(self) -> Iterable[tuple[int, int]]:
-        """Give pid and start time of every spark-submit that a task of this Airflow noted beside its log; its
-        group has that pid too.
+        """Yield pid and start time of every spark-submit that a task of this Airflow noted beside its log;
+        its group has that pid too.
         """
         for note in (self.home / "logs" / "drivers").rglob("*.pid"):
             process = json.loads(note.read_text())
@@ -254,7 +254,7 @@ class AirflowService:
 
 
 def living_drivers(settings: Settings) -> Iterable[tuple[Lease, bool]]:
-    """Give the lease of every living driver of this host below the state folder, and whether it is stopping
+    """Yield the lease of every living driver of this host below the state folder, and whether it is stopping
     already.
     """
     storage = open_storage(settings.state)

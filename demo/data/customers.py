@@ -55,12 +55,12 @@ class Customers:
         return self._write(self.folder / "cdc" / f"changes-{number:08d}.json", self.arriving(number))
 
     def last_number(self) -> int:
-        """Give the highest number of a file that is there; 0 if there is none."""
+        """Return the highest number of a file that is there; 0 if there is none."""
         found = (_NUMBERED.fullmatch(path.name) for path in (self.folder / "cdc").glob("changes-*.json"))
         return max((int(match[1]) for match in found if match), default=0)
 
     def arriving(self, number: int) -> list[Change]:
-        """Give what comes in a file: its own changes in time, the late ones of files before, and some a
+        """Return what comes in a file: its own changes in time, the late ones of files before, and some a
         second time.
         """
         random = Random(f"{self.seed}/{number}/order")
@@ -78,7 +78,7 @@ class Customers:
         return mixed
 
     def _due(self, made: int, number: int) -> Iterator[Change]:
-        """Give the changes that were made for one file and come in another: the same, or a later one."""
+        """Yield the changes that were made for one file and come in another: the same, or a later one."""
         random = Random(f"{self.seed}/{made}/delay")
         for change in self.made(made):
             delay = random.randint(1, LATEST) if random.random() < LATE else 0
@@ -86,7 +86,7 @@ class Customers:
                 yield change
 
     def made(self, number: int) -> list[Change]:
-        """Give the changes that are made at a file's time, in their sequence; no two changes share one."""
+        """Return the changes that are made at a file's time, in their sequence; no two changes share one."""
         random = Random(f"{self.seed}/{number}")
         first = number * (self.size + 1)
         known = FIRST + (number - 1) * self.size

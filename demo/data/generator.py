@@ -23,7 +23,7 @@ class Producer(Protocol):
         ...
 
     def last_number(self) -> int:
-        """Give the highest number of a file that is there; 0 if there is none."""
+        """Return the highest number of a file that is there; 0 if there is none."""
         ...
 
 

@@ -32,8 +32,8 @@ class Cluster(Protocol):
         """Return the id of the driver that this process is; None if no such cluster started it."""
 
     def ended(self, driver: ClusterDriver) -> str | None:
-        """Return the state in which a driver ended, or that it is gone, which proves nothing; None if the
-        cluster does not prove that it ended.
+        """Return the final state of a driver; None if the cluster cannot prove that it ended. 'Gone' is no
+        proof.
         """
 
     def unbegun(self, driver: ClusterDriver) -> Unbegun:

@@ -145,7 +145,7 @@ def near_end(driver: ClusterDriver, size: int) -> int:
 
 
 def _lines(driver: ClusterDriver, **part: int) -> Iterator[tuple[int, bytes]]:
-    """Give the lines of a driver's output with their times.
+    """Yield the lines of a driver's output with their times.
 
     :param part: which of those that are kept, as the API names it: ``since_seconds``, ``tail_lines``.
     """
@@ -181,7 +181,7 @@ def _pod(driver: ClusterDriver) -> V1Pod | None:
 
 @contextmanager
 def _asked(driver: ClusterDriver) -> Iterator[tuple[CoreV1Api, dict[str, Any]]]:
-    """Give the API of a driver's cluster, and where its pod is. What goes wrong in the block is an
+    """Yield the API of a driver's cluster, and where its pod is. What goes wrong in the block is an
     :class:`OSError`; a pod that is not there is a :class:`FileNotFoundError`.
     """
     # Loading its modules takes a second, which only those pay who have such a cluster.

@@ -141,9 +141,7 @@ def moved(action: dict[str, Any], table: str, since: int) -> dict[str, Any]:
 
 
 def emptied(action: dict[str, Any]) -> dict[str, Any] | None:
-    """Return an action that says that nothing is remembered, instead of one that says what is; None for
-    others.
-    """
+    """Return the action that clears the remembered deletes; None if the action is not about them."""
     domain = action.get("domainMetadata")
     if not domain or domain["domain"] != DOMAIN or domain.get("removed"):
         return None

@@ -112,7 +112,7 @@ class FlowHome:
         return self.names.flow_folder(self.pipeline, self.flow)
 
     def query_id(self, number: int) -> str:
-        """Give the id of the streaming query of a generation, which no rename changes."""
+        """Return the id of the streaming query of a generation, which no rename changes."""
         return query_id(self.root.replace("/", "."), number)
 
     def generation(self, number: int) -> str:
@@ -128,9 +128,7 @@ class FlowHome:
         return f"{self.root}/generations/{number:06d}.over.json"
 
     def adopted(self, number: int) -> str:
-        """The file that says what the query had committed whose checkpoint a generation adopts, when it was
-        about to be shut out.
-        """
+        """The file with the last commit of an adopted query, written before the query is sealed."""
         return f"{self.root}/generations/{number:06d}.adopted.json"
 
     def gone(self, number: int) -> str:
@@ -147,8 +145,9 @@ class FlowHome:
 
     @property
     def trials(self) -> str:
-        """The folder of the copies of a checkpoint on which changed declarations are tried, each in a folder
-        of its own: what a trial left that was killed is never another's.
+        """The folder of checkpoint copies for trials of changed declarations.
+
+        Each trial has a subfolder, so leftovers of a killed trial are never reused.
         """
         return f"{self.root}/trial"
 
@@ -284,8 +283,7 @@ def tables_folder(storage: Storage, pipeline: str) -> str:
 
 
 def table_folder(storage: Storage, pipeline: str, table: str) -> str:
-    """The folder of what is kept of a table: that of the pipeline that it belongs to, whoever asks; so none
-    but one has its lock or turn.
+    """The folder of a table's lock and turn. It lies with the owning pipeline, whichever pipeline asks.
 
     :param pipeline: who asks, and has it where it is nobody's yet.
     """
@@ -341,7 +339,7 @@ def ledgers_folder(storage: Storage, pipeline: str) -> str:
 
 
 def query_id(full_name: str, generation: int) -> str:
-    """Give the id of the streaming query of a flow's generation: a UUID, the same for the same pair.
+    """Return the id of the streaming query of a flow's generation: a UUID, the same for the same pair.
 
     Spark takes it from the checkpoint's ``metadata`` file, and Delta's streaming sink writes it as the
     ``txn`` action's appId beside the batch id. So it can be sealed even where the checkpoint is beyond
@@ -351,13 +349,13 @@ def query_id(full_name: str, generation: int) -> str:
 
 
 def kept_pipelines(storage: Storage) -> list[str]:
-    """Give the present names of all pipelines that something is kept of, whether they are declared or not."""
+    """Return the present names of all pipelines that something is kept of, declared or not."""
     known = names.read(storage)
     return sorted(known.pipeline_in(folder) for folder in storage.names() if folder not in OUR_FOLDERS)
 
 
 def kept_flows(storage: Storage, pipeline: str) -> Iterator[FlowHome]:
-    """Give all flows of a pipeline that something is kept of, by their present names, whether they are
+    """Return all flows of a pipeline that something is kept of, by their present names, whether they are
     declared or not.
     """
     known = names.read(storage)
@@ -367,6 +365,6 @@ def kept_flows(storage: Storage, pipeline: str) -> Iterator[FlowHome]:
 
 
 def open_home(settings: Settings, flow: str) -> FlowHome:
-    """Give the names of a flow's files. ``flow`` is ``pipeline.flow``."""
+    """Return the names of a flow's files. ``flow`` is ``pipeline.flow``."""
     pipeline, _, name = flow.partition(".")
     return FlowHome(open_storage(settings.state), pipeline, name)

@@ -47,6 +47,17 @@ class Checksum:
 
 
 @dataclass(frozen=True)
+class Copying:
+    """What a backup copies: the table at ``path``, empty in a plan of an earlier release, into ``folder``;
+    ``flows`` were declared to write it.
+    """
+
+    folder: str
+    flows: tuple[str, ...]
+    path: str = ""
+
+
+@dataclass(frozen=True)
 class CopiedVersion:
     """Version of one table that is copied to ``path``: ``what`` is ``target`` or ``tombstones``; ``bytes``
     are those of its active files.

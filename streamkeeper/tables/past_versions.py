@@ -31,13 +31,13 @@ _WITHOUT_BATCH = 50
 
 
 def mark(recovery: str) -> str:
-    """Give what a recovery writes into the commit with which it puts a version back."""
+    """Return what a recovery writes into the commit with which it puts a version back."""
     return f"{_MARK}{recovery}"
 
 
 def changed_by(commit: LogCommit) -> str | None:
-    """Give the recovery that changed all of a table by a commit, or None: it put a version back, emptied it,
-    or put another in its place.
+    """Return the recovery that changed all of a table by a commit, or None: it put a version back, emptied
+    it, or put another in its place.
 
     The first commit of a table names what was done to the one that it was copied from, and changes none.
     """
@@ -50,7 +50,7 @@ def changed_by(commit: LogCommit) -> str | None:
 
 
 def writers_of(home: FlowHome) -> Mapping[str, int]:
-    """Give the query ids of all generations of a flow, with their numbers."""
+    """Return the query ids of all generations of a flow, with their numbers."""
     return {generations.query_id_of(home, number): number for number in home.generations()}
 
 
@@ -116,7 +116,7 @@ def _why_no_version(place: Place, oldest: int | None, least: tuple[int, int] | N
 
 
 def lacking_files(path: str, version: int) -> list[str]:
-    """Give some of the files that a version of a table needs and that VACUUM has removed; none if all are
+    """Return some of the files that a version of a table needs and that VACUUM has removed; none if all are
     there.
 
     Looked at are those alone that the newest version does not hold any more: the others are there, or the
@@ -144,8 +144,8 @@ def lacking_files(path: str, version: int) -> list[str]:
 
 
 def files_brought_back(path: str, version: int) -> list[str]:
-    """Give the files that the commit of a version named again or anew, deletion vectors among them: all below
-    the table's folder.
+    """Return the files that the commit of a version named again or anew, deletion vectors among them: all
+    below the table's folder.
 
     :raises CheckpointError: the log is damaged.
     """

@@ -26,6 +26,7 @@ from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import backups, owners
+from streamkeeper.tables.backups import Copying
 from tests.killing import watch_storage
 from tests.worlds.recover.recorded_state import PLACE, RECORDED, fingerprints, put
 from tests.worlds.small_world import World
@@ -228,6 +229,12 @@ def test_a_plan_that_was_made_again_under_the_hold_is_no_worse(recorded: World) 
     assert evidence is not None
     again = plans.from_json(evidence["plan"])
     assert (again.flows[0].next_generation, plans.worse(approved, again)) == (2, [])
+
+
+def test_a_backup_of_an_earlier_release_is_planned_with_its_folder_and_its_table(recorded: World) -> None:
+    plan = engine.read_plan(recorded.settings, "events", BACKUP)
+    assert plan.known(Copying) == Copying(plan.details["folder"], ("clean_events",))
+    assert plan.copies[0].source == plan.details["unit"]["target"]
 
 
 def test_a_backup_is_listed(recorded: World) -> None:

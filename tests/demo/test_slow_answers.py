@@ -108,7 +108,9 @@ SLOW_STARTS = {
 
 
 @pytest.mark.parametrize("statuses", SLOW_STARTS.values(), ids=SLOW_STARTS)
-def test_a_start_waits_on(statuses: dict[str, list[int]], settings: Settings, tmp_path: Path) -> None:
+def test_a_start_asks_again_until_it_has_every_answer(
+    statuses: dict[str, list[int]], settings: Settings, tmp_path: Path
+) -> None:
     with SlowAirflow(**{name: list(found) for name, found in statuses.items()}) as slow:
         StartedElsewhere(tmp_path, settings, Ports(slow.port, 1, 2), request_seconds=0.2).start()
     assert slow.asked[-1][0] == "POST pools"

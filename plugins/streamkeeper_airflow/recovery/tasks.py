@@ -381,12 +381,10 @@ class Go(TriggerDagRunOperator):
         """
         if not context["ti"].xcom_pull(task_ids=PLAN)[APPROVAL]:
             raise AirflowSkipException(
-                "Nobody was asked, so nothing is started. Its evidence is in the ledger."
+                "Approval was switched off, so the rehearsed recovery is not started. See the ledger."
             )
         if not self.trigger_dag_id:
-            raise AirflowSkipException(
-                "A declaration was rehearsed: deploy it, and its flow goes on with it."
-            )
+            raise AirflowSkipException("The declaration was rehearsed successfully: deploy it.")
         super().execute(context)
 
 

@@ -54,6 +54,7 @@ from streamkeeper_jobs.generation.consistency import check_consistency, check_so
 from streamkeeper_jobs.generation.source_history import check_histories
 from streamkeeper_jobs.generation.take_over import own_generation
 from streamkeeper_jobs.sinks.job import Job
+from streamkeeper_jobs.sinks.sink import sink_of
 from streamkeeper_jobs.spark.exceptions import causes_of
 from streamkeeper_jobs.spark.log import say
 from streamkeeper_jobs.spark.object_storage import check_conditional_writes
@@ -252,9 +253,9 @@ def _run_generation(job: Job, declared: Flow) -> None:
     generation = own_generation(job, generation)
     job.watch.tell(generation=generation.number, application_id=job.spark.sparkContext.applicationId)
     start = generations.read_start(job.home, generation.number)
-    begun_now = start is None
+    begun_now, sink = start is None, sink_of(job)
     if start is None:
-        start = begin(job, generation)
+        start = begin(job, sink, generation)
     schemas = learn_schemas(job, start.schemas)
     checkpoint = Checkpoint(job.home.storage, start.checkpoint)
     spent = checkpoint.last_commit() is not None
@@ -268,19 +269,19 @@ def _run_generation(job: Job, declared: Flow) -> None:
     check_histories(job, start)
     begin_connections(job, checkpoint, generation.query_id)
     if not begun_now:
-        job.sink.check(frame)
-        job.sink.update(frame, generation)
+        sink.check(frame)
+        sink.update(frame, generation)
     pin_state_partitions(job.spark, checkpoint)
     job.watch.obey()
     runs = last_run.of(declared, normal_plan(frame), dict(job.files), opened=job.flow)
     last_run.keep(job.home, generation.number, runs)
     trigger = None if job.ends_by_itself else job.flow.declaration.trigger
     with ends_with_its_input(frame, trigger):
-        query = job.sink.start(frame, generation, job.home.storage.path(start.checkpoint), trigger)
+        query = sink.start(frame, generation, job.home.storage.path(start.checkpoint), trigger)
     with ended(query):
         job.watch.tell(phase="running")
         try:
-            with job.sink.own_failures():
+            with sink.own_failures():
                 follow(query, job.watch, progress.look)
             progress.look(query)
         finally:

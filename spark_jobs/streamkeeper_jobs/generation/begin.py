@@ -32,6 +32,7 @@ from streamkeeper_jobs.generation.seed import NewCheckpoint, create_checkpoint, 
 from streamkeeper_jobs.generation.start_position import find_origin
 from streamkeeper_jobs.generation.take_over import copy_from
 from streamkeeper_jobs.sinks.job import Job
+from streamkeeper_jobs.sinks.sink import Sink
 from streamkeeper_jobs.sources.formats import Looks
 from streamkeeper_jobs.spark.log import say
 from streamkeeper_jobs.spark.stateful_operators import stateful_operators
@@ -41,7 +42,7 @@ from streamkeeper_jobs.stream.readers import infer_schema, is_empty, is_there
 from streamkeeper_jobs.stream.watch import NothingYet, Order, Reason, Stopped
 
 
-def begin(job: Job, generation: Generation) -> Start:
+def begin(job: Job, sink: Sink, generation: Generation) -> Start:
     """Begin a generation and return its start record.
 
     :raises NothingYet: only with ``--available-now``.
@@ -52,9 +53,9 @@ def begin(job: Job, generation: Generation) -> Start:
     schemas = learn_schemas(job, generation.schemas)
     job, given = _with_given(job, generation)
     frame = job.frame(schemas)
-    job.sink.check(frame)
+    sink.check(frame)
     operators = stateful_operators(frame)
-    job.sink.make(frame, generation)
+    sink.make(frame, generation)
     job.watch.tell(phase="seeding")
     sealed = seal_earlier(job, generation)
     where = stood(job, generation, sealed)

@@ -25,6 +25,7 @@ from streamkeeper.tables.backups import (
     PIN,
     TARGET,
     Checksum,
+    Copying,
     Pinned,
     PinnedTable,
     Verified,
@@ -60,8 +61,8 @@ def pin(spark: SparkSession, work: Work) -> dict[str, Any]:
         recovery_lock.check_free(work.book.storage, plan.pipeline, table, plan.recovery_id)
 
     check_free()
-    # A plan of an earlier release names the unit that a table was.
-    path: str = plan.details.get("path") or plan.details["unit"][TARGET]
+    # A plan of an earlier release has no path; the table is the first that it copies.
+    path = plan.known(Copying).path or plan.copies[0].source
     sibling = work.settings.tombstones_path(table)
     if not is_bound(spark, path) and delta_log.exists(sibling):
         with turn_on(spark, work.settings, plan.pipeline, table, plan.recovery)():
@@ -98,7 +99,7 @@ def _flows(work: Work, table: str, found: Snapshot) -> list[FlowAt]:
         version = last.get(app_id)
         return in_log(app_id) if version == SEAL else Transactions(version, None, complete=True)
 
-    storage, pipeline, declared = work.book.storage, work.plan.pipeline, work.plan.details["flows"]
+    storage, pipeline, declared = work.book.storage, work.plan.pipeline, work.plan.known(Copying).flows
     stood = [flow_at(FlowHome(storage, pipeline, name), wrote) for name in declared]
     for home in undeclared(storage, pipeline, declared):
         if last.keys().isdisjoint(query_ids(home).values()):
@@ -128,7 +129,7 @@ def _pin(work: Work, what: str, path: str, found: Snapshot) -> PinnedTable:
         {"source": path, "sourceVersion": str(found.version), "backup": work.plan.recovery_id},
     )
     files = sum(1 for _ in files_of(lines))
-    copies = open_storage(work.plan.details["folder"])
+    copies = open_storage(work.plan.known(Copying).folder)
     copies.overwrite(commit_file(what), ("\n".join(lines) + "\n").encode())
     say(f"{path} is backed up at version {found.version}: {files:,} files, {found.bytes:,} bytes.")
     return PinnedTable(

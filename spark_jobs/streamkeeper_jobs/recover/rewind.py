@@ -111,7 +111,7 @@ def _restore(spark: SparkSession, back: VersionToRestore, recovery: str) -> dict
 
 
 def put_remembered_back(spark: SparkSession, path: str, version: int) -> None:
-    """Let a table that was put back to a version remember what that version remembered.
+    """Restore the remembered deletes of a restored version.
 
     RESTORE leaves the domain as it is. Killed between the two, the table is refused by its flows until the
     step was run again.

@@ -25,10 +25,10 @@ from streamkeeper.flows.files import TableTurns
 from streamkeeper.flows.leases import Process
 from streamkeeper.recover.kinds.tidy_tables import (
     TableTidy,
+    Tidying,
     left_alone,
     property_hours,
     recovery_at_work,
-    tidies_of,
 )
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.settings import Settings
@@ -54,7 +54,7 @@ def act(spark: SparkSession, work: Work) -> dict[str, Any]:
     """
     done: list[dict[str, Any]] = []
     failed: list[str] = []
-    for tidy in (tidy for tidy in tidies_of(work.plan) if tidy.left_alone is None):
+    for tidy in (tidy for tidy in work.plan.known(Tidying).tables if tidy.left_alone is None):
         for path in filter(delta_log.exists, [work.settings.table_path(tidy.table)]):
             work.check_stop()
             try:
@@ -114,7 +114,7 @@ def _vacuum(spark: SparkSession, table: DeltaTable, state: Storage, tidy: TableT
 def turn_on(
     spark: SparkSession, settings: Settings, pipeline: str, table: str, who: str
 ) -> Callable[[], AbstractContextManager[None]]:
-    """Give the way to the writers' turn on a table for one who is no flow; waiting for it ends after
+    """Return the way to the writers' turn on a table for one who is no flow; waiting for it ends after
     :data:`TURN_SECONDS`.
 
     :param who: what is to be run again then, for the message.

@@ -16,6 +16,7 @@ from streamkeeper.history import events
 from streamkeeper.history.events import Kind
 from streamkeeper_jobs.cdc import Step, apply_changes, check_spec, prepare
 from streamkeeper_jobs.sinks.expectations import OwnFailures, Quarantine, check, expected
+from streamkeeper_jobs.sinks.sequence_type import order_beside
 from streamkeeper_jobs.sinks.writers_turn import writers_turn
 from streamkeeper_jobs.spark.stateful_operators import check_mode
 from streamkeeper_jobs.stream.query import writer_of
@@ -50,10 +51,6 @@ class CdcSink:
         self.update(frame, generation)
 
     def update(self, frame: DataFrame, generation: Generation) -> None:
-        from streamkeeper_jobs.sinks.sequence_type import (
-            order_beside,
-        )  # it imports the job, which imports this module
-
         job = self._job
         order = order_beside(job, self._flow) if isinstance(self._flow, AutoCdcFlow) else None
         turn = writers_turn(job, generation, writes=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -13,7 +12,6 @@ from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.leases import Lease
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.settings import Settings
-from streamkeeper_jobs.sinks.sink import Sink, sink_of
 from streamkeeper_jobs.stream.data_frame import flow_frame
 from streamkeeper_jobs.stream.watch import Watch
 
@@ -59,11 +57,6 @@ class Job:
     def sources(self) -> tuple[Source, ...]:
         """The flow's sources, opened, in the order in which they are read."""
         return self.flow.pipeline.sources_of(self.flow.declaration)
-
-    @cached_property
-    def sink(self) -> Sink:
-        """The sink of the flow's table."""
-        return sink_of(self)
 
     def frame(
         self, schemas: Mapping[str, str], closed: bool = False, checkpoint: str | None = None

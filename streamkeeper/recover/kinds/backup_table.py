@@ -31,6 +31,7 @@ from streamkeeper.tables.backups import (
     TARGET,
     VERIFY,
     Backup,
+    Copying,
     Pinned,
     PinnedTable,
     TableBackup,
@@ -52,7 +53,7 @@ def plan(settings: Settings, manifest: Manifest, request: BackupRequest, recover
     folder = backups.folder(settings, pipeline.name, table.name, recovery_id)
     notes: list[str] = []
     copies = (_copy(TARGET, path, f"{folder}/{TARGET}", notes),)
-    flows = [flow.name for flow in pipeline.flows if flow.target == table.name]
+    flows = tuple(flow.name for flow in pipeline.flows if flow.target == table.name)
     return Plan(
         recovery=RECOVERY,
         recovery_id=recovery_id,
@@ -63,7 +64,7 @@ def plan(settings: Settings, manifest: Manifest, request: BackupRequest, recover
         steps=KIND.step_names,
         at=now(),
         copies=copies,
-        details={"path": path, "folder": folder, "flows": flows},
+        details=asdict(Copying(folder, flows, path)),
         notes=(*notes, *_notes(request)),
     )
 
@@ -72,7 +73,7 @@ def copy(work: Work) -> dict[str, Any]:
     """Copy the files of what was pinned, then write the commit that makes them a table; what is there already
     is left.
     """
-    copies = open_storage(work.plan.details["folder"])
+    copies = open_storage(work.plan.known(Copying).folder)
     return {
         "tables": [
             _copy_table(work, table, copies.read(commit_file(table.what)))
@@ -127,7 +128,7 @@ def is_entered(work: Work) -> bool:
 def _copy_table(work: Work, table: PinnedTable, commit: bytes | None) -> dict[str, Any]:
     if commit is None:
         raise RecoveryError(
-            f"The copied log of {table.source} is missing from {work.plan.details['folder']}: someone"
+            f"The copied log of {table.source} is missing from {work.plan.known(Copying).folder}: someone"
             " removed the folder during the copy. Give this backup up and back up the table again."
         )
     source, target = open_storage(table.source), open_storage(table.path)

@@ -301,9 +301,7 @@ def _why_kept(
 
 
 def _within(home: FlowHome, following: int, at: str, around: _Around) -> str | None:
-    """Return which time keeps the checkpoint of the generation that another followed then; None where none
-    does.
-    """
+    """Return the retention that still keeps a replaced generation's checkpoint; None if none does."""
     for what, before in (
         ("retention", around.before),
         ("flow's rewind_window", around.windows.get(home.flow, around.before)),
@@ -329,7 +327,7 @@ def _needed(storage: Storage, pipeline: str) -> Iterator[tuple[tuple[str, int], 
 
 
 def _forgotten(home: FlowHome, around: _Around) -> Removal:
-    """Return all that is kept of a flow but what says which generations it had.
+    """Return the removal of everything kept of a flow except the list of its generations.
 
     :raises RequestError: a recovery that is not over names it.
     """

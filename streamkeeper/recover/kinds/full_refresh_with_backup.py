@@ -48,10 +48,11 @@ def plan(settings: Settings, manifest: Manifest, request: WithBackupRequest, rec
     )
     asked = BackupRequest(request.table, request.kept_days, request.keep_last, *common)
     backup = backup_table.plan(settings, manifest, asked, recovery_id)
-    flows, refusals = refresh.flows, refresh.refusals
+    flows, refusals, details = refresh.flows, refresh.refusals, {**refresh.details, **backup.details}
     writers = [flow for flow in manifest.flows() if flow.full_name in {planned.flow for planned in flows}]
     if request.fill_from == BACKUP:
         backfill.check_rows_fit(settings, filler(writers))
+        details |= asdict(_filling(request, filler(writers), backup))
         going_on = [
             _goes_on(settings, flow, planned, request) for flow, planned in zip(writers, flows, strict=True)
         ]
@@ -68,7 +69,7 @@ def plan(settings: Settings, manifest: Manifest, request: WithBackupRequest, rec
         steps=KIND.step_names,
         at=refresh.at,
         copies=backup.copies,
-        details={**refresh.details, **backup.details, **_filling(request, filler(writers), backup)},
+        details=details,
         notes=(*backup.notes, *refresh.notes, *_notes(request, recovery_id)),
         refusals=refusals,
     )
@@ -94,22 +95,19 @@ def given_up(work: Work) -> None:
 def _nothing_to_fill(work: Work) -> dict[str, Any] | None:
     return (
         {"note": "the flows fill the table from their sources"}
-        if work.plan.request["fill_from"] == SOURCES
+        if WithBackupRequest.from_json(work.plan.request).fill_from == SOURCES
         else None
     )
 
 
-def _filling(request: WithBackupRequest, flow: Flow, backup: Plan) -> dict[str, Any]:
-    """Return what the step ``fill`` needs; nothing of it where the flows fill the table."""
-    if request.fill_from == SOURCES:
-        return {}
+def _filling(request: WithBackupRequest, flow: Flow, backup: Plan) -> FillingIn:
+    """Return what the step ``fill`` needs, where the backup fills the table."""
     paths = {copy.what: copy.destination for copy in backup.copies}
     asked = BackfillRequest(
         flow.full_name, BACKUP, backup=backup.recovery_id, reason=request.reason, by=request.by
     )
     places = Backup(paths[TARGET], paths.get(TOMBSTONES))
-    filling = FillingIn(flow.full_name, flow.fingerprint, None, places, asdict(asked))
-    return asdict(filling)
+    return FillingIn(flow.full_name, flow.fingerprint, None, places, asdict(asked))
 
 
 def _goes_on(

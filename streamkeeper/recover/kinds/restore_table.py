@@ -27,7 +27,7 @@ from streamkeeper.recover.requests.restore_table import RestoreRequest
 from streamkeeper.recover.restart import put_back
 from streamkeeper.recover.restart.after_restore import plan_restored
 from streamkeeper.recover.restart.next_generation import StartOptions, held_meanwhile
-from streamkeeper.recover.restart.put_back import TableToRestore
+from streamkeeper.recover.restart.put_back import Restoring, TableToRestore
 from streamkeeper.recover.steps import rehearse
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
@@ -99,11 +99,9 @@ def plan(settings: Settings, manifest: Manifest, request: RestoreRequest, recove
         steps=KIND.step_names,
         at=now(),
         copies=chosen.copies,
-        details={
-            "backup": request.backup,
-            "tables": [item.to_json() for item in chosen.tables],
-            "words": chosen.words,
-        },
+        details=asdict(
+            Restoring(tuple(item.to_json() for item in chosen.tables), request.backup, chosen.words)
+        ),
         notes=tuple(_notes(table.name, chosen, [flow for flow, _ in planned], felt)),
         refusals=refusals,
     )

@@ -32,7 +32,7 @@ from streamkeeper.recover.restart.next_generation import (
     plan_beginning,
     plan_place,
 )
-from streamkeeper.recover.restart.put_back import VersionToRestore, versions_of
+from streamkeeper.recover.restart.put_back import Rewinding, VersionToRestore, versions_of
 from streamkeeper.recover.steps import rehearse
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.recover.steps.verify_files import verify_files
@@ -76,8 +76,8 @@ def plan(settings: Settings, manifest: Manifest, request: RewindRequest, recover
         if other.pipeline is flow.pipeline and other.declaration.target == target
     )
     table = _Table(settings, siblings, target)
-    planned, details, notes, refusals = _planned(table, flow, request)
-    if details["put_back"]:
+    planned, rewinding, notes, refusals = _planned(table, flow, request)
+    if rewinding.put_back:
         felt = effects_on_readers(settings, manifest, table.path)
         notes, refusals = (*notes, *felt), (*refusals, *price_of_readers(felt, request.accept))
     return Plan(
@@ -88,7 +88,7 @@ def plan(settings: Settings, manifest: Manifest, request: RewindRequest, recover
         request=asdict(request),
         flows=tuple(item for item, _ in planned),
         steps=KIND.step_names,
-        details=details,
+        details={name: value for name, value in asdict(rewinding).items() if value is not None},
         notes=notes,
         refusals=(
             *(_named(refusal, len(planned)) for _, refused in planned for refusal in refused),
@@ -98,7 +98,7 @@ def plan(settings: Settings, manifest: Manifest, request: RewindRequest, recover
     )
 
 
-Parts = tuple[list[Planned], dict[str, Any], tuple[str, ...], tuple[Refusal, ...]]
+Parts = tuple[list[Planned], Rewinding, tuple[str, ...], tuple[Refusal, ...]]
 
 
 def _planned(table: _Table, flow: Flow, request: RewindRequest) -> Parts:
@@ -107,20 +107,19 @@ def _planned(table: _Table, flow: Flow, request: RewindRequest) -> Parts:
         asked = ResetRequest(
             (flow.full_name,), request.to, request.state, request.accept, reason=request.reason, by=request.by
         )
-        return [reset_checkpoint.plan_flow(table.settings, flow, asked)], {"put_back": []}, (), ()
+        return [reset_checkpoint.plan_flow(table.settings, flow, asked)], Rewinding(), (), ()
     place = _place(table, flow, request)
     way = StartOptions(request.state, request.accept, request.target == RESTORED)
     first = plan_place(table.settings, flow, place, way)
     if not way.restored:
-        return [first], {"place": str(place), "put_back": []}, (), ()
+        return [first], Rewinding(place=str(place)), (), ()
     past = flows_at_version.look_back(
         table.target, table.path, past_versions.version_after(place, table.path), table.homes
     )
     others, missing = _others(table, flow, past, request, way)
-    backs = [VersionToRestore(past.path, past.version, past.newest)]
+    backs = (VersionToRestore(past.path, past.version, past.newest),)
     refusals = (*missing, *_table_refusals(past, backs, request))
-    details = {"place": str(place), "put_back": [asdict(back) for back in backs]}
-    return [first, *others], details, tuple(_table_notes(past)), refusals
+    return [first, *others], Rewinding(backs, str(place)), tuple(_table_notes(past)), refusals
 
 
 def _place(table: _Table, flow: Flow, request: RewindRequest) -> Place:
@@ -179,7 +178,7 @@ def _along(table: _Table, flow: Flow, stood: FlowAt, way: StartOptions) -> Plann
 
 
 def _table_refusals(
-    past: PastVersion, backs: list[VersionToRestore], request: RewindRequest
+    past: PastVersion, backs: tuple[VersionToRestore, ...], request: RewindRequest
 ) -> Iterator[Refusal]:
     for back in backs:
         lacking = past_versions.lacking_files(back.path, back.version)

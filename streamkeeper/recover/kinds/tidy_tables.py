@@ -20,7 +20,6 @@ from typing import Any
 from streamkeeper.declare.model import Pipeline, Table
 from streamkeeper.delta import history as delta_history
 from streamkeeper.errors import StreamkeeperError
-from streamkeeper.json_values import read_as
 from streamkeeper.manifest.manifest import Manifest
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.plan import Plan
@@ -69,6 +68,13 @@ class TableTidy:
 
 
 @dataclass(frozen=True)
+class Tidying:
+    """What is done to each table."""
+
+    tables: tuple[TableTidy, ...]
+
+
+@dataclass(frozen=True)
 class _Around:
     """Where a plan looks."""
 
@@ -92,11 +98,11 @@ def plan(
     """
     around = _Around(settings, open_storage(settings.state), manifest, time.time() if now is None else now)
     pipeline = next(item for item in manifest.pipelines if item.name == request.pipeline)
-    tidies = [
+    tidies = tuple(
         _plan(around, request, pipeline, table)
         for table in pipeline.tables
         if f"{pipeline.name}.{table.name}" in request.tables
-    ]
+    )
     return Plan(
         recovery=RECOVERY,
         recovery_id=recovery_id,
@@ -105,20 +111,15 @@ def plan(
         request=asdict(request),
         flows=(),
         steps=KIND.step_names,
-        details={"tables": [asdict(tidy) for tidy in tidies]},
+        details=asdict(Tidying(tidies)),
         notes=tuple(tidy.describe() for tidy in tidies),
         at=in_words(),
     )
 
 
-def tidies_of(plan: Plan) -> tuple[TableTidy, ...]:
-    """Read back from a plan what is done to each table."""
-    return tuple(read_as(TableTidy, item) for item in plan.details["tables"])
-
-
 def left_alone(plan: Plan) -> dict[str, str]:
     """Return the tables that a plan leaves alone, and why."""
-    return {tidy.table: tidy.left_alone for tidy in tidies_of(plan) if tidy.left_alone is not None}
+    return {tidy.table: tidy.left_alone for tidy in plan.known(Tidying).tables if tidy.left_alone is not None}
 
 
 def property_hours(duration: str) -> float | None:
@@ -166,7 +167,7 @@ def _hours(around: _Around, history: delta_history.History, need: Need) -> float
 
 def _nothing_to_tidy(work: Work) -> dict[str, Any] | None:
     left = left_alone(work.plan)
-    return {"tables": [], "left": left} if len(left) == len(tidies_of(work.plan)) else None
+    return {"tables": [], "left": left} if len(left) == len(work.plan.known(Tidying).tables) else None
 
 
 KIND = Kind(

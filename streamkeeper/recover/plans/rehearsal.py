@@ -188,8 +188,9 @@ def read(found: dict[str, Any]) -> Evidence:
 
 
 def settled(settings: Settings, manifest: Manifest, plan: Plan, request: Any) -> Plan:
-    """Return a plan with the step that rehearses where that is asked for, and refused where the pipeline
-    demands a rehearsal and there is none, or where one is named that was of something else.
+    """Return the plan with its rehearsal settled: the step is added if requested.
+
+    The plan is refused if a required rehearsal is missing or was of another request.
 
     :raises RequestError: there is no rehearsal of the name.
     """

@@ -51,7 +51,7 @@ class RehearseRequest(Request):
     recovery: str = asked(
         "string",
         "Recovery",
-        "What is rehearsed. none: the flow goes on with its declaration, such as one of another folder.",
+        "Recovery to rehearse. none: rehearse only the declaration, for example one from another folder.",
         NO_RECOVERY,
         enum=(NO_RECOVERY, *REHEARSABLE),
     )

@@ -39,6 +39,14 @@ class VersionToRestore:
 
 
 @dataclass(frozen=True)
+class Rewinding:
+    """What a rewind restores, and to what ``place`` it goes; None if the request has the positions."""
+
+    put_back: tuple[VersionToRestore, ...] = ()
+    place: str | None = None
+
+
+@dataclass(frozen=True)
 class TableToRestore:
     """A table to replace by a version of the table at ``source``: of a backup, or of the table itself.
 
@@ -66,17 +74,27 @@ class TableToRestore:
         return {name: value for name, value in named.items() if value is not None or name == "newest"}
 
 
+@dataclass(frozen=True)
+class Restoring:
+    """What a restore replaces: ``tables``, each as :meth:`TableToRestore.to_json` returns it, by ``backup``,
+    None if by an earlier version; ``words`` name either.
+    """
+
+    tables: tuple[dict[str, Any], ...] = ()
+    backup: str | None = None
+    words: str = ""
+
+
 def versions_of(plan: Plan) -> tuple[VersionToRestore, ...]:
     """Return the versions that the plan of a rewind restores, those of tombstones first."""
-    return tuple(read_as(VersionToRestore, item) for item in plan.details.get("put_back", ()))
+    return plan.known(Rewinding).put_back
 
 
 def tables_of(plan: Plan) -> tuple[TableToRestore, ...]:
     """Return the tables that the plan of a restore replaces."""
-    items = plan.details.get("tables", ())
     return tuple(
         read_as(TableToRestore, {"source" if name == "from" else name: value for name, value in item.items()})
-        for item in items
+        for item in plan.known(Restoring).tables
     )
 
 
@@ -128,8 +146,8 @@ def before_decided(plan: Plan) -> str:
 
 
 def once_decided(plan: Plan) -> str:
-    """Return what to do about a table that is not restored though the flows' next generations are decided,
-    which rely on it.
+    """Return the way out if a table was not restored although the next generations, which need it, are
+    decided.
     """
     flows = " ".join(flow.flow for flow in plan.flows)
     return (

@@ -42,8 +42,8 @@ from streamkeeper.settings import Settings
 from streamkeeper.tables import past_versions
 
 EMPTY_STATE = (
-    "the state starts empty: what it had collected and not written yet is lost, and what belongs to that and"
-    " is still to come makes other rows; no log counts either"
+    "the state starts empty: rows it had collected but not written are lost, and later rows of the same"
+    " groups give other results; no log can count them"
 )
 _AT_ONCE = 8
 """Commits of a log that are read together."""
@@ -154,9 +154,7 @@ def _undone(
 
 
 def _after_place(line: _Line, other: _Line, place: Place) -> tuple[list[_Part], bool]:
-    """Return what of a line comes after it parted from the one that leads to a place, and whether that is at
-    the place itself.
-    """
+    """Return the batches of a line after it left the line to a place, and whether it left at that place."""
     shared = {part.number: part.upto for part in other.parts}
     undone: list[_Part] = []
     for part in line.parts:

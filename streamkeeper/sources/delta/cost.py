@@ -311,8 +311,8 @@ def _changed(table: _Table) -> str | None:
     return (
         None
         if version is None
-        else f"rows of {table.source.name} were deleted or changed, such as by version {version}: those that"
-        " were read before are not there again"
+        else f"rows of {table.source.name} were deleted or changed, for example by version {version}: the"
+        " rows read before cannot be read again"
     )
 
 

@@ -89,8 +89,8 @@ class FileOptions:
             )
         else:
             yield (
-                f"maxFileAge is {self.max_age}: a file that comes with a time older than that against the"
-                " newest is skipped silently"
+                f"maxFileAge is {self.max_age}: Spark silently skips a new file whose time is more than"
+                f" {self.max_age} before the newest file's"
             )
 
     def _cleaning(self, gone: list[str], skips_on: bool) -> Iterator[str]:

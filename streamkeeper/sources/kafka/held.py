@@ -47,7 +47,7 @@ def _told(seen: Seen, ends: Offsets) -> Iterator[str]:
 
 
 def _checked(start: Offsets, topics: Topics) -> Offsets:
-    """Give a start as numbers; partitions that it does not name are not read.
+    """Return a start as numbers; partitions that it does not name are not read.
 
     :raises RequestError: it names what is not there, or offsets that are not held.
     """

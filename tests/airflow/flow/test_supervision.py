@@ -381,7 +381,9 @@ FAST = (
 
 
 @pytest.mark.parametrize("name", long_but(CASES, *FAST))
-def test_a_flow_goes(name: str, bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flow_goes_through_the_states_of_its_case(
+    name: str, bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("STREAMKEEPER_SUPERVISOR_TIMEOUT", "600")
     CASES[name](bed)
     assert bed.home.epochs() or bed.alerts, "a driver was started, or people are told why not"

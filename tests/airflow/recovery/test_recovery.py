@@ -542,9 +542,11 @@ def test_go_starts_the_recovery_that_was_rehearsed_under_the_rehearsals_name(
     go = Go(task_id="go", trigger_dag_id="rewind", conf=REHEARSED["go"]["conf"], trigger_run_id="r1")
     go.execute(context(plan=REHEARSED))
     assert asked == [("rewind", REHEARSED["go"]["conf"], "r1")]
-    with pytest.raises(AirflowSkipException, match="Nobody was asked, so nothing is started"):
+    with pytest.raises(
+        AirflowSkipException, match="Approval was switched off, so the rehearsed recovery is not started"
+    ):
         go.execute(context(plan={**REHEARSED, "approval": False}))
-    with pytest.raises(AirflowSkipException, match="A declaration was rehearsed"):
+    with pytest.raises(AirflowSkipException, match="The declaration was rehearsed successfully"):
         Go(task_id="go", trigger_dag_id="").execute(context(plan={**REHEARSED, "go": None}))
 
 

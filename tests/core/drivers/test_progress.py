@@ -113,7 +113,9 @@ INPUT, NOTHING = Waiting(True, "a file waits"), Waiting(False)
         ),
     ],
 )
-def test_a_look_is_judged(seen: Seen, before: Note | None, state: State, after: Note) -> None:
+def test_each_look_gives_a_state_and_the_note_for_the_next_one(
+    seen: Seen, before: Note | None, state: State, after: Note
+) -> None:
     assert judge(seen, before, 1000.0, 600.0) == (state, after)
 
 

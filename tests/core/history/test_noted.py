@@ -28,7 +28,7 @@ def told(world: World) -> list[tuple[str, str]]:
     return [(str(event.kind), event.by) for event in found]
 
 
-def test_a_driver_s_life(world: World) -> None:
+def test_a_start_and_an_end_of_a_driver_are_noted_once(world: World) -> None:
     lease = leases.acquire(world.home, 3, 1.0)
     leases.leave(world.home, lease, "stopped")
     leases.leave(world.home, lease, "stopped")
@@ -37,7 +37,7 @@ def test_a_driver_s_life(world: World) -> None:
     assert [event.epoch for event in events.read(world.home.storage, "events")] == [1, 1, 2]
 
 
-def test_holds_and_releases(world: World) -> None:
+def test_a_hold_and_a_release_are_noted_once_with_who_did_it(world: World) -> None:
     holds.put(world.home, holds.PARK, "its schema changed", "driver", {"generation": 4})
     holds.put(world.home, holds.person("ada"), "a look", "ada")
     holds.put(world.home, holds.recovery("r1"), "r1 runs", "bob")
@@ -57,7 +57,7 @@ def test_holds_and_releases(world: World) -> None:
     assert [one.text for one in found[1:]] == ["a look", "r1 runs", "the hold of ada", "the park"]
 
 
-def test_a_decided_generation(world: World) -> None:
+def test_a_generation_that_is_decided_twice_is_noted_once(world: World) -> None:
     first = generations.first(world.home, "f")
     generations.decide(world.home, first)
     second = replace(generations.with_number(first, world.home, 2), why="asked", by="ada", recovery="r1")
@@ -66,7 +66,7 @@ def test_a_decided_generation(world: World) -> None:
     assert told(world) == [("generation", "driver"), ("generation", "ada")]
 
 
-def test_a_change_and_that_it_is_taken(world: World) -> None:
+def test_a_change_is_noted_once_when_it_is_refused_accepted_and_taken(world: World) -> None:
     world.begin([], 0, 0)
     verdict = Verdict(FLOW, Fit.BREAKS, ("a column is gone",))
     found = Change("new", ChangeState.REFUSED, verdict)
@@ -83,7 +83,7 @@ def test_a_change_and_that_it_is_taken(world: World) -> None:
     assert "a column is gone" in events.read(world.home.storage, "events")[1].text
 
 
-def test_an_alert_and_its_end(world: World) -> None:
+def test_an_alert_and_its_end_are_noted_once_by_the_first_line_of_their_text(world: World) -> None:
     alert = Alert(AlertKind.PARKED, FLOW, "it is ill\nand more", "park 1", "then", generation=2)
     for _ in range(2):
         alerts.record(world.home, alert)

@@ -283,7 +283,9 @@ def has_state_without_metadata(world: World, folder: Path) -> None:
         (has_state_without_metadata, "how many partitions it has is not known"),
     ],
 )
-def test_what_nobody_can_accept(world: World, spoil: Callable[[World, Path], None], said: str) -> None:
+def test_an_obstacle_is_refused_whatever_is_accepted(
+    world: World, spoil: Callable[[World, Path], None], said: str
+) -> None:
     folder = old_job(world)
     spoil(world, folder)
     found = plan(world, folder, accept=[LOSS, REPEATS, UNKNOWN_PRICE])

@@ -199,7 +199,7 @@ def test_a_full_refresh_does_not_promise_rows_that_a_table_had_when_they_were_re
     found = refreshed(world)
     assert refused(found) == [UNKNOWN_PRICE]
     assert "rows that were read before are gone or have changed" in found.refusals[0].message
-    assert any("deleted or changed, such as by version 3" in note for note in price(found).notes)
+    assert any("deleted or changed, for example by version 3" in note for note in price(found).notes)
 
 
 def test_a_full_refresh_does_not_know_of_deletes_in_commits_that_were_cleaned_up(

@@ -39,7 +39,7 @@ A_LOOK = 3 * MINUTE
 """Seconds within which the monitor has looked, also where a run of it is late."""
 
 
-def test_fed_at_a_known_rate(world: World) -> None:
+def test_each_minute_of_the_history_has_the_rows_that_came_in_it(world: World) -> None:
     world.await_flow("running", generation=1, batch=4)  # it has read what came before it
     began, before = time.time(), len(lines(world))
     wait_until(lambda: len(lines(world)) >= before + FILES or None, STARTING, f"{FILES} files came")
@@ -54,7 +54,7 @@ def test_fed_at_a_known_rate(world: World) -> None:
         assert abs(row.rows - fed) <= 2 * largest, "what came in that minute, but for a batch at each end"
 
 
-def test_held_while_input_comes(world: World) -> None:
+def test_the_lag_of_a_held_flow_is_the_age_of_the_oldest_file_that_waits(world: World) -> None:
     drivers = settled(world) + 1
     holds.put(world.home, ONLOOKER, "input shall wait", "onlooker")
     world.await_flow("held")
@@ -88,7 +88,7 @@ def test_held_while_input_comes(world: World) -> None:
     everywhere(world, generation=1, drivers=drivers)
 
 
-def test_killed(world: World) -> None:
+def test_a_killed_driver_loses_no_row_and_no_batch_of_the_numbers(world: World) -> None:
     drivers = settled(world) + 1
     lease = leases.current(world.home)
     assert lease is not None
@@ -102,7 +102,7 @@ def test_killed(world: World) -> None:
     everywhere(world, generation=1, drivers=drivers)
 
 
-def test_reset(world: World) -> None:
+def test_after_a_reset_the_numbers_go_on_in_the_next_generation(world: World) -> None:
     drivers = settled(world) + 1
     run = world.api.trigger(RESET, world.form(approval=False))
     assert world.api.wait_for_run(RESET, run, 2 * ENDING) == "success"
