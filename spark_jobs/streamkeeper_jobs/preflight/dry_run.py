@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BooleanType, DataType, MapType, StringType, StructType
 
 from streamkeeper.checkpoint import Checkpoint, OffsetEntry, write_offsets
@@ -171,7 +172,7 @@ def _check_table(
             return
         if isinstance(declared, AppendFlow) and declared.mode == UPDATE:
             check_updates(frame, declared)
-            frame = as_changes(frame, 0, 0)
+            frame = as_changes(frame, 0, F.lit(0).cast("bigint"))
         if declared.mode == COMPLETE and not adopted:
             check_may_be_replaced(spark, path, table)
         if declared.spec is None:

@@ -6,7 +6,7 @@ batches of an earlier one (docs/decisions/0058).
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from streamkeeper.declare.cdc_spec import BATCH, BOOKKEEPING, GENERATION
@@ -15,6 +15,7 @@ from streamkeeper.errors import DeclarationError, SinkDisagrees
 from streamkeeper.flows.generations import Generation
 from streamkeeper.flows.side_flow import is_beside
 from streamkeeper_jobs.cdc.columns import SEQUENCE, field_of
+from streamkeeper_jobs.cdc.expressions import by_reference
 from streamkeeper_jobs.sinks.auto_cdc import CdcSink
 from streamkeeper_jobs.spark.columns import column
 from streamkeeper_jobs.spark.delta_commit import table_at
@@ -52,15 +53,20 @@ class UpdateSink(CdcSink):
             )
 
     def changes(self, rows: DataFrame, generation: int, batch: int) -> DataFrame:
-        return as_changes(rows, self._rank(generation), batch)
+        assert isinstance(self._flow, AppendFlow), "an update flow has a function"
+        number = by_reference(F.lit(batch).cast("bigint"), column(self._flow.keys[0]))
+        return as_changes(rows, self._rank(generation), number)
 
     def _rank(self, generation: int) -> int:
         return generation + (_BESIDE if is_beside(self._flow.name) else 0)
 
 
-def as_changes(rows: DataFrame, generation: int, batch: int) -> DataFrame:
-    """Return rows with their sequence."""
-    return rows.withColumns({GENERATION: F.lit(generation).cast("int"), BATCH: F.lit(batch).cast("bigint")})
+def as_changes(rows: DataFrame, generation: int, batch: Column) -> DataFrame:
+    """Return rows with their sequence.
+
+    :param batch: the batch's number, a BIGINT.
+    """
+    return rows.withColumns({GENERATION: F.lit(generation).cast("int"), BATCH: batch})
 
 
 def check_updates(frame: DataFrame, flow: AppendFlow) -> None:
