@@ -239,7 +239,7 @@ _BITS: dict[DataType, int] = {ByteType(): 8, ShortType(): 16, IntegerType(): 32,
 
 
 def _widened(lowest: Any, highest: Any, dtype: DataType) -> tuple[Any, Any]:
-    """Return whole numbers as bounds that the next batch probably shares, at most a quarter farther apart.
+    """Return whole numbers as bounds that the next batch probably shares, at most half again as far apart.
 
     Numbers are part of the code that Spark generates: with others it is compiled again, and the JVM begins
     again to optimise it.

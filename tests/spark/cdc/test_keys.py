@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from streamkeeper_jobs.cdc import Step, apply_changes
+from pyspark.sql.types import ByteType, IntegerType, IntegralType, LongType, ShortType, StringType
+from streamkeeper_jobs.cdc import Step, apply_changes, events
 
 from streamkeeper.declare.cdc_spec import CdcSpec
 from streamkeeper.errors import ChangeRefused
@@ -99,3 +100,15 @@ def test_an_empty_text_in_a_column_that_the_table_is_partitioned_by_is_null_in_a
         for batch in batches:
             bed.apply(*batch)
         assert bed.rows() == [{"id": 1, "name": "a", "city": None, "__START_AT": 1, "__END_AT": None}]
+
+
+@pytest.mark.parametrize("dtype", [ByteType(), ShortType(), IntegerType(), LongType()], ids=str)
+def test_bounds_of_keys_are_rounded_outwards_and_stay_within_their_type(dtype: IntegralType) -> None:
+    bits = {"byte": 8, "short": 16, "integer": 32, "long": 64}[dtype.typeName()]
+    least, most = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+    for low, high in ((least, most), (most, most), (least, least), (-3, 100), (5, 5), (most - 9, most)):
+        wide = events._widened(low, high, dtype)
+        assert least <= wide[0] <= low and high <= wide[1] <= most
+        assert wide[1] - wide[0] <= 1.5 * (high - low)
+    assert events._widened(3, 117, dtype) == events._widened(9, 125, dtype), "as those of the next batch"
+    assert events._widened("a", "z", StringType()) == ("a", "z")
