@@ -5,6 +5,7 @@ included.
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,6 +64,15 @@ STAIRS = (
 FACES = {"streamkeeper.pipelines", "streamkeeper.__main__"}
 """Modules of the top package that only hand on what users start with: they may import from every package."""
 
+LOADERS = {
+    "streamkeeper.declare.language",
+    "streamkeeper.manifest.manifest",
+    "streamkeeper.recover.plans.kind",
+}
+"""Modules that load something of a later stair by its name, when it is needed: a check of schedules, the
+claims of tables, the kinds of recoveries. Steps of recoveries name what Spark runs, in another process.
+"""
+
 MOST_MODULES = 12
 """How many modules a folder may hold: as many as one can keep in mind."""
 
@@ -95,6 +105,15 @@ def imported(source: str, known: dict[str, Path]) -> Iterator[tuple[int, str]]:
                 yield from ((node.lineno, alias.name) for alias in names if alias.name in known)
 
 
+def named(source: str, known: dict[str, Path]) -> Iterator[tuple[int, str, str]]:
+    """Return line, module and attribute of each ``"module:attribute"`` in a source text."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            module, _, attribute = node.value.partition(":")
+            if module in known and attribute.isidentifier():
+                yield node.lineno, module, attribute
+
+
 def runs_up(importing: str, package: str, target: str) -> bool:
     """Return whether an import leads to the importing package's own stair or to a later one."""
     stair = {name: number for number, names in enumerate(STAIRS) for name in names}
@@ -121,6 +140,18 @@ def test_no_import_runs_up_the_stairs() -> None:
     known = modules()
     assert len(known) > 200, "the product is there"
     assert [item for name, file in known.items() for item in violations(name, file.read_text(), known)] == []
+
+
+def test_what_is_loaded_by_its_name_is_there_and_is_named_from_below_by_few() -> None:
+    known, found = modules(), []
+    for name, file in known.items():
+        for line, target, attribute in named(file.read_text(), known):
+            defined = re.search(rf"^(def )?{attribute}\b", known[target].read_text(), re.MULTILINE)
+            assert defined, f"{name}:{line} names {target}:{attribute}, which is not there"
+            in_spark = target.startswith("streamkeeper_jobs.") and name.startswith("streamkeeper.recover.")
+            if not in_spark and runs_up(name, package_of(name, known), package_of(target, known)):
+                found.append(name)
+    assert {*found} == LOADERS
 
 
 @pytest.mark.parametrize(
