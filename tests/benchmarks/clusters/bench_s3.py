@@ -163,23 +163,21 @@ def objects(server: str, disk: Path, scratch: Path) -> None:
     """Print how many requests commands make of a small table and of a large one."""
     with proxy(server) as network, on_s3(_folder(scratch / "objects"), network.url, disk) as bench:
         measured(bench, "append")
-        small = _asked(network, bench, 1)
+        small = dict(_asked(network, bench, 1))
         with (scratch / "objects" / "conf" / "spark-defaults.conf").open("a") as conf:
             conf.write("\nspark.driver.memory 2g\n")  # with 1g, Java has no room for the files' list
         _grow(bench.table)
-        large = _asked(network, bench, 2)
-        for act, few in small.items():
-            many = ", ".join(f"{count} {verb}" for verb, count in large[act].most_common())
+        for act, large in _asked(network, bench, 2):
+            many = ", ".join(f"{count} {verb}" for verb, count in large.most_common())
             print(
-                f"{act}: {sum(few.values())} requests of a table of {FILES} objects;"
-                f" of one of {OBJECTS:,} {sum(large[act].values())} ({many})",
+                f"{act}: {sum(small[act].values())} requests of a table of {FILES} objects;"
+                f" of one of {OBJECTS:,} {sum(large.values())} ({many})",
                 flush=True,
             )
 
 
-def _asked(network: Proxy, bench: OnS3, number: int) -> dict[str, Counter[str]]:
-    """Inspect, back up and reset; return the requests of each, by verb. ``LIST`` is one page of a list."""
-    told: dict[str, Counter[str]] = {}
+def _asked(network: Proxy, bench: OnS3, number: int) -> Iterator[tuple[str, Counter[str]]]:
+    """Inspect, back up and reset; yield the requests of each, by verb. ``LIST`` is one page of a list."""
     for name, act in (
         ("inspect", lambda: _command("inspect", NAME)),
         ("backup", lambda: _command("recover", "backup_table", "--table", "events", "--yes")),
@@ -187,10 +185,10 @@ def _asked(network: Proxy, bench: OnS3, number: int) -> dict[str, Counter[str]]:
     ):
         network.requests.clear()
         act()
-        told[name] = Counter(
-            "LIST" if "list-type" in request else request.split()[0] for request in network.requests
+        yield (
+            name,
+            Counter("LIST" if "list-type" in request else request.split()[0] for request in network.requests),
         )
-    return told
 
 
 def _command(*arguments: str) -> None:
