@@ -62,8 +62,8 @@ class MonitorFlows(BaseOperator):
             if last or time.monotonic() - began > SLOW_STORE:
                 state_outage.tell(settings, error)
             raise
-        state_outage.take_back(settings)
         manifest, found = read_manifest(settings), []
+        state_outage.take_back(manifest)
         faults = [fault for pipeline in manifest.pipelines for fault in notify.unusable(pipeline)]
         flows = list(manifest.flows())
         self._measure(settings, storage, flows, now)

@@ -56,9 +56,7 @@ def alert(
     try:
         home = open_home(settings, flow)
         stood, link = progress.position(home), link or _page_of(settings, flow)
-        found = Alert(
-            kind, flow, redact_text(str(redact(text))), occasion, now(), link, stood.generation, stood.batch
-        )
+        found = Alert(kind, flow, masked(text), occasion, now(), link, stood.generation, stood.batch)
         if not alerts.record(home, found):
             return False
         log.warning("Alert: %s\n%s", found.subject, found.text)
@@ -168,6 +166,11 @@ def unusable(pipeline: Pipeline) -> list[str]:
         except NotifierUnusable as error:
             found.append(str(redact(f"Pipeline {pipeline.name} ({pipeline.file}): {error}")))
     return found
+
+
+def masked(text: str) -> str:
+    """Return a text without secrets: those that Airflow knows, and what looks like one."""
+    return redact_text(str(redact(text)))
 
 
 def notifiers_of(settings: Settings, flow: str) -> tuple[Notifier, ...]:

@@ -13,7 +13,7 @@ from airflow.sdk import Variable
 from streamkeeper.declare.model import Pipeline
 from streamkeeper.drivers.alerts import Alert, AlertKind
 from streamkeeper.errors import StorageError
-from streamkeeper.manifest.manifest import declared
+from streamkeeper.manifest.manifest import Manifest, declared
 from streamkeeper.settings import Settings
 from streamkeeper.times import now
 from streamkeeper_airflow.operate import notify
@@ -42,16 +42,14 @@ def tell(settings: Settings, error: StorageError) -> None:
             Variable.set(TOLD, told, serialize_json=True)
 
 
-def take_back(settings: Settings) -> None:
+def take_back(manifest: Manifest) -> None:
     """Tell the pipelines that were alerted that the state folder works; again by the next look where no
     notifier worked.
-
-    :raises StreamkeeperError: the pipeline files cannot be imported.
     """
     told = _told()
     if not told:
         return
-    known = {pipeline.name: pipeline for pipeline in declared(settings).pipelines}
+    known = {pipeline.name: pipeline for pipeline in manifest.pipelines}
     left = {}
     for name, at in told.items():
         text = f"The state folder works again. The alert of {at} is resolved."
@@ -71,8 +69,8 @@ def _told() -> dict[str, str]:
 
 def _send(pipeline: Pipeline, kind: AlertKind, text: str, occasion: str, at: str) -> bool:
     """Call a pipeline's notifiers; return whether one worked, or none is declared."""
-    found = Alert(kind, pipeline.name, text, occasion, at, notify.page("monitor_flows"))
-    log.warning("Alert: %s\n%s", found.subject, text)
+    found = Alert(kind, pipeline.name, notify.masked(text), occasion, at, notify.page("monitor_flows"))
+    log.warning("Alert: %s\n%s", found.subject, found.text)
     failures = [notify.send(notifier, found) for notifier in pipeline.notifiers]
     for failure in filter(None, failures):
         log.error("A notifier could not be told that %s: %s", found.subject, failure)

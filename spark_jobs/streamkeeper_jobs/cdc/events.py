@@ -9,21 +9,20 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    ByteType,
-    DataType,
-    IntegerType,
-    LongType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-)
+from pyspark.sql.types import DataType, IntegralType, StringType, StructField, StructType
 
 from streamkeeper.declare.cdc_spec import CdcSpec
 from streamkeeper.errors import ChangeRefused, DeclarationError
 from streamkeeper_jobs.cdc.columns import Layout, field_of, holds, sequence_type, stored_fields
-from streamkeeper_jobs.cdc.expressions import all_of, conformed, literal, portable, struct_of, whole_number
+from streamkeeper_jobs.cdc.expressions import (
+    all_of,
+    conformed,
+    literal,
+    portable,
+    struct_of,
+    whole_number,
+    whole_numbers,
+)
 from streamkeeper_jobs.cdc.replace_rows import Target
 from streamkeeper_jobs.spark.columns import column
 from streamkeeper_jobs.spark.jvm import classes
@@ -235,21 +234,17 @@ def within(path: Sequence[str], key: StructField, facts: Facts) -> Column:
     return column(*path).between(literal(lowest, key.dataType), literal(highest, key.dataType))
 
 
-_BITS: dict[DataType, int] = {ByteType(): 8, ShortType(): 16, IntegerType(): 32, LongType(): 64}
-
-
 def _widened(lowest: Any, highest: Any, dtype: DataType) -> tuple[Any, Any]:
     """Return whole numbers as bounds that the next batch probably shares, at most half again as far apart.
 
     Numbers are part of the code that Spark generates: with others it is compiled again, and the JVM begins
     again to optimise it.
     """
-    bits = _BITS.get(dtype)
-    if bits is None:
+    if not isinstance(dtype, IntegralType):
         return lowest, highest
     step = 1 << max(0, (highest - lowest).bit_length() - 3)
-    most = (1 << (bits - 1)) - 1
-    return max(-most - 1, lowest // step * step), min(most, -(-highest // step) * step)
+    least, most = whole_numbers(dtype)
+    return max(least, lowest // step * step), min(most, -(-highest // step) * step)
 
 
 def nearby(frame: DataFrame, facts: Facts, most: int = BROADCAST_KEYS) -> DataFrame:

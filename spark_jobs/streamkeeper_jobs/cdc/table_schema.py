@@ -33,7 +33,7 @@ from streamkeeper_jobs.cdc.remembered import adopted
 from streamkeeper_jobs.cdc.replace_rows import domain, properties_of, remembered_by
 from streamkeeper_jobs.cdc.steps import Turn
 from streamkeeper_jobs.spark.columns import quoted
-from streamkeeper_jobs.spark.delta_commit import table_at
+from streamkeeper_jobs.spark.delta_commit import table_at, table_properties
 from streamkeeper_jobs.spark.delta_table import delta_log_of, set_transaction
 from streamkeeper_jobs.spark.jvm import Classes, classes, python_list, scala_object, scala_seq
 from streamkeeper_jobs.spark.session import spark_url
@@ -239,8 +239,7 @@ def _fit(spark: SparkSession, schema: StructType, spec: CdcSpec, path: str, tabl
     """
     opened = table_at(spark, path)
     found, says = opened.toDF().schema, f"{table.where}: the table {table.name}"
-    detail = opened.detail().select("properties").first()
-    properties = dict(detail[0]) if detail else {}
+    properties = table_properties(opened)
     keys = properties.get(KEYS_PROPERTY)
     if BOOKKEEPING not in found.fieldNames() or keys is None:
         raise DeclarationError(

@@ -16,8 +16,7 @@ from streamkeeper.tables.commit_marks import app_id, is_emptied
 from streamkeeper_jobs.cdc.columns import KEYS_PROPERTY
 from streamkeeper_jobs.cdc.table_schema import bind, empty, is_bound
 from streamkeeper_jobs.recover.rewind import seal_flows
-from streamkeeper_jobs.spark.delta_commit import carrying
-from streamkeeper_jobs.spark.delta_table import properties_at
+from streamkeeper_jobs.spark.delta_commit import carrying, table_at, table_properties
 from streamkeeper_jobs.spark.session import spark_url
 
 
@@ -44,7 +43,7 @@ def empty_tables(spark: SparkSession, work: Work) -> dict[str, Any]:
 
 
 def _check_may_be_emptied(spark: SparkSession, path: str) -> None:
-    if properties_at(spark, path).get("delta.appendOnly") == "true":
+    if table_properties(table_at(spark, path)).get("delta.appendOnly") == "true":
         raise RecoveryError(
             f"{path} has the property delta.appendOnly, so no row of it can be removed. Nothing was changed."
             " Unset the property, and run this step again."
@@ -55,7 +54,7 @@ def _bind(spark: SparkSession, path: str) -> None:
     """Let an AUTO CDC table of an earlier release remember nothing: it would take over what is of its old
     rows.
     """
-    if not is_bound(spark, path) and KEYS_PROPERTY in properties_at(spark, path):
+    if not is_bound(spark, path) and KEYS_PROPERTY in table_properties(table_at(spark, path)):
         bind(spark, path, None)
 
 

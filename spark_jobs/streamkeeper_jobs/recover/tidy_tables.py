@@ -37,6 +37,7 @@ from streamkeeper.tables import running_vacuums
 from streamkeeper.tables.writers_turn import Holder, WritersTurn, describe
 from streamkeeper.times import now
 from streamkeeper_jobs.sinks.writers_turn import jvm_process
+from streamkeeper_jobs.spark.delta_commit import table_properties
 from streamkeeper_jobs.spark.log import say
 from streamkeeper_jobs.spark.session import spark_url
 
@@ -93,8 +94,7 @@ def _vacuum(spark: SparkSession, table: DeltaTable, state: Storage, tidy: TableT
     """Vacuum with the plan's retention, or the table's own where that is longer."""
     if tidy.retention_hours is None:
         return {"vacuumed": None}
-    detail = table.detail().select("properties").first()
-    declared = detail["properties"].get(_RETENTION) if detail is not None else None
+    declared = table_properties(table).get(_RETENTION)
     own = property_hours(declared) if declared is not None else 0.0
     if own is None:
         return {

@@ -11,7 +11,8 @@ from streamkeeper.declare.model import Table
 from streamkeeper.delta import log as delta_log
 from streamkeeper.errors import DeclarationError
 from streamkeeper_jobs.spark.columns import quoted
-from streamkeeper_jobs.spark.delta_table import ensure_table, properties_at
+from streamkeeper_jobs.spark.delta_commit import table_at, table_properties
+from streamkeeper_jobs.spark.delta_table import ensure_table
 from streamkeeper_jobs.spark.session import spark_url
 
 REPLACED_PROPERTY = "streamkeeper.replacedByEachBatch"
@@ -29,7 +30,7 @@ def make_replaceable(spark: SparkSession, path: str, table: Table, schema: Struc
         return
     if not adopted:
         check_may_be_replaced(spark, path, table)
-    if REPLACED_PROPERTY not in properties_at(spark, path):
+    if REPLACED_PROPERTY not in table_properties(table_at(spark, path)):
         spark.sql(
             f"ALTER TABLE delta.{quoted(spark_url(path))} SET TBLPROPERTIES ('{REPLACED_PROPERTY}' = 'true')"
         )
@@ -40,7 +41,7 @@ def check_may_be_replaced(spark: SparkSession, path: str, table: Table) -> None:
 
     :raises DeclarationError: it is neither.
     """
-    if not delta_log.exists(path) or REPLACED_PROPERTY in properties_at(spark, path):
+    if not delta_log.exists(path) or REPLACED_PROPERTY in table_properties(table_at(spark, path)):
         return
     if not spark.read.format("delta").load(spark_url(path)).isEmpty():
         raise DeclarationError(

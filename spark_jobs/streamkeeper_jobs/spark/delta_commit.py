@@ -143,3 +143,9 @@ def resolved(session: SparkSession, transaction: Any, condition: Column) -> Any:
 def table_at(session: SparkSession, path: str) -> DeltaTable:
     """Open the Delta table at a path or URL."""
     return DeltaTable.forPath(session, spark_url(path))
+
+
+def table_properties(table: DeltaTable) -> dict[str, str]:
+    """Return the properties of an opened table."""
+    detail = table.detail().select("properties").first()
+    return dict(detail["properties"]) if detail is not None else {}

@@ -23,12 +23,6 @@ _LOOK_BACK = 50
 """Commits that are searched before Spark is asked: they nearly always include a flow's own last batch."""
 
 
-def properties_at(spark: SparkSession, path: str) -> dict[str, str]:
-    """Return the properties of a table at a path or URL."""
-    detail = DeltaTable.forPath(spark, spark_url(path)).detail().select("properties").first()
-    return dict(detail["properties"]) if detail is not None else {}
-
-
 def ensure_table(spark: SparkSession, path: str, table: Table, schema: StructType, by_batch: bool) -> None:
     """Create the declared table with the flow's columns, unless it exists or the first batch can create it.
 

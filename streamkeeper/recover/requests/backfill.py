@@ -180,33 +180,32 @@ def _source(name: Any, flow: Flow, read: str, wrong: list[str]) -> Source | None
 def _check_place(values: Mapping[str, Any], flow: Flow, source: Source | None, wrong: list[str]) -> None:
     """Check where the rows come from, for each value of `read`."""
     path, table, read = values["path"], values["table"], values["read"]
-    match read:
-        case _ if read == FILES and source is not None:
-            if not source.reads_files:
-                wrong.append(
-                    f"read is files, and {source.name} is no source of files but of {source.format}. Choose"
-                    " history or table."
-                )
-            if not path:
-                wrong.append("read is files, but no path is given. Name the folder.")
-        case _ if read == TABLE:
-            if bool(path) == bool(table):
-                wrong.append(
-                    f"read is table, and {'both path and table are' if path else 'neither path nor table is'}"
-                    " given. Give one."
-                )
-            elif table and flow.pipeline.table(table) is not None and table == flow.declaration.target:
-                wrong.append(
-                    f"table is {table}, which {flow.full_name} writes: it would be filled with its own"
-                    " rows. Name another table."
-                )
-        case _ if read == BACKUP:
-            try:
-                check_backup_fits(flow)
-            except RequestError as error:
-                wrong.append(str(error))
-        case _ if read == HISTORY and source is not None:
-            _check_history(values, source, wrong)
+    if read == FILES and source is not None:
+        if not source.reads_files:
+            wrong.append(
+                f"read is files, and {source.name} is no source of files but of {source.format}. Choose"
+                " history or table."
+            )
+        if not path:
+            wrong.append("read is files, but no path is given. Name the folder.")
+    elif read == TABLE:
+        if bool(path) == bool(table):
+            wrong.append(
+                f"read is table, and {'both path and table are' if path else 'neither path nor table is'}"
+                " given. Give one."
+            )
+        elif table and flow.pipeline.table(table) is not None and table == flow.declaration.target:
+            wrong.append(
+                f"table is {table}, which {flow.full_name} writes: it would be filled with its own"
+                " rows. Name another table."
+            )
+    elif read == BACKUP:
+        try:
+            check_backup_fits(flow)
+        except RequestError as error:
+            wrong.append(str(error))
+    elif read == HISTORY and source is not None:
+        _check_history(values, source, wrong)
     if path is not None and "://" not in path and not path.startswith("/"):
         wrong.append(f"path is {path!r}, which is neither absolute nor a URL.")
 

@@ -10,7 +10,8 @@ from uuid import uuid4
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import DataFrame
 
-from tests.worlds.flow_world import SCHEMA, Flowbed
+from tests.oracle import counted
+from tests.worlds.flow_world import COLUMNS, SCHEMA, Flowbed
 
 Rows = Callable[[], list[dict[str, Any]]]
 
@@ -80,6 +81,12 @@ def in_topic(bed: Flowbed, options: Mapping[str, str]) -> DataFrame:
 def events_of(records: DataFrame) -> list[dict[str, Any]]:
     """Return the events that records hold."""
     return [json.loads(row.value) for row in records.selectExpr("CAST(value AS STRING) value").collect()]
+
+
+def topic_holds(records: DataFrame, wanted: list[dict[str, Any]]) -> None:
+    """Assert that records are the events; but for their times, which Spark writes in its own way."""
+    columns = [name for name in COLUMNS if name != "event_time"]
+    assert counted(events_of(records), columns) == counted(wanted, columns)
 
 
 def in_files(bed: Flowbed, format: str, folder: str = "out") -> list[dict[str, Any]]:
