@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,8 +34,8 @@ from tests.benchmarks.bench_reset import reset
 from tests.benchmarks.ratios import HEADER, enter_environment, print_ratio, rounds
 from tests.benchmarks.sides.flows_side_by_side import NAME, Bench, commits_with_data, write_files
 from tests.worlds.sources.on_s3 import environment_on_s3
-from tests.worlds.sources.s3_proxy import Proxy, proxy
-from tests.worlds.sources.s3_server import BUCKET, s3_server
+from tests.worlds.sources.s3_proxy import proxy
+from tests.worlds.sources.s3_server import ASKED, BUCKET, s3_server
 
 ROUNDS = rounds(3)
 FILES, ROWS, WARM = 14, 500, 4
@@ -161,34 +162,38 @@ def batches(server: str, disk: Path, scratch: Path) -> None:
 
 def objects(server: str, disk: Path, scratch: Path) -> None:
     """Print how many requests commands make of a small table and of a large one."""
-    with proxy(server) as network, on_s3(_folder(scratch / "objects"), network.url, disk) as bench:
+    asked = disk.parent / ASKED
+    with on_s3(_folder(scratch / "objects"), f"http://{server}", disk) as bench:
         measured(bench, "append")
-        small = dict(_asked(network, bench, 1))
+        small = {act: requests for act, requests, _ in _asked(asked, bench, 1)}
         with (scratch / "objects" / "conf" / "spark-defaults.conf").open("a") as conf:
             conf.write("\nspark.driver.memory 2g\n")  # with 1g, Java has no room for the files' list
         _grow(bench.table)
-        for act, large in _asked(network, bench, 2):
-            many = ", ".join(f"{count} {verb}" for verb, count in large.most_common())
+        for act, large, took in _asked(asked, bench, 2):
+            many = ", ".join(f"{count} {operation}" for operation, count in large.most_common())
             print(
-                f"{act}: {sum(small[act].values())} requests of a table of {FILES} objects;"
-                f" of one of {OBJECTS:,} {sum(large.values())} ({many})",
+                f"{act}: {small[act].total()} requests of a table of {FILES} objects;"
+                f" of one of {OBJECTS:,} {large.total()} ({many}) in {took:.0f} s",
                 flush=True,
             )
 
 
-def _asked(network: Proxy, bench: OnS3, number: int) -> Iterator[tuple[str, Counter[str]]]:
-    """Inspect, back up and reset; yield the requests of each, by verb. ``LIST`` is one page of a list."""
+def _asked(asked: Path, bench: OnS3, number: int) -> Iterator[tuple[str, Counter[str], float]]:
+    """Inspect, back up and reset; yield the requests of each, by operation, and its seconds.
+
+    :param asked: where the server notes each request; a list is one for each page.
+    """
     for name, act in (
         ("inspect", lambda: _command("inspect", NAME)),
         ("backup", lambda: _command("recover", "backup_table", "--table", "events", "--yes")),
         ("reset, and its driver", lambda: reset(bench, number)),
     ):
-        network.requests.clear()
+        before, began = asked.stat().st_size, time.monotonic()
         act()
-        yield (
-            name,
-            Counter("LIST" if "list-type" in request else request.split()[0] for request in network.requests),
-        )
+        took = time.monotonic() - began
+        with asked.open() as log:
+            log.seek(before)
+            yield name, Counter(re.findall(r" s3_(\w+) ", log.read())), took
 
 
 def _command(*arguments: str) -> None:

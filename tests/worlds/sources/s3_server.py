@@ -14,6 +14,8 @@ from tools.ports import free_ports
 MODULE, VERSION = "github.com/versity/versitygw/cmd/versitygw", "1.8.0"
 LOGIN = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "testtest", "AWS_DEFAULT_REGION": "us-east-1"}
 BUCKET = "streamkeeper-tests"
+ASKED = "asked"
+"""File beside the bucket in which the server notes each request: ``… s3_PutObject <key> …``."""
 
 
 def s3_process(folder: Path, port: int) -> Server:
@@ -22,7 +24,16 @@ def s3_process(folder: Path, port: int) -> Server:
     program = go_program(MODULE, VERSION, "versitygw")
     return Server(
         "the S3 server",
-        [program, "--port", f"127.0.0.1:{port}", "--quiet", "posix", folder],
+        [
+            program,
+            "--port",
+            f"127.0.0.1:{port}",
+            "--quiet",
+            "--access-log",
+            folder / ASKED,
+            "posix",
+            folder,
+        ],  # fmt: skip
         folder / "log",
         listens(port),
         {"ROOT_ACCESS_KEY": LOGIN["AWS_ACCESS_KEY_ID"], "ROOT_SECRET_KEY": LOGIN["AWS_SECRET_ACCESS_KEY"]},
