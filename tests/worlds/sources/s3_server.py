@@ -24,16 +24,7 @@ def s3_process(folder: Path, port: int) -> Server:
     program = go_program(MODULE, VERSION, "versitygw")
     return Server(
         "the S3 server",
-        [
-            program,
-            "--port",
-            f"127.0.0.1:{port}",
-            "--quiet",
-            "--access-log",
-            folder / ASKED,
-            "posix",
-            folder,
-        ],  # fmt: skip
+        [program, "--port", f"127.0.0.1:{port}", "--quiet", "--access-log", folder / ASKED, "posix", folder],
         folder / "log",
         listens(port),
         {"ROOT_ACCESS_KEY": LOGIN["AWS_ACCESS_KEY_ID"], "ROOT_SECRET_KEY": LOGIN["AWS_SECRET_ACCESS_KEY"]},
