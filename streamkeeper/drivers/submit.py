@@ -64,6 +64,10 @@ _OF_DRIVERS = (
 )  # fmt: skip
 """Variables beside the settings that a driver needs on whatever host."""
 
+S3_READS = "classic"
+"""How s3a reads. With Hadoop 3.5's own default, ``analytics``, a process keeps some 30 KB of each Parquet file
+that it has read, until it ends (HADOOP-20058): a driver's heap of 1 GB is full after some 30,000 files."""
+
 GENERATED = "1000"
 """Pieces of generated code that a driver keeps compiled. A batch of AUTO CDC has some 70, and a shared driver
 as many for each such flow. Of Spark's default, 100, the oldest are dropped, and compiled again in the next
@@ -252,6 +256,7 @@ def _application(settings: Settings, declared: Mapping[str, str], master: str) -
         "spark.log.level": "WARN",
         "spark.sql.codegen.cache.maxEntries": GENERATED,
         "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
+        "spark.hadoop.fs.s3a.input.stream.type": S3_READS,
         **(_on_one_machine(cores) if cores is not None else {}),
         **_event_log(settings.event_log),
     }

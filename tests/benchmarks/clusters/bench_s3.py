@@ -166,8 +166,6 @@ def objects(server: str, disk: Path, scratch: Path) -> None:
     with on_s3(_folder(scratch / "objects"), f"http://{server}", disk) as bench:
         measured(bench, "append")
         small = {act: requests for act, requests, _ in _asked(asked, bench, 1)}
-        with (scratch / "objects" / "conf" / "spark-defaults.conf").open("a") as conf:
-            conf.write("\nspark.driver.memory 2g\n")  # with 1g, Java has no room for the files' list
         _grow(bench.table)
         for act, large, took in _asked(asked, bench, 2):
             many = ", ".join(f"{count} {operation}" for operation, count in large.most_common())
