@@ -65,8 +65,10 @@ _OF_DRIVERS = (
 """Variables beside the settings that a driver needs on whatever host."""
 
 S3_READS = "classic"
-"""Kind of s3a's input streams. Hadoop 3.5's default, ``analytics``, keeps some 30 KB of each Parquet file that a
-process has read, until it ends (HADOOP-20058): a heap of 1 GB is full after some 30,000 files.
+"""Kind of s3a's input streams.
+
+Hadoop 3.5's default, ``analytics``, keeps some 30 KB of each Parquet file that a process has read until it
+ends (HADOOP-20058): a heap of 1 GB is full after some 30,000 files.
 """
 
 GENERATED = "1000"

@@ -27,6 +27,7 @@ from streamkeeper_jobs.cdc.scd2 import apply_history
 from streamkeeper_jobs.cdc.steps import Step, Turn
 from streamkeeper_jobs.spark.delta_table import last_written
 from streamkeeper_jobs.spark.log import say
+from streamkeeper_jobs.spark.session import without_call_sites
 
 ADAPTIVE = "spark.sql.adaptive.enabled"
 MANY = 32
@@ -64,7 +65,7 @@ def apply_changes(batch: DataFrame, spec: CdcSpec, path: str, step: Step, turn: 
     """
     for left in reversed(range(TRIES)):
         try:
-            with turn(), planned_at_once(batch.sparkSession):
+            with turn(), planned_at_once(batch.sparkSession), without_call_sites():
                 _apply_once(batch, spec, path, step)
             return
         except CONFLICTS as conflict:

@@ -27,7 +27,7 @@ from streamkeeper_jobs.cdc.steps import Step
 from streamkeeper_jobs.spark.columns import column
 from streamkeeper_jobs.spark.delta_commit import files_read, resolved
 from streamkeeper_jobs.spark.delta_table import delta_log_of, set_transaction
-from streamkeeper_jobs.spark.jvm import Classes, classes, python_list, scala_object, scala_seq
+from streamkeeper_jobs.spark.jvm import Classes, classes, python_dict, python_list, scala_object, scala_seq
 from streamkeeper_jobs.spark.session import begun
 
 PLACE, FILE, INDEX = "place", "file", "index"
@@ -253,7 +253,7 @@ class Opened:
         """
         entries = [file.fileLogEntry() for file in files]
         names = F.col("path").isin([entry.path() for entry in entries])
-        found = self._transaction.snapshot().allFiles().filter(names._jc).collectAsList()
+        found = self._transaction.snapshot().allFiles().filter(names._jc).collect()
         whole, now = {entry.path(): entry for entry in found}, int(time.time() * 1000)
         actions = [entry.removeWithTimestamp(now, True) for entry in entries]
         for file, entry in zip(files, entries, strict=True):
@@ -292,8 +292,7 @@ def _place() -> Column:
 
 def properties_of(java: Classes, transaction: Any) -> dict[str, str]:
     """Return the table properties that a transaction sees."""
-    found = transaction.metadata().configuration()
-    return dict(java("scala.jdk.javaapi.CollectionConverters").asJava(found))
+    return python_dict(java, transaction.metadata().configuration())
 
 
 def opened(session: SparkSession, path: str, step: Step | None = None) -> Target:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -35,5 +36,17 @@ def scala_seq(java: Classes, items: Iterable[Any]) -> Any:
 
 
 def python_list(java: Classes, items: Any) -> list[Any]:
-    """Return the items of a Scala ``Seq``."""
-    return list(java("scala.jdk.javaapi.CollectionConverters").asJava(items))
+    """Return the items of a Scala ``Seq``.
+
+    One call an item: Python's own way through a list of the JVM ends with an exception, and PySpark makes
+    some thirty calls to understand that.
+    """
+    found = java("scala.jdk.javaapi.CollectionConverters").asJava(items)
+    return [found.get(number) for number in range(found.size())]
+
+
+def python_dict(java: Classes, items: Any) -> dict[str, str]:
+    """Return a Scala ``Map`` of texts, by one call."""
+    mapper = java("org.apache.spark.sql.delta.util.JsonUtils").mapper()
+    found: dict[str, str] = json.loads(mapper.writeValueAsString(items))
+    return found

@@ -7,9 +7,10 @@ import threading
 from collections.abc import Callable, Container, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from pyspark import SparkConf, SparkContext
+from pyspark.errors import utils
 from pyspark.sql import SparkSession
 from pyspark.util import inheritable_thread_target
 
@@ -30,6 +31,10 @@ from streamkeeper_jobs.spark.jvm import classes
 POOL = "spark.scheduler.pool"
 
 T = TypeVar("T")
+
+_without: list[int] = []
+"""Threads inside :func:`without_call_sites`."""
+_switching = threading.Lock()
 
 _ALWAYS = (*OURS, *FAIR, CHECKPOINT_MANAGER, "spark.sql.extensions")
 """Settings that no setting of spark-submit replaces. The extensions always hold Delta's."""
@@ -112,6 +117,27 @@ def begun(session: SparkSession, act: Callable[[], T]) -> Future[T]:
 
     threading.Thread(target=inheritable_thread_target(session)(run), daemon=True).start()
     return outcome
+
+
+@contextmanager
+def without_call_sites() -> Iterator[None]:
+    """Make columns inside the block without a note where in Python each was made.
+
+    PySpark notes that place for its messages, which takes some ten calls of the JVM a column. Columns of a
+    declaration have it; in a message about an engine's own columns it helps no user. The switch is the
+    process's: the last of several threads turns it back.
+    """
+    me, switch = threading.get_ident(), cast(Any, utils)
+    with _switching:
+        _without.append(me)
+        switch._enable_debugging_cache = False
+    try:
+        yield
+    finally:
+        with _switching:
+            _without.remove(me)
+            if not _without:
+                switch._enable_debugging_cache = None  # the session's setting is read again
 
 
 def _activate(session: SparkSession) -> None:

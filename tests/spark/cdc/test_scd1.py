@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.clientserver import JavaClient
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from streamkeeper_jobs.cdc import scd1, scd1_by_value
+from streamkeeper_jobs.cdc.apply_batch import apply_changes
+from streamkeeper_jobs.cdc.steps import Step
 
 from streamkeeper.declare.cdc_spec import CdcSpec
 from tests.worlds.tables.cdc_world import SPEC, VERSIONS, CdcBed
@@ -132,3 +137,24 @@ def test_a_batch_is_applied_by_the_code_that_was_compiled_for_those_before(
         before = compiled.getCount()
         bed.apply(*((key, number, "DU"[key % 7 > 0], "b", "x") for key in range(8 + number, 390 - number)))
     assert compiled.getCount() == before
+
+
+def test_a_batch_asks_the_jvm_neither_for_call_sites_nor_for_what_went_wrong(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PySpark would do both thousands of times a batch: for each column, and at each list's end."""
+    bed = CdcBed(spark, tmp_path).prepare()
+    bed.apply((1, 1, "U", "a", "x"), (2, 1, "U", "a", "x"))
+    batch, asked, send = (
+        bed.frame([(1, 2, "U", "b", "x"), (2, 2, "D", "b", "x")]),
+        [],
+        JavaClient.send_command,
+    )
+    monkeypatch.setattr(
+        JavaClient, "send_command", lambda *given, **more: asked.append(given[1]) or send(*given, **more)
+    )
+    apply_changes(batch, bed.spec, bed.path, Step(bed.query_id, 1), nullcontext)
+    assert not [what for what in asked if "PySparkCurrentOrigin" in what or "exceptionString" in what]
+    asked.clear()
+    F.col("id") + 1
+    assert [what for what in asked if "PySparkCurrentOrigin" in what], "a user's own columns have theirs"
