@@ -50,6 +50,8 @@ class Target:
     step: Step | None
     remembered: Remembered
     transaction: Any
+    told: int | None = None
+    """The last batch of the step's query by the checksum of the transaction's version; None if that lacks it."""
     written: Callable[[], int] = lambda: -1
     """Returns the last batch of the step's query that the transaction sees; it may wait for that."""
 
@@ -76,13 +78,7 @@ class Target:
         The transaction is asked: a seal that comes later makes its commit fail.
         """
         assert self.step is not None, "it was opened for a batch"
-        known = _of_checksum(classes(self.session), self.transaction, "setTransactions")
-        if known is None:
-            return self.written() >= self.step.batch_id
-        return any(
-            str(action.appId()) == self.step.query_id and int(action.version()) >= self.step.batch_id
-            for action in known
-        )
+        return (self.written() if self.told is None else self.told) >= self.step.batch_id
 
     def looked_at(self, bounds: Column) -> Opened | None:
         """Return the rows within bounds on the target's columns; None if only MERGE can replace them.
@@ -305,17 +301,23 @@ def opened(session: SparkSession, path: str, step: Step | None = None) -> Target
     found = remembered_by(session, path, transaction)
     if step is None:
         return Target(session, path, step, found, transaction)
-    asked = begun(session, lambda: _asked(transaction, step))
-    return Target(session, path, step, found, transaction, asked.result)
+    known = _of_checksum(classes(session), transaction, "setTransactions") or ()
+    told = next((int(action.version()) for action in known if str(action.appId()) == step.query_id), None)
+    if told is not None:
+        # As ``txnVersion`` does, so that a seal that comes later makes the commit fail.
+        transaction.readTxn().addOne(step.query_id)
+    asked = begun(session, lambda: _asked(transaction, step, told))
+    return Target(session, path, step, found, transaction, told, asked.result)
 
 
-def _asked(transaction: Any, step: Step) -> int:
+def _asked(transaction: Any, step: Step, told: int | None) -> int:
     """Return the last batch of the step's query that a transaction sees, and let Delta prepare the list of
     files with their statistics.
 
-    Both take Spark jobs, which run beside the look at the batch.
+    Both take Spark jobs, which run beside the look at the batch. The first, which computes all that a version
+    is, is spared where the version's checksum has told of the query.
     """
-    version = int(transaction.txnVersion(step.query_id))
+    version = int(transaction.txnVersion(step.query_id)) if told is None else told
     transaction.snapshot().withStats().count()
     return version
 
