@@ -51,7 +51,7 @@ class Target:
     remembered: Remembered
     transaction: Any
     told: int | None = None
-    """The last batch of the step's query by the checksum of the transaction's version; None if that lacks it."""
+    """The last batch of the query by the checksum of the transaction's version; None if that does not say."""
     written: Callable[[], int] = lambda: -1
     """Returns the last batch of the step's query that the transaction sees; it may wait for that."""
 
