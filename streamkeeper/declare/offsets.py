@@ -57,6 +57,11 @@ def kind_of(offset: Any) -> str:
     return KAFKA if all(map(_is_topic, offset.values())) else UNKNOWN
 
 
+def files_batch(offset: Any) -> int | None:
+    """Return the batch of its files log that an offset names; None for one of another kind of source."""
+    return offset["logOffset"] if kind_of(offset) == FILES else None
+
+
 def describe(offset: Any) -> str:
     """Return as text what was read up to an offset."""
     if offset is None:

@@ -26,8 +26,9 @@ from streamkeeper.storage import open_storage
 from streamkeeper_jobs.cdc.steps import Step
 from streamkeeper_jobs.spark.columns import column
 from streamkeeper_jobs.spark.delta_commit import files_read, resolved
+from streamkeeper_jobs.spark.delta_snapshot import actions_of, files_of, files_that_meet
 from streamkeeper_jobs.spark.delta_table import delta_log_of, set_transaction
-from streamkeeper_jobs.spark.jvm import Classes, classes, python_dict, python_list, scala_object, scala_seq
+from streamkeeper_jobs.spark.jvm import Classes, classes, json_of, python_list, scala_object, scala_seq
 from streamkeeper_jobs.spark.session import begun
 
 PLACE, FILE, INDEX = "place", "file", "index"
@@ -52,6 +53,8 @@ class Target:
     transaction: Any
     told: int | None = None
     """The last batch of the query by the checksum of the transaction's version; None if that does not say."""
+    files: Any = None
+    """All files with their statistics, by that checksum; None if that does not say."""
     written: Callable[[], int] = lambda: -1
     """Returns the last batch of the step's query that the transaction sees; it may wait for that."""
 
@@ -80,19 +83,27 @@ class Target:
         assert self.step is not None, "it was opened for a batch"
         return (self.written() if self.told is None else self.told) >= self.step.batch_id
 
-    def looked_at(self, bounds: Column) -> Opened | None:
+    def looked_at(self, bounds: Column, key: str, lowest: Any, highest: Any) -> Opened | None:
         """Return the rows within bounds on the target's columns; None if only MERGE can replace them.
 
         MERGE is needed if the table keeps more of a row than its columns: a change data feed, row tracking.
         (The positions of rows are in Spark's ``_metadata``, unless a column has that name.)
+
+        :param key: a column whose values outside ``lowest`` and ``highest`` are not within the bounds.
         """
         java, properties = classes(self.session), self.properties
         more = any(properties.get(name) == "true" for name in _MORE_THAN_ROWS)
         if more or "_metadata" in self.schema.fieldNames():
             return None
-        self.written()
-        condition = resolved(self.session, self.transaction, bounds)
-        files = self.transaction.filterFiles(scala_seq(java, [condition]), True)
+        condition = scala_seq(java, [resolved(self.session, self.transaction, bounds)])
+        if self.files is None:
+            self.written()
+            files = self.transaction.filterFiles(condition, True)
+        else:
+            files = files_that_meet(java, self.files, key, lowest, highest)
+            # As ``filterFiles`` does, so that another writer's rows within the bounds make the commit fail.
+            self.transaction.trackReadPredicates(condition, False, True)
+            self.transaction.trackFilesRead(files)
         return Opened(self, files_read(self.session, self.transaction, files).where(bounds), files)
 
     def commit_remembered(self, remembered: Remembered) -> None:
@@ -247,15 +258,21 @@ class Opened:
 
         The same as Delta's ``processUnmodifiedData``, which joins the files with the log twice.
         """
-        entries = [file.fileLogEntry() for file in files]
-        names = F.col("path").isin([entry.path() for entry in entries])
-        found = self._transaction.snapshot().allFiles().filter(names._jc).collect()
-        whole, now = {entry.path(): entry for entry in found}, int(time.time() * 1000)
+        entries, now = [file.fileLogEntry() for file in files], int(time.time() * 1000)
         actions = [entry.removeWithTimestamp(now, True) for entry in entries]
-        for file, entry in zip(files, entries, strict=True):
+        for file, entry in zip(files, self._whole(entries), strict=True):
             if not file.isFullyReplaced():
-                actions.append(whole[entry.path()].removeRows(file.newDeletionVector(), True, True)._1())
+                actions.append(entry.removeRows(file.newDeletionVector(), True, True)._1())
         return scala_seq(java, actions)
+
+    def _whole(self, entries: list[Any]) -> list[Any]:
+        """Return entries of files with all their statistics, of which ``filterFiles`` keeps one number."""
+        if self.target.files is not None:
+            return entries
+        names = [entry.path() for entry in entries]
+        found = self._transaction.snapshot().allFiles().filter(F.col("path").isin(names)._jc).collect()
+        whole = {entry.path(): entry for entry in found}
+        return [whole[name] for name in names]
 
     def _say_how_much(self, session: SparkSession, added: Any, *, deleted: int, copied: int = 0) -> None:
         """Set the metrics in the table's history: an updated row counts as one deleted and one inserted."""
@@ -288,7 +305,8 @@ def _place() -> Column:
 
 def properties_of(java: Classes, transaction: Any) -> dict[str, str]:
     """Return the table properties that a transaction sees."""
-    return python_dict(java, transaction.metadata().configuration())
+    found: dict[str, str] = json_of(java, transaction.metadata().configuration())
+    return found
 
 
 def opened(session: SparkSession, path: str, step: Step | None = None) -> Target:
@@ -301,35 +319,28 @@ def opened(session: SparkSession, path: str, step: Step | None = None) -> Target
     found = remembered_by(session, path, transaction)
     if step is None:
         return Target(session, path, step, found, transaction)
-    known = _of_checksum(classes(session), transaction, "setTransactions") or ()
+    java = classes(session)
+    known = actions_of(java, transaction, "setTransactions") or ()
     told = next((int(action.version()) for action in known if str(action.appId()) == step.query_id), None)
     if told is not None:
         # As ``txnVersion`` does, so that a seal that comes later makes the commit fail.
         transaction.readTxn().addOne(step.query_id)
-    asked = begun(session, lambda: _asked(transaction, step, told))
-    return Target(session, path, step, found, transaction, told, asked.result)
+    files = files_of(transaction)
+    asked = begun(session, lambda: _asked(transaction, step, told, files))
+    return Target(session, path, step, found, transaction, told, files, asked.result)
 
 
-def _asked(transaction: Any, step: Step, told: int | None) -> int:
+def _asked(transaction: Any, step: Step, told: int | None, files: Any) -> int:
     """Return the last batch of the step's query that a transaction sees, and let Delta prepare the list of
     files with their statistics.
 
-    Both take Spark jobs, which run beside the look at the batch. The first, which computes all that a version
-    is, is spared where the version's checksum has told of the query.
+    Both take Spark jobs, which run beside the look at the batch, and neither is needed of what the version's
+    checksum says.
     """
     version = int(transaction.txnVersion(step.query_id)) if told is None else told
-    transaction.snapshot().withStats().count()
+    if files is None:
+        transaction.snapshot().withStats().count()
     return version
-
-
-def _of_checksum(java: Classes, transaction: Any, name: str) -> list[Any] | None:
-    """Return a list of actions that the checksum file of a transaction's version has; None if it has none.
-
-    Delta writes it with each commit, and keeps it in memory: so no Spark job is needed.
-    """
-    checksum = transaction.snapshot().checksumOpt()
-    found = getattr(checksum.get(), name)() if checksum.isDefined() else None
-    return python_list(java, found.get()) if found is not None and found.isDefined() else None
 
 
 def remembered_by(session: SparkSession, path: str, transaction: Any) -> Remembered:
@@ -338,7 +349,7 @@ def remembered_by(session: SparkSession, path: str, transaction: Any) -> Remembe
     :raises DeclarationError: it is not prepared, or is not as its flows left it.
     """
     snapshot, java = transaction.snapshot(), classes(session)
-    known = _of_checksum(java, transaction, "domainMetadata")
+    known = actions_of(java, transaction, "domainMetadata")
     found = next(
         (
             Remembered.from_json(str(action.configuration()))

@@ -177,7 +177,8 @@ def look_at(work: Work, facts: Facts) -> Opened | None:
     if facts.truncated is not None:
         return None
     first = work.layout.keys[0]
-    return work.target.looked_at(within((first.name,), first, facts))
+    bounds = within((first.name,), first, facts)
+    return work.target.looked_at(bounds, first.name, facts.lowest, facts.highest)
 
 
 def _replace(target: Opened, cut: Cut, layout: Layout, facts: Facts, kept: ExitStack) -> None:

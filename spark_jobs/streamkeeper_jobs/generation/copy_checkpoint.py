@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.checkpoint.log_entries import damaged
 from streamkeeper.checkpoint.state_versions import VERSIONED, WHOLE
-from streamkeeper.declare.offsets import FILES, kind_of
+from streamkeeper.declare.offsets import files_batch
 from streamkeeper.storage import Storage
 from streamkeeper_jobs.spark.session import spark_url
 
@@ -139,10 +139,10 @@ def _sources(old: Checkpoint, batch: int) -> Iterator[str]:
     offsets = old.offsets(batch).sources
     for source in old.sources():
         yield from schema_logs(old, source)
-        offset = offsets.get(source)
+        last = files_batch(offsets.get(source))
         kept = f"sources/{source}"
-        if offset is not None and kind_of(offset) == FILES:
-            yield from _files_log(old, source, int(offset["logOffset"]))
+        if last is not None:
+            yield from _files_log(old, source, last)
         elif old.initial_offsets(source) is not None:
             yield f"{kept}/0"
         else:

@@ -21,7 +21,7 @@ from typing import Any
 
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.checkpoint.state_versions import VERSIONED
-from streamkeeper.declare.offsets import FILES, kind_of
+from streamkeeper.declare.offsets import files_batch
 from streamkeeper.delta import log as delta_log
 from streamkeeper.errors import CheckpointError, StorageError
 from streamkeeper.flows import generations, holds
@@ -183,8 +183,8 @@ def _is_later(name: str, batch: int, offsets: Mapping[str, Any]) -> bool:
     if not number.isdecimal():
         return False
     if top == "sources":
-        offset = offsets.get(rest.partition("/")[0])
-        return offset is not None and kind_of(offset) == FILES and int(number) > int(offset["logOffset"])
+        read = files_batch(offsets.get(rest.partition("/")[0]))
+        return read is not None and int(number) > read
     return top in ("offsets", "commits") and int(number) > batch
 
 

@@ -1,6 +1,8 @@
-"""A version of a Delta table as its actions, each in the JSON form of the log.
+"""A version of a Delta table as its actions, each in the JSON form of the log; and what its checksum says of
+these without a Spark job.
 
-Uses internals of Delta; tests/spark/recover/test_backup_table.py pins them.
+Delta writes a checksum with each commit, beside the log, and keeps that of the newest version in memory. Uses
+internals of Delta; tests/spark/recover/test_backup_table.py and tests/spark/cdc/test_edges.py pin them.
 """
 
 from __future__ import annotations
@@ -8,12 +10,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import date
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from streamkeeper_jobs.spark.delta_table import delta_log_of
+from streamkeeper_jobs.spark.jvm import Classes, json_of, python_list, scala_seq
 
 JsonObject = dict[str, Any]
 
@@ -111,3 +115,53 @@ def rows_of(add: JsonObject) -> int | None:
     return (
         None if count is None else int(count) - int((add.get("deletionVector") or {}).get("cardinality", 0))
     )
+
+
+def actions_of(java: Classes, transaction: Any, name: str) -> list[Any] | None:
+    """Return a list of actions of a transaction's version; None if its checksum does not have it."""
+    found = _of(transaction, name)
+    return None if found is None else python_list(java, found)
+
+
+def files_of(transaction: Any) -> Any | None:
+    """Return all files of a transaction's version with their statistics; None where they are too many.
+
+    Delta lists some hundred (``spark.databricks.delta.allFilesInCrc.thresholdNumFiles``). A list that differs
+    from the checksum's own counts is not used.
+    """
+    files = _of(transaction, "allFiles")
+    if files is None:
+        return None
+    checksum = transaction.snapshot().checksumOpt().get()
+    return files if files.size() == checksum.numFiles() else None
+
+
+def files_that_meet(java: Classes, files: Any, column: str, lowest: Any, highest: Any) -> Any:
+    """Return those files of a list whose values of a column may lie within bounds.
+
+    Whole numbers, texts and dates are compared, which statistics keep in order: a text's bounds are cut, but
+    outwards. Files are never left aside by other types, or without statistics.
+
+    :param column: its name in the statistics.
+    """
+    found: list[dict[str, Any]] = json_of(java, files)
+    meets = [_meets(json.loads(file.get("stats") or "{}"), column, lowest, highest) for file in found]
+    if all(meets):
+        return files
+    return scala_seq(java, [files.apply(number) for number, meet in enumerate(meets) if meet])
+
+
+def _meets(statistics: dict[str, Any], column: str, lowest: Any, highest: Any) -> bool:
+    if isinstance(lowest, date) and isinstance(highest, date):
+        lowest, highest = lowest.isoformat(), highest.isoformat()
+    least = statistics.get("minValues", {}).get(column)
+    most = statistics.get("maxValues", {}).get(column)
+    if not {type(lowest)} == {type(value) for value in (lowest, highest, least, most)} <= {int, str}:
+        return True
+    return bool(least <= highest and lowest <= most)
+
+
+def _of(transaction: Any, name: str) -> Any | None:
+    checksum = transaction.snapshot().checksumOpt()
+    found = getattr(checksum.get(), name)() if checksum.isDefined() else None
+    return found.get() if found is not None and found.isDefined() else None

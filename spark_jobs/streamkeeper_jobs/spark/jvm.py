@@ -45,8 +45,7 @@ def python_list(java: Classes, items: Any) -> list[Any]:
     return [found.get(number) for number in range(found.size())]
 
 
-def python_dict(java: Classes, items: Any) -> dict[str, str]:
-    """Return a Scala ``Map`` of texts, by one call."""
+def json_of(java: Classes, items: Any) -> Any:
+    """Return texts, numbers, and lists and maps of them out of Scala's, by one call."""
     mapper = java("org.apache.spark.sql.delta.util.JsonUtils").mapper()
-    found: dict[str, str] = json.loads(mapper.writeValueAsString(items))
-    return found
+    return json.loads(mapper.writeValueAsString(items))

@@ -23,6 +23,7 @@ from tests import cdc_oracle
 from tests.worlds.seeds import RUNS
 from tests.worlds.tables.cdc_world import (
     DONE_BY_OTHERS,
+    LISTED,
     SPEC,
     TABLE,
     VERSIONS,
@@ -125,14 +126,18 @@ def applied(  # noqa: PLR0917 - a case of the tables above
 ) -> list[dict[str, Any]]:
     """Apply deliveries of two flows, and return the rows of their table.
 
-    :param random: lets others do something to the table now and then.
+    :param random: lets others do something to the table now and then, and the checksums of versions say
+        which files these have, or not.
     """
     flows = two_flows(spark, root, spec, table)
     for delivery in sent:
+        if random is not None:
+            spark.conf.set(LISTED, random.choice([0, 50]))
         with killed_before_the_target() if delivery.killed else nullcontext():
             flows[delivery.flow].apply(*delivery.rows, batch=delivery.batch)
         if random is not None and random.random() < 0.3:
             random.choice(DONE_BY_OTHERS)(flows[0])
+    spark.conf.unset(LISTED)
     return flows[0].rows()
 
 
