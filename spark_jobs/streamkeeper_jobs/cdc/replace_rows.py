@@ -18,7 +18,7 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from streamkeeper.delta.remembered import DOMAIN, Remembered, restored_since
 from streamkeeper.errors import DeclarationError
@@ -83,13 +83,14 @@ class Target:
         assert self.step is not None, "it was opened for a batch"
         return (self.written() if self.told is None else self.told) >= self.step.batch_id
 
-    def looked_at(self, bounds: Column, key: str, lowest: Any, highest: Any) -> Opened | None:
+    def looked_at(self, bounds: Column, key: StructField, lowest: Any, highest: Any) -> Opened | None:
         """Return the rows within bounds on the target's columns; None if only MERGE can replace them.
 
         MERGE is needed if the table keeps more of a row than its columns: a change data feed, row tracking.
         (The positions of rows are in Spark's ``_metadata``, unless a column has that name.)
 
-        :param key: a column whose values outside ``lowest`` and ``highest`` are not within the bounds.
+        :param key: a column whose values outside ``lowest`` and ``highest`` (in portable form) are not within
+            the bounds.
         """
         java, properties = classes(self.session), self.properties
         more = any(properties.get(name) == "true" for name in _MORE_THAN_ROWS)

@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import date
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import DateType, IntegralType, StringType, StructField
 
 from streamkeeper_jobs.spark.delta_table import delta_log_of
 from streamkeeper_jobs.spark.jvm import Classes, json_of, python_list, scala_seq
@@ -136,29 +136,32 @@ def files_of(transaction: Any) -> Any | None:
     return files if files.size() == checksum.numFiles() else None
 
 
-def files_that_meet(java: Classes, files: Any, column: str, lowest: Any, highest: Any) -> Any:
+def files_that_meet(java: Classes, files: Any, key: StructField, lowest: Any, highest: Any) -> Any:
     """Return those files of a list whose values of a column may lie within bounds.
 
-    Whole numbers, texts and dates are compared, which statistics keep in order: a text's bounds are cut, but
-    outwards. Files are never left aside by other types, or without statistics.
-
-    :param column: its name in the statistics.
+    Whole numbers, texts and dates are compared, which JSON keeps in order: a text's bounds are cut, but
+    outwards. By other types, or without statistics, no file is left aside.
     """
+    match key.dataType:
+        case IntegralType():
+            pass
+        case DateType():
+            lowest, highest = lowest.isoformat(), highest.isoformat()
+        case StringType() if key.dataType == StringType():  # another collation compares otherwise
+            pass
+        case _:
+            return files
     found: list[dict[str, Any]] = json_of(java, files)
-    meets = [_meets(json.loads(file.get("stats") or "{}"), column, lowest, highest) for file in found]
+    meets = [_meets(json.loads(file.get("stats") or "{}"), key.name, lowest, highest) for file in found]
     if all(meets):
         return files
     return scala_seq(java, [files.apply(number) for number, meet in enumerate(meets) if meet])
 
 
 def _meets(statistics: dict[str, Any], column: str, lowest: Any, highest: Any) -> bool:
-    if isinstance(lowest, date) and isinstance(highest, date):
-        lowest, highest = lowest.isoformat(), highest.isoformat()
     least = statistics.get("minValues", {}).get(column)
     most = statistics.get("maxValues", {}).get(column)
-    if not {type(lowest)} == {type(value) for value in (lowest, highest, least, most)} <= {int, str}:
-        return True
-    return bool(least <= highest and lowest <= most)
+    return least is None or most is None or bool(least <= highest and lowest <= most)
 
 
 def _of(transaction: Any, name: str) -> Any | None:

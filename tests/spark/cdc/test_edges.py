@@ -24,6 +24,7 @@ from streamkeeper_jobs.cdc import (
     replace_rows,
     target_schema,
 )
+from streamkeeper_jobs.cdc.expressions import portable
 from streamkeeper_jobs.cdc.remembered import forget
 from streamkeeper_jobs.spark.delta_table import seal
 
@@ -273,6 +274,7 @@ def files_of(bed: CdcBed, where: str = "true") -> set[str]:
         2,
         [
             ("BIGINT", ["1", "7"], 1),
+            ("TIMESTAMP_NTZ", ["'2026-01-31 01:00:00'", "'2026-01-31 02:00:00'"], 2),
             ("STRING", [f"'{'a' * 40}'", f"'{'a' * 39}b'"], 2),
             ("STRING", ["'a'", "'𝄞'"], 1),
             ("DATE", ["DATE '2026-01-31'", "DATE '2026-02-01'"], 1),
@@ -293,8 +295,9 @@ def test_of_listed_files_those_are_left_aside_whose_keys_no_change_can_have(
     for number, frame in enumerate(rows):
         apply_changes(frame, SPEC, bed.path, Step(bed.query_id, number), alone)
     target = replace_rows.opened(spark, bed.path, Step(bed.query_id, 2))
-    key = rows[0].first()["id"]
-    found = target.looked_at(F.lit(True), "id", key, key)
+    key = rows[0].schema["id"]
+    (bound,) = rows[0].select(portable(F.col("id"), key.dataType)).collect()[0]
+    found = target.looked_at(F.lit(True), key, bound, bound)
     assert found is not None
     assert target.files.size() == 2
     assert found._files.size() == read
