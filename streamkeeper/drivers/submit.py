@@ -71,10 +71,6 @@ Hadoop 3.5's default, ``analytics``, keeps some 30 KB of each Parquet file that 
 ends (HADOOP-20058): a heap of 1 GB is full after some 30,000 files.
 """
 
-LISTED = "500"
-"""Files of a table up to which the checksum of each version lists them, some 500 KB: a batch of AUTO CDC then
-asks Delta for none of them. Delta's own default is 50."""
-
 GENERATED = "1000"
 """Pieces of generated code that a driver keeps compiled. A batch of AUTO CDC has some 70, and a shared driver
 as many for each such flow. Of Spark's default, 100, the oldest are dropped, and compiled again in the next
@@ -262,7 +258,6 @@ def _application(settings: Settings, declared: Mapping[str, str], master: str) -
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "WARN",
         "spark.sql.codegen.cache.maxEntries": GENERATED,
-        "spark.databricks.delta.allFilesInCrc.thresholdNumFiles": LISTED,
         "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
         "spark.hadoop.fs.s3a.input.stream.type": S3_READS,
         **(_on_one_machine(cores) if cores is not None else {}),

@@ -27,11 +27,16 @@ from streamkeeper_jobs.cdc.scd2 import apply_history
 from streamkeeper_jobs.cdc.steps import Step, Turn
 from streamkeeper_jobs.spark.delta_table import last_written
 from streamkeeper_jobs.spark.log import say
-from streamkeeper_jobs.spark.session import without_call_sites
+from streamkeeper_jobs.spark.session import with_settings, without_call_sites
 
 ADAPTIVE = "spark.sql.adaptive.enabled"
 MANY = 32
 """Partitions of shuffles above which adaptive execution is of use."""
+
+LISTED, MOST_LISTED = "spark.databricks.delta.allFilesInCrc.thresholdNumFiles", "500"
+"""Files of a table up to which the checksum of a version lists them: the setting, and its value for batches,
+which is some 500 KB. Delta's default is 50. A batch asks for no file that its version's checksum lists.
+"""
 
 TRIES = 5
 """Tries of a batch that conflicts with other commits: an OPTIMIZE, or a writer that takes no turns."""
@@ -63,9 +68,11 @@ def apply_changes(batch: DataFrame, spec: CdcSpec, path: str, step: Step, turn: 
     :raises ChangeRefused: some of its rows have no key or no sequence; nothing was written.
     :raises DeclarationError: the target was not prepared for this flow, or somebody restored or copied it.
     """
+    session = batch.sparkSession
+    listed = {LISTED: MOST_LISTED} if session.conf.get(LISTED, None) is None else {}
     for left in reversed(range(TRIES)):
         try:
-            with turn(), planned_at_once(batch.sparkSession), without_call_sites():
+            with turn(), planned_at_once(session), with_settings(session, listed), without_call_sites():
                 _apply_once(batch, spec, path, step)
             return
         except CONFLICTS as conflict:

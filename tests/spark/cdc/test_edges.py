@@ -24,6 +24,7 @@ from streamkeeper_jobs.cdc import (
     replace_rows,
     target_schema,
 )
+from streamkeeper_jobs.cdc.apply_batch import LISTED
 from streamkeeper_jobs.cdc.expressions import portable
 from streamkeeper_jobs.cdc.remembered import forget
 from streamkeeper_jobs.spark.delta_table import seal
@@ -34,7 +35,6 @@ from streamkeeper.delta.log import last_transaction
 from streamkeeper.errors import ChangeRefused, DeclarationError
 from tests.worlds.suites import long_after
 from tests.worlds.tables.cdc_world import (
-    LISTED,
     SCHEMA,
     SPEC,
     TABLE,
@@ -606,6 +606,7 @@ def test_a_batch_leaves_neither_settings_nor_blocks_behind(make: Callable[..., C
     assert all(name.startswith("Delta Table State") for name in left), "Delta keeps its snapshots by itself"
     for name in ("write.txnAppId", "write.txnVersion", "merge.materializeSource"):
         assert bed.spark.conf.get(f"spark.databricks.delta.{name}", None) in (None, "auto")
+    assert bed.spark.conf.get(LISTED, None) is None
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from streamkeeper_jobs.cdc.apply_batch import LISTED
 
 from streamkeeper.declare.cdc_spec import END_AT, START_AT, CdcSpec
 from streamkeeper.declare.model import Table
@@ -23,7 +24,6 @@ from tests import cdc_oracle
 from tests.worlds.seeds import RUNS
 from tests.worlds.tables.cdc_world import (
     DONE_BY_OTHERS,
-    LISTED,
     SPEC,
     TABLE,
     VERSIONS,

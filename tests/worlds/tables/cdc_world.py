@@ -65,10 +65,6 @@ def killed_before_the_target() -> Iterator[None]:
         yield
 
 
-LISTED = "spark.databricks.delta.allFilesInCrc.thresholdNumFiles"
-"""Files up to which the checksum of a version lists them all."""
-
-
 @dataclass
 class CdcBed:
     """One target, written by flows that need not have the same declaration."""
