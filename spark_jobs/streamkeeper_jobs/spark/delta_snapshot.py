@@ -126,8 +126,8 @@ def actions_of(java: Classes, transaction: Any, name: str) -> list[Any] | None:
 def files_of(transaction: Any) -> Any | None:
     """Return all files of a transaction's version with their statistics; None where they are too many.
 
-    Whoever writes it sets how many it lists (``spark.databricks.delta.allFilesInCrc.thresholdNumFiles``). A list
-    that has not as many as the checksum itself counts is not used.
+    Whoever writes it sets how many it lists (``spark.databricks.delta.allFilesInCrc.thresholdNumFiles``). A
+    list that has not as many as the checksum itself counts is not used.
     """
     files = _of(transaction, "allFiles")
     if files is None:
