@@ -141,6 +141,9 @@ def files_that_meet(java: Classes, files: Any, key: StructField, lowest: Any, hi
 
     Whole numbers, texts and dates are compared, which JSON keeps in order: a text's bounds are cut, but
     outwards. By other types, or without statistics, no file is left aside.
+
+    :param key: a field of the table's own schema. Statistics have the name of its column in the files, which
+        another column may show.
     """
     match key.dataType:
         case IntegralType():
@@ -152,7 +155,8 @@ def files_that_meet(java: Classes, files: Any, key: StructField, lowest: Any, hi
         case _:
             return files
     found: list[dict[str, Any]] = json_of(java, files)
-    meets = [_meets(json.loads(file.get("stats") or "{}"), key.name, lowest, highest) for file in found]
+    name = (key.metadata or {}).get("delta.columnMapping.physicalName", key.name)
+    meets = [_meets(json.loads(file.get("stats") or "{}"), name, lowest, highest) for file in found]
     if all(meets):
         return files
     return scala_seq(java, [files.apply(number) for number, meet in enumerate(meets) if meet])

@@ -303,6 +303,19 @@ def test_of_listed_files_those_are_left_aside_whose_keys_no_change_can_have(
     assert found._files.size() == read
 
 
+def test_bounds_of_a_key_are_those_of_its_column_in_the_files(spark: SparkSession, tmp_path: Path) -> None:
+    table = replace(TABLE, properties={"delta.columnMapping.mode": "name"})
+    bed = CdcBed(spark, tmp_path).prepare(table)
+    for number, key in enumerate((1, 7)):
+        bed.apply((key, 1, "U", "a", "x"), batch=number)
+    target = replace_rows.opened(spark, bed.path, Step(bed.query_id, 2))
+    key = target.schema["id"]
+    assert key.metadata["delta.columnMapping.physicalName"] != "id"
+    found = target.looked_at(F.col("id") == 7, key, 7, 7)
+    assert found is not None
+    assert (target.files.size(), found._files.size(), found.rows.count()) == (2, 1, 1)
+
+
 @pytest.mark.long
 def test_a_conflict_that_does_not_end_is_raised(
     make: Callable[..., CdcBed], monkeypatch: pytest.MonkeyPatch
