@@ -18,7 +18,7 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import StructType
 
 from streamkeeper.delta.remembered import DOMAIN, Remembered, restored_since
 from streamkeeper.errors import DeclarationError
@@ -83,7 +83,7 @@ class Target:
         assert self.step is not None, "it was opened for a batch"
         return (self.written() if self.told is None else self.told) >= self.step.batch_id
 
-    def looked_at(self, bounds: Column, key: StructField, lowest: Any, highest: Any) -> Opened | None:
+    def looked_at(self, bounds: Column, key: str, lowest: Any, highest: Any) -> Opened | None:
         """Return the rows within bounds on the target's columns; None if only MERGE can replace them.
 
         MERGE is needed if the table keeps more of a row than its columns: a change data feed, row tracking.
@@ -101,7 +101,7 @@ class Target:
             self.written()
             files = self.transaction.filterFiles(condition, True)
         else:
-            files = files_that_meet(java, self.files, key, lowest, highest)
+            files = files_that_meet(java, self.files, self.schema[key], lowest, highest)
             # As ``filterFiles`` does, so that another writer's rows within the bounds make the commit fail.
             self.transaction.trackReadPredicates(condition, False, True)
             self.transaction.trackFilesRead(files)

@@ -178,7 +178,7 @@ def look_at(work: Work, facts: Facts) -> Opened | None:
         return None
     first = work.layout.keys[0]
     bounds = within((first.name,), first, facts)
-    return work.target.looked_at(bounds, first, facts.lowest, facts.highest)
+    return work.target.looked_at(bounds, first.name, facts.lowest, facts.highest)
 
 
 def _replace(target: Opened, cut: Cut, layout: Layout, facts: Facts, kept: ExitStack) -> None:

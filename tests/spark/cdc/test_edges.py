@@ -295,9 +295,8 @@ def test_of_listed_files_those_are_left_aside_whose_keys_no_change_can_have(
     for number, frame in enumerate(rows):
         apply_changes(frame, SPEC, bed.path, Step(bed.query_id, number), alone)
     target = replace_rows.opened(spark, bed.path, Step(bed.query_id, 2))
-    key = rows[0].schema["id"]
-    (bound,) = rows[0].select(portable(F.col("id"), key.dataType)).collect()[0]
-    found = target.looked_at(F.lit(True), key, bound, bound)
+    (bound,) = rows[0].select(portable(F.col("id"), rows[0].schema["id"].dataType)).collect()[0]
+    found = target.looked_at(F.lit(True), "id", bound, bound)
     assert found is not None
     assert target.files.size() == 2
     assert found._files.size() == read
@@ -309,9 +308,8 @@ def test_bounds_of_a_key_are_those_of_its_column_in_the_files(spark: SparkSessio
     for number, key in enumerate((1, 7)):
         bed.apply((key, 1, "U", "a", "x"), batch=number)
     target = replace_rows.opened(spark, bed.path, Step(bed.query_id, 2))
-    key = target.schema["id"]
-    assert key.metadata["delta.columnMapping.physicalName"] != "id"
-    found = target.looked_at(F.col("id") == 7, key, 7, 7)
+    assert target.schema["id"].metadata["delta.columnMapping.physicalName"] != "id"
+    found = target.looked_at(F.col("id") == 7, "id", 7, 7)
     assert found is not None
     assert (target.files.size(), found._files.size(), found.rows.count()) == (2, 1, 1)
 
