@@ -13,20 +13,28 @@ import time
 from collections.abc import Callable
 from concurrent.futures import wait
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from streamkeeper.declare.cdc_spec import END_AT
 from streamkeeper.delta.remembered import DOMAIN, Remembered, restored_since
 from streamkeeper.errors import DeclarationError
 from streamkeeper.storage import open_storage
+from streamkeeper_jobs.cdc.expressions import literal
 from streamkeeper_jobs.cdc.steps import Step
 from streamkeeper_jobs.spark.columns import column
 from streamkeeper_jobs.spark.delta_commit import files_read, resolved
-from streamkeeper_jobs.spark.delta_snapshot import actions_of, files_of, files_that_meet
+from streamkeeper_jobs.spark.delta_snapshot import (
+    actions_of,
+    files_of,
+    files_where,
+    null_or_from,
+    within_bounds,
+)
 from streamkeeper_jobs.spark.delta_table import delta_log_of, set_transaction
 from streamkeeper_jobs.spark.jvm import Classes, classes, json_of, python_list, scala_object, scala_seq
 from streamkeeper_jobs.spark.session import begun
@@ -72,7 +80,7 @@ class Target:
     def partitions(self) -> tuple[str, ...]:
         """The names of its partition columns."""
         names = self.transaction.metadata().partitionColumns()
-        return tuple(str(name) for name in python_list(classes(self.session), names))
+        return tuple(str(name) for name in python_list(names))
 
     @property
     def has_step(self) -> bool:
@@ -83,7 +91,9 @@ class Target:
         assert self.step is not None, "it was opened for a batch"
         return (self.written() if self.told is None else self.told) >= self.step.batch_id
 
-    def looked_at(self, bounds: Column, key: str, lowest: Any, highest: Any) -> Opened | None:
+    def looked_at(
+        self, bounds: Column, key: str, lowest: Any, highest: Any, since: Any = None
+    ) -> Opened | None:
         """Return the rows within bounds on the target's columns; None if only MERGE can replace them.
 
         MERGE is needed if the table keeps more of a row than its columns: a change data feed, row tracking.
@@ -91,17 +101,24 @@ class Target:
 
         :param key: a column whose values outside ``lowest`` and ``highest`` (in portable form) are not within
             the bounds.
+        :param since: leave aside files of which all versions (SCD type 2) ended before that sequence (in
+            portable form). Other rows may have ended before it, too.
         """
         java, properties = classes(self.session), self.properties
         more = any(properties.get(name) == "true" for name in _MORE_THAN_ROWS)
         if more or "_metadata" in self.schema.fieldNames():
             return None
-        condition = scala_seq(java, [resolved(self.session, self.transaction, bounds)])
+        wanted, holds = [bounds], [within_bounds(self.schema[key], lowest, highest)]
+        if since is not None:
+            end = self.schema[END_AT]
+            wanted.append(column(END_AT).isNull() | (column(END_AT) >= literal(since, end.dataType)))
+            holds.append(null_or_from(end, since))
+        condition = scala_seq(java, [resolved(self.session, self.transaction, one) for one in wanted])
         if self.files is None:
             self.written()
             files = self.transaction.filterFiles(condition, True)
         else:
-            files = files_that_meet(java, self.files, self.schema[key], lowest, highest)
+            files = files_where(java, self.files, *holds)
             # As ``filterFiles`` does, so that another writer's rows within the bounds make the commit fail.
             self.transaction.trackReadPredicates(condition, False, True)
             self.transaction.trackFilesRead(files)
@@ -245,7 +262,7 @@ class Opened:
         )
         vectors = java("org.apache.spark.sql.delta.commands.DMLWithDeletionVectorsHelper")
         touched = vectors.findFilesWithMatchingRows(self._transaction, self._by_name(java), found)
-        files = python_list(java, touched)
+        files = python_list(touched)
         if all(file.fileLogEntry().numPhysicalRecords().isDefined() for file in files):
             return self._marked(java, files), sum(int(file.numberOfModifiedRows()) for file in files)
         # Files without statistics: Delta reads them, since a file with a deletion vector must have some.
@@ -278,7 +295,7 @@ class Opened:
     def _say_how_much(self, session: SparkSession, added: Any, *, deleted: int, copied: int = 0) -> None:
         """Set the metrics in the table's history: an updated row counts as one deleted and one inserted."""
         java = classes(session)
-        files = python_list(java, added)
+        files = python_list(added)
         inserted = sum(int(file.numLogicalRecords().get()) for file in files) - copied
         numbers = {
             "numTargetRowsInserted": inserted,
@@ -320,15 +337,17 @@ def opened(session: SparkSession, path: str, step: Step | None = None) -> Target
     found = remembered_by(session, path, transaction)
     if step is None:
         return Target(session, path, step, found, transaction)
-    java = classes(session)
-    known = actions_of(java, transaction, "setTransactions") or ()
+    known = actions_of(transaction, "setTransactions") or ()
     told = next((int(action.version()) for action in known if str(action.appId()) == step.query_id), None)
     if told is not None:
         # As ``txnVersion`` does, so that a seal that comes later makes the commit fail.
         transaction.readTxn().addOne(step.query_id)
     files = files_of(transaction)
-    asked = begun(session, lambda: _asked(transaction, step, told, files))
-    return Target(session, path, step, found, transaction, told, files, asked.result)
+    if told is None or files is None:
+        written = begun(session, lambda: _asked(transaction, step, told, files)).result
+    else:
+        written = partial(int, told)
+    return Target(session, path, step, found, transaction, told, files, written)
 
 
 def _asked(transaction: Any, step: Step, told: int | None, files: Any) -> int:
@@ -349,12 +368,12 @@ def remembered_by(session: SparkSession, path: str, transaction: Any) -> Remembe
 
     :raises DeclarationError: it is not prepared, or is not as its flows left it.
     """
-    snapshot, java = transaction.snapshot(), classes(session)
-    known = actions_of(java, transaction, "domainMetadata")
+    snapshot = transaction.snapshot()
+    known = actions_of(transaction, "domainMetadata")
     found = next(
         (
             Remembered.from_json(str(action.configuration()))
-            for action in (python_list(java, snapshot.domainMetadata()) if known is None else known)
+            for action in (python_list(snapshot.domainMetadata()) if known is None else known)
             if str(action.domain()) == DOMAIN and not action.removed()
         ),
         None,

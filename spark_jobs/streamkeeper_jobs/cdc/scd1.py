@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from delta.tables import DeltaMergeBuilder
 from pyspark.sql import Column, DataFrame
@@ -101,9 +102,10 @@ def reduce(changes: DataFrame, layout: Layout, one_row_a_key: bool = False) -> D
         )
     # Not brought together by key before: each task groups what it has read, so a key with many changes is
     # not one task's work.
-    keyed, key = by_key(changes, layout)
+    key = plain_key(layout, KEY)
     counted = [F.count(F.lit(1)).alias(SEVERAL)] if one_row_a_key else []
-    grouped = keyed.groupBy(*key).agg(*marks(), latest.alias("latest"), *unusable_of_group(), *counted)
+    aggregates = (*marks(), latest.alias("latest"), *unusable_of_group(), *counted)
+    grouped = changes.withColumns(key).groupBy(*key).agg(*aggregates)
     whole = struct_of(layout.keys, [F.col(name) for name in key])
     several = [F.when(F.col(SEVERAL) > 1, F.to_json(whole)).alias(SEVERAL)] if one_row_a_key else []
     return grouped.select(
@@ -111,13 +113,23 @@ def reduce(changes: DataFrame, layout: Layout, one_row_a_key: bool = False) -> D
     )
 
 
-def by_key(changes: DataFrame, layout: Layout) -> tuple[DataFrame, list[str]]:
-    """Return changes with plain columns of the key's values, and the names of these.
+def plain_key(layout: Layout, *side: str) -> dict[str, Column]:
+    """Return the values of a key as columns, by the names that frames have them under.
 
-    Sorted and grouped by these they are quicker than by the struct ``key``.
+    Sorted, grouped and joined by these, frames are quicker than by the struct ``key``.
     """
-    key = {f"key{number}": column(KEY, field.name) for number, field in enumerate(layout.keys)}
-    return changes.withColumns(key), list(key)
+    return {f"key{number}": column(*side, field.name) for number, field in enumerate(layout.keys)}
+
+
+def met(target: Opened, changes: DataFrame, layout: Layout, *columns: Column) -> DataFrame:
+    """Return some columns of the target's rows, and their ``place``, joined with changes of their keys.
+
+    :param changes: with the columns of :func:`plain_key`.
+    """
+    key = plain_key(layout)
+    return target.placed(*[value.alias(name) for name, value in key.items()], *columns).join(
+        changes, list(key)
+    )
 
 
 def _ends(layout: Layout) -> Column | None:
@@ -169,16 +181,16 @@ def _write(cut: Cut, work: Work, facts: Facts, kept: ExitStack) -> None:
         _replace(found, cut, work.layout, facts, kept)
 
 
-def look_at(work: Work, facts: Facts) -> Opened | None:
+def look_at(work: Work, facts: Facts, since: Any = None) -> Opened | None:
     """Look at the target within the batch's range of keys; None if MERGE is needed.
 
-    A truncate concerns all rows, so it needs MERGE.
+    A truncate concerns all rows, so it needs MERGE. Of ``since`` see ``Target.looked_at``.
     """
     if facts.truncated is not None:
         return None
     first = work.layout.keys[0]
     bounds = within((first.name,), first, facts)
-    return work.target.looked_at(bounds, first.name, facts.lowest, facts.highest)
+    return work.target.looked_at(bounds, first.name, facts.lowest, facts.highest, since)
 
 
 def _replace(target: Opened, cut: Cut, layout: Layout, facts: Facts, kept: ExitStack) -> None:
@@ -206,8 +218,7 @@ def _fates(
 
     Only keys and sequences of the target are read.
     """
-    stored = target.placed(_key_of_target(layout).alias("own"), column(BOOKKEEPING, SEQUENCE).alias("stored"))
-    changes = living.select(KEY, column("latest", AT).alias("given"), "barrier")
+    changes = living.withColumns(plain_key(layout, KEY)).withColumn("given", column("latest", AT))
     stored_at, given = F.col("stored"), F.col("given")
     fate = (
         F.when(given.isNull(), F.when(dead(stored_at, F.col("barrier"), truncated), GOES))
@@ -215,7 +226,12 @@ def _fates(
         .when(given == stored_at, TIED)
         .otherwise(STANDS)
     )
-    joined = stored.join(nearby(changes, facts), _own_key(layout))
+    joined = met(
+        target,
+        nearby(changes.drop("latest"), facts),
+        layout,
+        column(BOOKKEEPING, SEQUENCE).alias("stored"),
+    )
     return joined.select(KEY, PLACE, fate.alias(FATE)).where(F.col(FATE).isNotNull())
 
 
@@ -230,9 +246,9 @@ def _ties_broken(
     changes = living.join(nearby(found.where(tied).select(KEY), facts), KEY, "left_semi").select(
         KEY, column("latest", ROW).alias(ROW)
     )
-    stored = target.placed(_key_of_target(layout).alias("own"), _row_of_target(layout).alias("stored"))
+    changes = nearby(changes.withColumns(plain_key(layout, KEY)), facts, BROADCAST_ROWS)
     larger = ordered(F.col(ROW), layout.stored) > ordered(F.col("stored"), layout.stored)
-    broken = stored.join(nearby(changes, facts, BROADCAST_ROWS), _own_key(layout)).select(
+    broken = met(target, changes, layout, _row_of_target(layout).alias("stored")).select(
         KEY, PLACE, F.when(larger, GOES).otherwise(STANDS).alias(FATE)
     )
     return found.where(~tied).unionByName(broken)
@@ -309,11 +325,3 @@ def _stored(layout: Layout, *side: str) -> dict[str, Column]:
 
 def _row_of_target(layout: Layout, *side: str) -> Column:
     return F.struct(*[column(*side, field.name).alias(field.name) for field in layout.stored.fields])
-
-
-def _key_of_target(layout: Layout) -> Column:
-    return F.struct(*[column(field.name).alias(field.name) for field in layout.keys])
-
-
-def _own_key(layout: Layout) -> Column:
-    return all_of([column("own", field.name) == column(KEY, field.name) for field in layout.keys])

@@ -9,6 +9,7 @@ earlier ones, so every change is remembered.)
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import replace
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
@@ -36,9 +37,19 @@ from streamkeeper_jobs.cdc.events import (
     unusable_of_group,
     within,
 )
-from streamkeeper_jobs.cdc.expressions import bounded, orderable, ordered, struct_of
+from streamkeeper_jobs.cdc.expressions import bounded, by_reference, literal, orderable, ordered, struct_of
 from streamkeeper_jobs.cdc.replace_rows import PLACE, Opened
-from streamkeeper_jobs.cdc.scd1 import A_TASK, CHANGE, TARGET, Cut, by_key, look_at, merged_into, same_key
+from streamkeeper_jobs.cdc.scd1 import (
+    A_TASK,
+    CHANGE,
+    TARGET,
+    Cut,
+    look_at,
+    merged_into,
+    met,
+    plain_key,
+    same_key,
+)
 from streamkeeper_jobs.cdc.values import Value, merged, together, values_of
 from streamkeeper_jobs.spark.columns import column
 from streamkeeper_jobs.spark.delta_commit import assigned, table_at
@@ -60,12 +71,13 @@ def apply_history(changes: DataFrame, spec: CdcSpec, work: Work) -> None:
         if not facts.keys:
             work.target.commit_nothing(work.target.remembered)
             return
-        target = look_at(work, facts)
-        if target is not None and at is not None and not remembered.reaches(work, facts, facts.earliest):
-            present = _open(reduced, target, layout, facts, kept)
-            if present is not None:
-                _continue(reduced, present, target, spec, work, facts, kept)
+        if at is not None and not remembered.reaches(work, facts, facts.earliest):
+            near = look_at(work, facts, facts.earliest)
+            present = _open(reduced, near, layout, facts, kept) if near is not None else None
+            if near is not None and present is not None:
+                _continue(reduced, present, near, spec, work, facts, kept)
                 return
+        target = look_at(work, facts)
         keys = nearby(reduced.select(KEY).distinct(), facts)
         present = kept.enter_context(materialised(_present(keys, target, work, facts)))
         known = _known(reduced, remembered.changes_of(keys, work, facts), present, spec)
@@ -85,7 +97,7 @@ def apply_history(changes: DataFrame, spec: CdcSpec, work: Work) -> None:
 
 
 def reduce(changes: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
-    """Return one row for each key and sequence.
+    """Return one row for each key and sequence, with the columns of :func:`plain_key`.
 
     ``deleted`` is the sequence if one of its changes is a delete; else ``row`` is the upsert's row.
     """
@@ -95,14 +107,16 @@ def reduce(changes: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
     else:
         row = _largest_row(F.col(ROW), layout)
     nothing = F.lit(None).cast(layout.sequence)
-    keyed, key = by_key(changes, layout)
+    key = plain_key(layout, KEY)
     # Brought together by key alone: so they are sorted once.
     reduced = (
-        keyed.repartition(*key)
+        changes.withColumns(key)
+        .repartition(*key)
         .groupBy(*key, AT)
         .agg(deleted.alias("deleted"), row.alias(ROW), *unusable_of_group())
     )
     return reduced.select(
+        *key,
         struct_of(layout.keys, [F.col(name) for name in key]).alias(KEY),
         AT,
         "deleted",
@@ -120,9 +134,12 @@ def _open(
 
     None if some version of a key is not older than all that the batch has of the key.
     """
-    first = nearby(reduced.groupBy(KEY).agg(F.min(AT).alias("first")), facts)
+    # Most versions of a long history ended before all of the batch: they are left aside before the join.
+    earliest = by_reference(literal(facts.earliest, layout.sequence), column(START_AT))
+    near = replace(target, rows=target.rows.where(column(END_AT).isNull() | (column(END_AT) >= earliest)))
+    first = nearby(reduced.groupBy(*plain_key(layout)).agg(F.min(AT).alias("first")), facts)
     late = F.greatest("last", "end") >= F.col("first")
-    versions = target.placed(*_of_version(layout)).join(first, KEY).where(F.col("end").isNull() | late)
+    versions = met(near, first, layout, *_of_version(layout)).where(F.col("end").isNull() | late)
     found, seen = kept.enter_context(measured(versions, F.count_if(late).alias("late")))
     return None if seen["late"] else found
 
@@ -142,18 +159,19 @@ def _continue(  # noqa: PLR0917 - one caller
     """
     layout = work.layout
     single = F.lit(not spec.ignore_null_updates) & (F.col("last") == F.col("start"))
-    before = present.select(
-        KEY, F.col("last").alias(AT), "start", F.lit(False).alias("deletes"), ROW, single.alias("fresh")
+    key, at, deletes = plain_key(layout), F.col(AT), F.col("deleted").isNotNull()
+    # Brought together by key, as the changes are already: so these are not sent again.
+    before = present.repartition(*key).select(
+        *key, KEY, F.col("last").alias(AT), "start", F.lit(False).alias("deletes"), ROW, single.alias("fresh")
     )
-    deletes, at = F.col("deleted").isNotNull(), F.col(AT)
     after = reduced.select(
-        KEY, AT, at.alias("start"), deletes.alias("deletes"), ROW, F.lit(True).alias("fresh")
+        *key, KEY, AT, at.alias("start"), deletes.alias("deletes"), ROW, F.lit(True).alias("fresh")
     )
     both = before.withColumn("new", F.lit(False)).unionByName(after.withColumn("new", F.lit(True)))
     bounds = bounds_of(layout, F.col("new") if spec.ignore_null_updates else F.col("deletes") | _merged(), at)
     timeline, found = kept.enter_context(
         measured(
-            _timeline(both.repartition(KEY), spec, layout),
+            _timeline(both, spec, layout),
             *(value.alias(name) for name, value in bounds.items()),
         )
     )
@@ -227,7 +245,7 @@ def _known(reduced: DataFrame, kept: DataFrame | None, present: DataFrame, spec:
 
 
 def _one_each(known: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
-    """Return one change for each key and sequence.
+    """Return one change for each key and sequence, with the columns of :func:`plain_key`.
 
     The most certain one counts, a delete before an upsert, the larger row (or values).
     """
@@ -244,16 +262,19 @@ def _one_each(known: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
             surest == KNOWN, _largest_row(F.when(F.col("sure") == KNOWN, F.col(ROW)), layout)
         ).otherwise(_largest_row(F.when(F.col("sure") == SHOWN, F.col(ROW)), layout))
     fresh = F.max(F.col("fresh") & (F.col("sure") == KNOWN))
-    return (
-        known.repartition(KEY)
-        .groupBy(KEY, AT)
+    key = plain_key(layout, KEY)
+    single = (
+        known.withColumns(key)
+        .repartition(*key)
+        .groupBy(*key, AT)
         .agg(deletes.alias("deletes"), F.when(~deletes, row).alias(ROW), fresh.alias("fresh"))
-        .withColumn("start", F.col(AT))
     )
+    whole = struct_of(layout.keys, [F.col(name) for name in key])
+    return single.withColumns({KEY: whole, "start": F.col(AT)})
 
 
-def _by_at() -> WindowSpec:
-    return Window.partitionBy(KEY).orderBy(AT)
+def _by_at(layout: Layout) -> WindowSpec:
+    return Window.partitionBy(*plain_key(layout)).orderBy(AT)
 
 
 def _timeline(single: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
@@ -263,12 +284,12 @@ def _timeline(single: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
     ``next`` is the sequence of what follows. A change's ``start`` is given as where a version begins that
     begins with it.
     """
-    filled = _filled(single, layout) if spec.ignore_null_updates else single
+    filled, by_at = _filled(single, layout) if spec.ignore_null_updates else single, _by_at(layout)
     compared = [field for field in layout.stored.fields if _tracks(spec, field.name)]
     tracked = F.struct(
         *[ordered(column(ROW, field.name), field.dataType).alias(field.name) for field in compared]
     )
-    before = F.lag(F.struct(F.col("deletes"), tracked.alias("tracked"))).over(_by_at())
+    before = F.lag(F.struct(F.col("deletes"), tracked.alias("tracked"))).over(by_at)
     goes_on = (
         ~F.col("deletes")
         & before.isNotNull()
@@ -277,20 +298,21 @@ def _timeline(single: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
     )
     numbered = filled.select(
         "*",
-        F.lead(AT).over(_by_at()).alias("next"),
+        F.lead(AT).over(by_at).alias("next"),
         goes_on.alias("goes_on"),
     )
-    start = F.last(F.when(~F.col("goes_on"), F.col("start")), ignorenulls=True).over(_by_at())
-    newest = ~F.coalesce(F.lead("goes_on").over(_by_at()), F.lit(False))
+    start = F.last(F.when(~F.col("goes_on"), F.col("start")), ignorenulls=True).over(by_at)
+    newest = ~F.coalesce(F.lead("goes_on").over(by_at), F.lit(False))
     alone = ~F.col("goes_on") & newest
     return numbered.withColumns({"start": start, "newest": newest, "alone": alone})
 
 
 def _filled(single: DataFrame, layout: Layout) -> DataFrame:
     """Fill each null value with the newest earlier one since the last delete."""
-    since = single.withColumn("deletes_before", F.sum(F.col("deletes").cast("int")).over(_by_at()))
+    deletes_before = F.sum(F.col("deletes").cast("int")).over(_by_at(layout))
+    since = single.withColumn("deletes_before", deletes_before)
     earlier = (
-        Window.partitionBy(KEY, "deletes_before")
+        Window.partitionBy(*plain_key(layout), "deletes_before")
         .orderBy(AT)
         .rowsBetween(Window.unboundedPreceding, Window.currentRow)
     )
@@ -377,9 +399,18 @@ def _stored(layout: Layout, *side: str) -> dict[str, Column]:
 
 
 def _rows(versions: DataFrame, layout: Layout, facts: Facts) -> DataFrame:
-    """Return the target's rows of versions, in no more files than they need."""
+    """Return the target's rows of versions, in no more files than they need.
+
+    Many versions that have ended are in files of their own: later batches, and readers of the present, leave
+    these aside by their statistics.
+    """
     rows = versions.select(*[value.alias(name) for name, value in _stored(layout).items()])
-    return rows.coalesce(1 + facts.keys // A_TASK)
+    files = 1 + facts.keys // A_TASK
+    if files == 1:
+        return rows.coalesce(1)
+    ended = column(END_AT).isNotNull()
+    each = files // 2
+    return rows.where(ended).coalesce(each).unionByName(rows.where(~ended).coalesce(each))
 
 
 def _largest_row(row: Column, layout: Layout) -> Column:

@@ -203,7 +203,7 @@ def empty(spark: SparkSession, path: str, app_id: str) -> None:
     transaction = delta_log_of(spark, path).startTransaction()
     if int(transaction.txnVersion(app_id)) >= 0:
         return
-    gone = [file.remove() for file in python_list(java, transaction.filterFiles())]
+    gone = [file.remove() for file in python_list(transaction.filterFiles())]
     nothing = Remembered(str(transaction.metadata().id()), int(transaction.snapshot().version()))
     actions = [set_transaction(java, app_id, 0), domain(java, nothing), *gone]
     operation = scala_object(java, "org.apache.spark.sql.delta.DeltaOperations$ManualUpdate")

@@ -71,9 +71,7 @@ def files_written(rows: DataFrame, path: str, folder: str) -> tuple[tuple[str, i
         options,
         0,
     )
-    return tuple(
-        (str(file.path()), int(file.size())) for file in python_list(java, committer.addedStatuses())
-    )
+    return tuple((str(file.path()), int(file.size())) for file in python_list(committer.addedStatuses()))
 
 
 def files_named(

@@ -8,18 +8,21 @@ internals of Delta; tests/spark/recover/test_backup_table.py and tests/spark/cdc
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import date, datetime, timedelta, timezone
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DateType, IntegralType, StringType, StructField
+from pyspark.sql.types import DateType, IntegralType, StringType, StructField, TimestampType
 
 from streamkeeper_jobs.spark.delta_table import delta_log_of
 from streamkeeper_jobs.spark.jvm import Classes, json_of, python_list, scala_seq
 
 JsonObject = dict[str, Any]
+
+_1970 = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ def snapshot_of(spark: SparkSession, found: Any) -> Snapshot:
         tuple(
             json.loads(action.json())
             for actions in (found.setTransactions(), found.domainMetadata())
-            for action in _each(actions)
+            for action in python_list(actions)
         ),
         tuple(_adds(spark, found)),
     )
@@ -77,7 +80,7 @@ def snapshot_of(spark: SparkSession, found: Any) -> Snapshot:
 
 def domains_of(found: Any) -> dict[str, JsonObject]:
     """Return the domains in Delta's own snapshot object, by name."""
-    domains = (json.loads(action.json())["domainMetadata"] for action in _each(found.domainMetadata()))
+    domains = (json.loads(action.json())["domainMetadata"] for action in python_list(found.domainMetadata()))
     return {domain["domain"]: domain for domain in domains}
 
 
@@ -102,13 +105,6 @@ def _adds(spark: SparkSession, found: Any) -> Iterator[JsonObject]:
         yield json.loads(row["add"])
 
 
-def _each(actions: Any) -> Iterator[Any]:
-    """Iterate over a Scala collection."""
-    iterator = actions.iterator()
-    while iterator.hasNext():
-        yield iterator.next()
-
-
 def rows_of(add: JsonObject) -> int | None:
     """Return the number of rows of a file that are not deleted; None if its statistics lack it."""
     count = json.loads(add.get("stats") or "{}").get("numRecords")
@@ -117,10 +113,10 @@ def rows_of(add: JsonObject) -> int | None:
     )
 
 
-def actions_of(java: Classes, transaction: Any, name: str) -> list[Any] | None:
+def actions_of(transaction: Any, name: str) -> list[Any] | None:
     """Return a list of actions of a transaction's version; None if its checksum does not have it."""
-    found = _of(transaction, name)
-    return None if found is None else python_list(java, found)
+    found = _told(_checksum_of(transaction), name)
+    return None if found is None else python_list(found)
 
 
 def files_of(transaction: Any) -> Any | None:
@@ -129,46 +125,83 @@ def files_of(transaction: Any) -> Any | None:
     Whoever writes it sets how many it lists (``spark.databricks.delta.allFilesInCrc.thresholdNumFiles``). A
     list that has not as many as the checksum itself counts is not used.
     """
-    files = _of(transaction, "allFiles")
-    if files is None:
-        return None
-    checksum = transaction.snapshot().checksumOpt().get()
-    return files if files.size() == checksum.numFiles() else None
+    checksum = _checksum_of(transaction)
+    files = _told(checksum, "allFiles")
+    return files if files is not None and files.size() == checksum.numFiles() else None
 
 
-def files_that_meet(java: Classes, files: Any, key: StructField, lowest: Any, highest: Any) -> Any:
-    """Return those files of a list whose values of a column may lie within bounds.
+def files_where(java: Classes, files: Any, *may_hold: Callable[[JsonObject], bool]) -> Any:
+    """Return those files of a list whose statistics meet all conditions: ``{}`` for a file without any."""
+    found: list[JsonObject] = json_of(java, files)
+    statistics = [json.loads(file.get("stats") or "{}") for file in found]
+    wanted = [all(holds(one) for holds in may_hold) for one in statistics]
+    if all(wanted):
+        return files
+    return scala_seq(java, [files.apply(number) for number, one in enumerate(wanted) if one])
 
-    Whole numbers, texts and dates are compared, which JSON keeps in order: a text's bounds are cut, but
-    outwards. By other types, or without statistics, no file is left aside.
 
-    :param key: a field of the table's own schema. Statistics have the name of its column in the files, which
+def within_bounds(field: StructField, lowest: Any, highest: Any) -> Callable[[JsonObject], bool]:
+    """Return a condition for :func:`files_where`: values of a column may lie within bounds.
+
+    :param field: of the table's own schema. Statistics have the name of its column in the files, which
         another column may show.
     """
-    match key.dataType:
-        case IntegralType():
-            pass
-        case DateType():
-            lowest, highest = lowest.isoformat(), highest.isoformat()
-        case StringType() if key.dataType == StringType():  # another collation compares otherwise
-            pass
+
+    def holds(statistics: JsonObject) -> bool:
+        least, most = (_bound(statistics, which, field) for which in ("minValues", "maxValues"))
+        return least is None or most is None or bool(least <= end and begin <= most)
+
+    begin, end = _as_in_statistics(lowest), _as_in_statistics(highest)
+    return holds
+
+
+def null_or_from(field: StructField, least: Any) -> Callable[[JsonObject], bool]:
+    """Return a condition for :func:`files_where`: a column may be null, or have a value from one on.
+
+    :param field: see :func:`within_bounds`.
+    :param least: a timestamp in microseconds since 1970.
+    """
+
+    def holds(statistics: JsonObject) -> bool:
+        most = _bound(statistics, "maxValues", field)
+        nulls = statistics.get("nullCount", {}).get(_name_in_files(field))
+        return nulls != 0 or most is None or bool(most >= begin)
+
+    begin = _as_in_statistics(least)
+    return holds
+
+
+def _bound(statistics: JsonObject, which: str, field: StructField) -> Any:
+    """Return a bound of a column; None without, and of types that JSON does not keep in order.
+
+    A text's bounds are cut, but outwards. A timestamp's are cut to milliseconds, and its zone's offset to
+    minutes: so the upper one is taken a minute later.
+    """
+    found = statistics.get(which, {}).get(_name_in_files(field))
+    match field.dataType:
+        case IntegralType() | DateType():
+            return found
+        case StringType() if field.dataType == StringType():  # another collation compares otherwise
+            return found
+        case TimestampType() if found is not None and which == "maxValues":
+            return (datetime.fromisoformat(found) - _1970) // timedelta(microseconds=1) + 60_000_000
         case _:
-            return files
-    found: list[dict[str, Any]] = json_of(java, files)
-    name = (key.metadata or {}).get("delta.columnMapping.physicalName", key.name)
-    meets = [_meets(json.loads(file.get("stats") or "{}"), name, lowest, highest) for file in found]
-    if all(meets):
-        return files
-    return scala_seq(java, [files.apply(number) for number, meet in enumerate(meets) if meet])
+            return None
 
 
-def _meets(statistics: dict[str, Any], column: str, lowest: Any, highest: Any) -> bool:
-    least = statistics.get("minValues", {}).get(column)
-    most = statistics.get("maxValues", {}).get(column)
-    return least is None or most is None or bool(least <= highest and lowest <= most)
+def _as_in_statistics(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, date) else value
 
 
-def _of(transaction: Any, name: str) -> Any | None:
-    checksum = transaction.snapshot().checksumOpt()
-    found = getattr(checksum.get(), name)() if checksum.isDefined() else None
+def _name_in_files(field: StructField) -> str:
+    return str((field.metadata or {}).get("delta.columnMapping.physicalName", field.name))
+
+
+def _checksum_of(transaction: Any) -> Any | None:
+    found = transaction.snapshot().checksumOpt()
+    return found.get() if found.isDefined() else None
+
+
+def _told(checksum: Any | None, name: str) -> Any | None:
+    found = getattr(checksum, name)() if checksum is not None else None
     return found.get() if found is not None and found.isDefined() else None

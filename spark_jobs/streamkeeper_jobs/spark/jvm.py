@@ -35,14 +35,13 @@ def scala_seq(java: Classes, items: Iterable[Any]) -> Any:
     return java("scala.jdk.javaapi.CollectionConverters").asScala(made).toSeq()
 
 
-def python_list(java: Classes, items: Any) -> list[Any]:
+def python_list(items: Any) -> list[Any]:
     """Return the items of a Scala ``Seq``.
 
     One call an item: Python's own way through a list of the JVM ends with an exception, and PySpark makes
     some thirty calls to understand that.
     """
-    found = java("scala.jdk.javaapi.CollectionConverters").asJava(items)
-    return [found.get(number) for number in range(found.size())]
+    return [items.apply(number) for number in range(items.size())]
 
 
 def json_of(java: Classes, items: Any) -> Any:
