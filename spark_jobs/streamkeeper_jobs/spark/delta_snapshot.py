@@ -125,7 +125,7 @@ def files_of(transaction: Any) -> Any | None:
     Whoever writes it sets how many it lists (``spark.databricks.delta.allFilesInCrc.thresholdNumFiles``). A
     list that has not as many as the checksum itself counts is not used.
     """
-    checksum = _checksum_of(transaction)
+    checksum: Any = _checksum_of(transaction)
     files = _told(checksum, "allFiles")
     return files if files is not None and files.size() == checksum.numFiles() else None
 

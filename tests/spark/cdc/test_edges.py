@@ -22,6 +22,7 @@ from streamkeeper_jobs.cdc import (
     apply_changes,
     check_spec,
     replace_rows,
+    scd2,
     target_schema,
 )
 from streamkeeper_jobs.cdc.apply_batch import LISTED
@@ -29,7 +30,7 @@ from streamkeeper_jobs.cdc.expressions import portable
 from streamkeeper_jobs.cdc.remembered import forget
 from streamkeeper_jobs.spark.delta_table import seal
 
-from streamkeeper.declare.cdc_spec import BOOKKEEPING, CdcSpec
+from streamkeeper.declare.cdc_spec import BOOKKEEPING, END_AT, CdcSpec
 from streamkeeper.declare.model import Table
 from streamkeeper.delta.log import last_transaction
 from streamkeeper.errors import ChangeRefused, DeclarationError
@@ -312,6 +313,36 @@ def test_bounds_of_a_key_are_those_of_its_column_in_the_files(spark: SparkSessio
     found = target.looked_at(F.col("id") == 7, "id", 7, 7)
     assert found is not None
     assert (target.files.size(), found._files.size(), found.rows.count()) == (2, 1, 1)
+
+
+@pytest.mark.parametrize("kind", ["BIGINT", "TIMESTAMP", *long_after(0, ["DATE", "STRING"])])
+@pytest.mark.parametrize("most_listed", [50, 0], ids=["listed", "not listed"])
+def test_files_are_left_aside_whose_versions_all_ended_before_a_batch(
+    most_listed: int, kind: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Versions that have ended are in files of their own, and only those that end with the batch or later
+    may be older than a change of it.
+    """
+    monkeypatch.setattr(scd2, "A_TASK", 1)
+    monkeypatch.setattr(apply_batch, "MOST_LISTED", str(most_listed))
+    schema = f"id INT, at {kind}, op STRING, name STRING"
+    days = [f"'2026-01-0{day} 12:00:00'" for day in (1, 2, 3)]
+    times = [f"CAST({at} AS {kind})" for at in {"BIGINT": ["1", "2", "3"]}.get(kind, days)]
+    bed = CdcBed(spark, tmp_path, VERSIONS, schema).prepare()
+    for number, at in enumerate(times[:2]):
+        values = f"CAST(id AS INT) AS id, {at} AS at, 'U' AS op, '{number}' AS name"
+        frame = spark.sql(f"SELECT {values} FROM range(9)")
+        apply_changes(frame, VERSIONS, bed.path, Step(bed.query_id, number), alone)
+    read = []
+    for at in times:
+        frame = spark.sql(f"SELECT {at} AS at")
+        (since,) = frame.select(portable(F.col("at"), frame.schema["at"].dataType)).collect()[0]
+        target = replace_rows.opened(spark, bed.path, Step(bed.query_id, 2))
+        found = target.looked_at(F.lit(True), "id", 0, 8, since)
+        assert found is not None
+        ended = found.rows.where(F.col(END_AT).isNotNull()).count()
+        read.append((found.rows.count() - ended, ended))
+    assert read == [(9, 9), (9, 9), (9, 0)]
 
 
 @pytest.mark.long
