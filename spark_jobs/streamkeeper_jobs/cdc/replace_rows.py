@@ -14,7 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import wait
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, cast
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -29,9 +29,9 @@ from streamkeeper_jobs.cdc.steps import Step
 from streamkeeper_jobs.spark.columns import column
 from streamkeeper_jobs.spark.delta_commit import files_read, resolved
 from streamkeeper_jobs.spark.delta_snapshot import (
+    Listed,
     actions_of,
     files_of,
-    files_where,
     null_or_from,
     within_bounds,
 )
@@ -61,7 +61,7 @@ class Target:
     transaction: Any
     told: int | None = None
     """The last batch of the query by the checksum of the transaction's version; None if that does not say."""
-    files: Any = None
+    files: Listed | None = None
     """All files with their statistics, by that checksum; None if that does not say."""
     written: Callable[[], int] = lambda: -1
     """Returns the last batch of the step's query that the transaction sees; it may wait for that."""
@@ -116,13 +116,14 @@ class Target:
         condition = scala_seq(java, [resolved(self.session, self.transaction, one) for one in wanted])
         if self.files is None:
             self.written()
-            files = self.transaction.filterFiles(condition, True)
+            listed, files = None, self.transaction.filterFiles(condition, True)
         else:
-            files = files_where(java, self.files, *holds)
+            listed = self.files.where(java, *holds)
+            files = listed.files
             # As ``filterFiles`` does, so that another writer's rows within the bounds make the commit fail.
             self.transaction.trackReadPredicates(condition, False, True)
             self.transaction.trackFilesRead(files)
-        return Opened(self, files_read(self.session, self.transaction, files).where(bounds), files)
+        return Opened(self, files_read(self.session, self.transaction, files).where(bounds), files, listed)
 
     def commit_remembered(self, remembered: Remembered) -> None:
         """Commit what the target remembers from now on, without the step: before a MERGE, which can not.
@@ -171,6 +172,18 @@ class Opened:
     target: Target
     rows: DataFrame
     _files: Any
+    _listed: Listed | None
+
+    @property
+    def marks(self) -> bool:
+        """Whether rows that are gone are marked by deletion vectors; else files are written again."""
+        return self.target.properties.get(_VECTORS) == "true"
+
+    def all_below(self, value: Any, column: str, field: str) -> bool:
+        """Return whether all rows have a lower value of a column's field, as far as their statistics say."""
+        whole = self.target.schema[column]
+        path = (whole, cast(StructType, whole.dataType)[field])
+        return self._listed is not None and self._listed.all_below(value, *path)
 
     def placed(self, *columns: Column) -> DataFrame:
         """Return some columns of its rows, and the position of each: ``place``."""
@@ -183,10 +196,7 @@ class Opened:
         :param remembered: returns what the target remembers from then on; asked once the rows are written.
         :raises DeltaConcurrentModificationException: another commit came in between; one of its subclasses.
         """
-        if self.target.properties.get(_VECTORS) == "true":
-            actions = self._marked_beside(gone, rows)
-        else:
-            actions = self._rewritten(gone, rows)
+        actions = self._marked_beside(gone, rows) if self.marks else self._rewritten(gone, rows)
         self.target.commit_step(actions, remembered())
 
     def _marked_beside(self, gone: DataFrame | None, rows: DataFrame) -> Any:
@@ -342,7 +352,7 @@ def opened(session: SparkSession, path: str, step: Step | None = None) -> Target
     if told is not None:
         # As ``txnVersion`` does, so that a seal that comes later makes the commit fail.
         transaction.readTxn().addOne(step.query_id)
-    files = files_of(transaction)
+    files = files_of(classes(session), transaction)
     if told is None or files is None:
         written = begun(session, lambda: _asked(transaction, step, told, files)).result
     else:
@@ -350,7 +360,7 @@ def opened(session: SparkSession, path: str, step: Step | None = None) -> Target
     return Target(session, path, step, found, transaction, told, files, written)
 
 
-def _asked(transaction: Any, step: Step, told: int | None, files: Any) -> int:
+def _asked(transaction: Any, step: Step, told: int | None, files: Listed | None) -> int:
     """Return the last batch of the step's query that a transaction sees, and let Delta prepare the list of
     files with their statistics.
 

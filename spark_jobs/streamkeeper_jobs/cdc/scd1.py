@@ -194,21 +194,30 @@ def look_at(work: Work, facts: Facts, since: Any = None) -> Opened | None:
 
 
 def _replace(target: Opened, cut: Cut, layout: Layout, facts: Facts, kept: ExitStack) -> None:
-    """Read the target's rows of the keys once; mark those that are replaced or end, and append newer ones."""
+    """Read the target's rows of the keys once; mark those that are replaced or end, and append newer ones.
+
+    A batch that is newer than all of them replaces or ends each: they are not compared.
+    """
     living = _living(cut)
+    upserts = living.where(F.col("latest").isNotNull())
+    if facts.earliest is not None and target.all_below(facts.earliest, BOOKKEEPING, SEQUENCE):
+        keys = living.select(*[value.alias(name) for name, value in plain_key(layout, KEY).items()])
+        every = met(target, nearby(keys, facts), layout).select(PLACE)
+        if not target.marks:  # then they are needed twice
+            every = kept.enter_context(materialised(every))
+        target.replace(every, _rows(upserts, layout, facts), cut.learned)
+        return
     each = (F.count_if(F.col(FATE) == fate).alias(fate) for fate in (GOES, TIED, STANDS))
     found, numbers = kept.enter_context(measured(_fates(target, living, cut.truncated, layout, facts), *each))
     fates = {fate for fate, number in numbers.asDict().items() if number}
     if TIED in fates:
         found = kept.enter_context(materialised(_ties_broken(target, living, found, layout, facts)))
-    upserts = living.where(F.col("latest").isNotNull())
     if fates & {STANDS, TIED}:
         upserts = upserts.join(
             nearby(found.where(F.col(FATE) == STANDS).select(KEY), facts), KEY, "left_anti"
         )
     gone = found.where(F.col(FATE) == GOES) if fates & {GOES, TIED} else None
-    rows = upserts.select(*[value.alias(name) for name, value in _stored(layout).items()])
-    target.replace(gone, rows.coalesce(1 + facts.keys // A_TASK), cut.learned)
+    target.replace(gone, _rows(upserts, layout, facts), cut.learned)
 
 
 def _fates(
@@ -321,6 +330,12 @@ def _stored(layout: Layout, *side: str) -> dict[str, Column]:
     """Return the target's columns, read from the newest upsert of a key."""
     stored = {field.name: column(*side, "latest", ROW, field.name) for field in layout.stored.fields}
     return {**stored, BOOKKEEPING: F.struct(column(*side, "latest", AT).alias(SEQUENCE))}
+
+
+def _rows(upserts: DataFrame, layout: Layout, facts: Facts) -> DataFrame:
+    """Return the target's rows of keys' newest upserts, in no more files than they need."""
+    rows = upserts.select(*[value.alias(name) for name, value in _stored(layout).items()])
+    return rows.coalesce(1 + facts.keys // A_TASK)
 
 
 def _row_of_target(layout: Layout, *side: str) -> Column:

@@ -23,6 +23,8 @@ from streamkeeper_jobs.spark.jvm import Classes, json_of, python_list, scala_seq
 JsonObject = dict[str, Any]
 
 _1970 = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_WHOLE_MINUTES = 1973
+"""The year after which time zones differ from UTC by whole minutes."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,34 @@ def actions_of(transaction: Any, name: str) -> list[Any] | None:
     return None if found is None else python_list(found)
 
 
-def files_of(transaction: Any) -> Any | None:
+@dataclass(frozen=True)
+class Listed:
+    """Files of a version, as Delta's own list, and the statistics of each: ``{}`` for one without any."""
+
+    files: Any
+    statistics: tuple[JsonObject, ...]
+
+    def where(self, java: Classes, *may_hold: Callable[[JsonObject], bool]) -> Listed:
+        """Return the files whose statistics meet all conditions."""
+        wanted = [
+            number for number, one in enumerate(self.statistics) if all(holds(one) for holds in may_hold)
+        ]
+        if len(wanted) == len(self.statistics):
+            return self
+        files = scala_seq(java, [self.files.apply(number) for number in wanted])
+        return Listed(files, tuple(self.statistics[number] for number in wanted))
+
+    def all_below(self, value: Any, *path: StructField) -> bool:
+        """Return whether all rows have a lower value of a column, as far as statistics say that.
+
+        :param value: see :func:`within_bounds`.
+        :param path: the column, or a field of it, from the table's own schema.
+        """
+        highest = [_bound(one, "maxValues", *path) for one in self.statistics]
+        return all(most is not None and most < _as_in_statistics(value) for most in highest)
+
+
+def files_of(java: Classes, transaction: Any) -> Listed | None:
     """Return all files of a transaction's version with their statistics; None where they are too many.
 
     Whoever writes it sets how many it lists (``spark.databricks.delta.allFilesInCrc.thresholdNumFiles``). A
@@ -127,24 +156,17 @@ def files_of(transaction: Any) -> Any | None:
     """
     checksum: Any = _checksum_of(transaction)
     files = _told(checksum, "allFiles")
-    return files if files is not None and files.size() == checksum.numFiles() else None
-
-
-def files_where(java: Classes, files: Any, *may_hold: Callable[[JsonObject], bool]) -> Any:
-    """Return those files of a list whose statistics meet all conditions: ``{}`` for a file without any."""
-    found: list[JsonObject] = json_of(java, files)
-    statistics = [json.loads(file.get("stats") or "{}") for file in found]
-    wanted = [all(holds(one) for holds in may_hold) for one in statistics]
-    if all(wanted):
-        return files
-    return scala_seq(java, [files.apply(number) for number, one in enumerate(wanted) if one])
+    if files is None or files.size() != checksum.numFiles():
+        return None
+    return Listed(files, tuple(json.loads(file.get("stats") or "{}") for file in json_of(java, files)))
 
 
 def within_bounds(field: StructField, lowest: Any, highest: Any) -> Callable[[JsonObject], bool]:
-    """Return a condition for :func:`files_where`: values of a column may lie within bounds.
+    """Return a condition on a file's statistics: values of a column may lie within bounds.
 
     :param field: of the table's own schema. Statistics have the name of its column in the files, which
         another column may show.
+    :param lowest: a timestamp in microseconds since 1970, like all values that are compared with statistics.
     """
 
     def holds(statistics: JsonObject) -> bool:
@@ -156,10 +178,9 @@ def within_bounds(field: StructField, lowest: Any, highest: Any) -> Callable[[Js
 
 
 def null_or_from(field: StructField, least: Any) -> Callable[[JsonObject], bool]:
-    """Return a condition for :func:`files_where`: a column may be null, or have a value from one on.
+    """Return a condition on a file's statistics: a column may be null, or have a value from one on.
 
-    :param field: see :func:`within_bounds`.
-    :param least: a timestamp in microseconds since 1970.
+    Of the parameters see :func:`within_bounds`.
     """
 
     def holds(statistics: JsonObject) -> bool:
@@ -171,22 +192,32 @@ def null_or_from(field: StructField, least: Any) -> Callable[[JsonObject], bool]
     return holds
 
 
-def _bound(statistics: JsonObject, which: str, field: StructField) -> Any:
+def _bound(statistics: JsonObject, which: str, *path: StructField) -> Any:
     """Return a bound of a column; None without, and of types that JSON does not keep in order.
 
-    A text's bounds are cut, but outwards. A timestamp's are cut to milliseconds, and its zone's offset to
-    minutes: so the upper one is taken a minute later.
+    A text's bounds are cut, but outwards.
     """
-    found = statistics.get(which, {}).get(_name_in_files(field))
-    match field.dataType:
+    found = statistics.get(which)
+    for field in path:
+        found = found.get(_name_in_files(field)) if isinstance(found, dict) else None
+    match path[-1].dataType:
         case IntegralType() | DateType():
             return found
-        case StringType() if field.dataType == StringType():  # another collation compares otherwise
+        case StringType() if path[-1].dataType == StringType():  # another collation compares otherwise
             return found
         case TimestampType() if found is not None and which == "maxValues":
-            return (datetime.fromisoformat(found) - _1970) // timedelta(microseconds=1) + 60_000_000
+            return _latest(datetime.fromisoformat(found))
         case _:
             return None
+
+
+def _latest(at: datetime) -> int:
+    """Return the latest time that statistics may mean, in microseconds since 1970.
+
+    They are cut to milliseconds; the offset of a time zone to minutes, and until 1972 it could have seconds.
+    """
+    cut = timedelta(milliseconds=1) if at.year > _WHOLE_MINUTES else timedelta(minutes=1)
+    return (at + cut - _1970) // timedelta(microseconds=1)
 
 
 def _as_in_statistics(value: Any) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -39,6 +40,8 @@ COLUMNS = ("id", "at", "op", "name", "address")
 STORED = ("id", "name", "address")
 SCHEMA = "id INT, at BIGINT, op STRING, name STRING, address STRUCT<city: STRING, zip: INT>"
 KEYS, CHANGES, LATEST = 150, 7, 9
+ORDERED = 0.4
+"""Part of the runs whose batches are each newer than those before, but for the repeated ones."""
 
 Source = tuple[Any, ...]
 
@@ -80,13 +83,19 @@ def history(random: Random, *, truncates: bool) -> list[Source]:
 
 
 def deliveries(random: Random, rows: list[Source]) -> list[Delivery]:
-    """Shuffle, give some rows twice, cut at random, share out between two flows, and let some batches come
-    again, after one of the other flow if that comes next: one batch that is killed, and others that
-    are done and not marked so in their checkpoint.
+    """Shuffle or sort, give some rows twice, cut at random, and share out between two flows.
+
+    Some batches come again, after one of the other flow if that comes next: one batch that is killed, and
+    others that are done and not marked so in their checkpoint.
     """
     sent = rows + random.sample(rows, len(rows) // 10)
     random.shuffle(sent)
-    cuts = sorted(random.sample(range(1, len(sent)), random.randint(2, 3)))
+    if random.random() < ORDERED:
+        sent.sort(key=lambda row: row[1])
+        new = [place for place, (one, row) in enumerate(pairwise(sent), 1) if one[1] < row[1]]
+    else:
+        new = list(range(1, len(sent)))
+    cuts = sorted(random.sample(new, random.randint(2, 3)))
     parts = [sent[start:end] for start, end in zip([0, *cuts], [*cuts, len(sent)], strict=True)]
     flows, killed = [random.randint(0, 1) for _ in parts], random.randrange(len(parts) - 1)
     flows[killed + 1] = 1 - flows[killed]

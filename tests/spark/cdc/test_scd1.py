@@ -16,7 +16,9 @@ from streamkeeper_jobs.cdc.apply_batch import apply_changes
 from streamkeeper_jobs.cdc.steps import Step
 
 from streamkeeper.declare.cdc_spec import CdcSpec
-from tests.worlds.tables.cdc_world import SPEC, VERSIONS, CdcBed
+from streamkeeper.declare.model import Table
+from tests.worlds.suites import long_after
+from tests.worlds.tables.cdc_world import SPEC, TABLE, VERSIONS, WITHOUT_VECTORS, CdcBed
 
 U, D = "U", "D"
 Batch = list[tuple[int, str, str | None]]
@@ -105,6 +107,48 @@ def test_a_batch_of_more_rows_than_are_sent_around_comes_to_the_same(
     bed.apply((1, 1, "U", "a", "x"), (2, 1, "U", "b", "x"), (3, 1, "U", "c", "x"))
     bed.apply((1, 1, "U", "z", "x"), (2, 2, "U", "d", "x"), (3, 2, "D", None, None), (4, 1, "U", "e", "x"))
     assert {row["id"]: row["name"] for row in bed.rows()} == {1: "z", 2: "d", 4: "e"}
+
+
+@pytest.fixture
+def compared(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Each comparison of a target's rows with a batch."""
+    found, fates = [], scd1._fates
+    monkeypatch.setattr(scd1, "_fates", lambda *given: found.append(given) or fates(*given))
+    return found
+
+
+TOLD = {
+    "BIGINT": True,
+    "TIMESTAMP": True,
+    "DATE": True,
+    "STRING": True,
+    "TIMESTAMP_NTZ": False,
+    "DECIMAL(9, 1)": False,
+}
+"""Types of sequences, and whether the bounds that statistics have of them are compared."""
+
+
+@pytest.mark.parametrize("kind", long_after(2, TOLD))
+@pytest.mark.parametrize("table", [TABLE, WITHOUT_VECTORS], ids=["marked", "written again"])
+def test_rows_are_compared_with_a_batch_unless_statistics_say_that_all_are_older(
+    compared: list[Any], table: Table, kind: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    bed = CdcBed(spark, tmp_path, SPEC, f"id INT, at {kind}, op STRING, name STRING").prepare(table)
+    at = "at" if kind in ("BIGINT", "DECIMAL(9, 1)") else "'2026-01-0' || at || ' 12:00:00.123456'"
+
+    def apply(number: int, *rows: tuple[int, int, str, str]) -> dict[int, str]:
+        compared.clear()
+        frame = spark.createDataFrame(rows, "id INT, at INT, op STRING, name STRING")
+        frame = frame.withColumn("at", F.expr(f"CAST({at} AS {kind})"))
+        apply_changes(frame, SPEC, bed.path, Step(bed.query_id, number), nullcontext)
+        return {row["id"]: row["name"] for row in bed.rows()}
+
+    apply(0, (1, 1, "U", "a"), (2, 1, "U", "b"), (3, 1, "D", ""), (4, 1, "U", "d"))
+    shown = apply(1, (1, 2, "U", "new"), (2, 3, "D", ""), (2, 2, "U", "b"), (3, 2, "U", "back"))
+    assert (shown, bool(compared)) == ({1: "new", 3: "back", 4: "d"}, not TOLD[kind])
+    shown = apply(2, (4, 2, "U", "later"), (2, 2, "U", "late"), (1, 2, "U", "same"))
+    assert shown == {1: "same", 3: "back", 4: "later"}
+    assert compared, "one of the rows is as old as its change"
 
 
 def test_a_key_with_many_changes_is_reduced_by_each_task_that_reads_it(
