@@ -24,12 +24,9 @@ from streamkeeper_jobs.cdc.expressions import (
     whole_numbers,
 )
 from streamkeeper_jobs.cdc.replace_rows import Target
-from streamkeeper_jobs.spark.columns import column
-from streamkeeper_jobs.spark.jvm import classes
+from streamkeeper_jobs.spark.frames import column, measured
 
 UPSERT, DELETE, TRUNCATE = "upsert", "delete", "truncate"
-
-_MEASURED = "measured"
 
 KEY, AT, KIND, ROW, UNUSABLE = "key", "sequence", "kind", "row", "unusable"
 """Columns of a frame of changes.
@@ -188,41 +185,6 @@ def facts_of(
 def unusable_of_group() -> tuple[Column, Column]:
     """Return the two aggregates that carry unusable rows through a grouping."""
     return F.min(UNUSABLE).alias(UNUSABLE), F.count(UNUSABLE).alias("rows_unusable")
-
-
-@contextmanager
-def materialised(frame: DataFrame) -> Iterator[DataFrame]:
-    """Compute a frame once for all reads inside the block.
-
-    A lost part fails the batch; it is never computed again with another result.
-    """
-    kept = frame.localCheckpoint(eager=True)
-    try:
-        yield kept
-    finally:
-        plan: Any = kept._jdf.queryExecution().analyzed()
-        plan.rdd().unpersist(False)
-
-
-@contextmanager
-def measured(frame: DataFrame, *aggregates: Column) -> Iterator[tuple[DataFrame, Row]]:
-    """Compute a frame once, as :func:`materialised` does, and aggregates over it without a further job."""
-    observed = frame.observe(_MEASURED, *aggregates)
-    with materialised(observed) as kept:
-        # By the plan that was run, and not by an Observation: that one waits for an event, which a busy
-        # listener bus may drop.
-        seen: Any = observed._jdf.queryExecution().observedMetrics()
-        if seen.contains(_MEASURED):
-            session: Any = frame.sparkSession
-            rows = classes(session)("java.util.ArrayList")()
-            rows.add(seen.apply(_MEASURED))
-            found = DataFrame(
-                session._jsparkSession.createDataFrame(rows, seen.apply(_MEASURED).schema()), session
-            ).first()
-        else:  # a plan that turned out to be empty while it ran may have dropped them
-            found = kept.agg(*aggregates).first()
-        assert found is not None, "an aggregate without groups has one row"
-        yield kept, found
 
 
 def within(path: Sequence[str], key: StructField, facts: Facts) -> Column:

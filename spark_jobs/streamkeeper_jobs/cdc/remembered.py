@@ -37,7 +37,6 @@ from streamkeeper_jobs.cdc.events import (
     Work,
     bounds_in,
     bounds_of,
-    materialised,
     nearby,
     within,
 )
@@ -53,8 +52,8 @@ from streamkeeper_jobs.cdc.expressions import (
 from streamkeeper_jobs.cdc.replace_rows import Target, opened
 from streamkeeper_jobs.cdc.steps import Turn
 from streamkeeper_jobs.cdc.values import values_of
-from streamkeeper_jobs.spark.columns import column
 from streamkeeper_jobs.spark.delta_commit import files_named, files_written, table_at
+from streamkeeper_jobs.spark.frames import column, materialised
 from streamkeeper_jobs.spark.session import begun
 
 LEARNED = "learned"

@@ -12,6 +12,7 @@ import json
 import time
 from collections.abc import Callable
 from concurrent.futures import wait
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, cast
@@ -26,7 +27,6 @@ from streamkeeper.errors import DeclarationError
 from streamkeeper.storage import open_storage
 from streamkeeper_jobs.cdc.expressions import literal
 from streamkeeper_jobs.cdc.steps import Step
-from streamkeeper_jobs.spark.columns import column
 from streamkeeper_jobs.spark.delta_commit import files_read, resolved
 from streamkeeper_jobs.spark.delta_snapshot import (
     Listed,
@@ -36,6 +36,7 @@ from streamkeeper_jobs.spark.delta_snapshot import (
     within_bounds,
 )
 from streamkeeper_jobs.spark.delta_table import delta_log_of, set_transaction
+from streamkeeper_jobs.spark.frames import column, measured
 from streamkeeper_jobs.spark.jvm import Classes, classes, json_of, python_list, scala_object, scala_seq
 from streamkeeper_jobs.spark.session import begun
 
@@ -174,11 +175,6 @@ class Opened:
     _files: Any
     _listed: Listed | None
 
-    @property
-    def marks(self) -> bool:
-        """Whether rows that are gone are marked by deletion vectors; else files are written again."""
-        return self.target.properties.get(_VECTORS) == "true"
-
     def all_below(self, value: Any, column: str, field: str) -> bool:
         """Return whether all rows have a lower value of a column's field, as far as their statistics say."""
         whole = self.target.schema[column]
@@ -196,7 +192,10 @@ class Opened:
         :param remembered: returns what the target remembers from then on; asked once the rows are written.
         :raises DeltaConcurrentModificationException: another commit came in between; one of its subclasses.
         """
-        actions = self._marked_beside(gone, rows) if self.marks else self._rewritten(gone, rows)
+        if self.target.properties.get(_VECTORS) == "true":
+            actions = self._marked_beside(gone, rows)
+        else:
+            actions = self._rewritten(gone, rows)
         self.target.commit_step(actions, remembered())
 
     def _marked_beside(self, gone: DataFrame | None, rows: DataFrame) -> Any:
@@ -214,31 +213,34 @@ class Opened:
 
     def _rewritten(self, gone: DataFrame | None, rows: DataFrame) -> Any:
         """Write the files of rows that are gone again without these, and with others; return the actions."""
-        session = rows.sparkSession
-        java = classes(session)
-        touched, count, copied = ([], 0, 0) if gone is None else self._touched(java, gone)
-        if gone is not None and touched:
-            columns = [column(name) for name in self.target.schema.fieldNames()]
-            old = files_read(session, self._transaction, scala_seq(java, touched)).select(*columns, _place())
-            places = gone.select(PLACE)
-            stays = old.join(F.broadcast(places) if count <= _SENT else places, PLACE, "left_anti")
-            size = sum(int(file.size()) for file in touched)
-            rows = rows.unionByName(stays.select(*columns)).coalesce(1 + size // _A_FILE)
-        added, now = self._transaction.writeFiles(self._laid_out(rows)._jdf), int(time.time() * 1000)
-        self._say_how_much(session, added, deleted=count, copied=copied)
+        session, java = rows.sparkSession, classes(rows.sparkSession)
+        touched: list[Any] = []
+        count = copied = 0
+        with ExitStack() as kept:
+            if gone is not None:
+                files, number = F.collect_set(column(PLACE, FILE)), F.count(PLACE)
+                places, found = kept.enter_context(
+                    measured(gone.select(PLACE), files.alias("files"), number.alias("number"))
+                )
+                touched, count = self._named(java, found["files"]), found["number"]
+            if touched:
+                columns = [column(name) for name in self.target.schema.fieldNames()]
+                old = files_read(session, self._transaction, scala_seq(java, touched))
+                old = old.select(*columns, _place())
+                stays = old.join(F.broadcast(places) if count <= _SENT else places, PLACE, "left_anti")
+                size = sum(int(file.size()) for file in touched)
+                rows = rows.unionByName(stays.select(*columns)).coalesce(1 + size // _A_FILE)
+                known = [file.numLogicalRecords() for file in touched]
+                copied = sum(int(each.get()) for each in known if each.isDefined()) - count
+            added, now = self._transaction.writeFiles(self._laid_out(rows)._jdf), int(time.time() * 1000)
+        self._say_how_much(session, added, deleted=count, copied=max(0, copied))
         return added.appendedAll(scala_seq(java, [file.removeWithTimestamp(now, True) for file in touched]))
 
-    def _touched(self, java: Classes, gone: DataFrame) -> tuple[list[Any], int, int]:
-        """Return the files that have some rows, how many these are, and how many others the files have."""
-        counts = gone.groupBy(column(PLACE, FILE).alias(FILE)).count().collect()
+    def _named(self, java: Classes, files: list[str]) -> list[Any]:
+        """Return looked-at files by what ``_metadata`` calls them: escaped paths, a space is ``%20``."""
         base, by_name = self._transaction.deltaLog().dataPath(), self._by_name(java)
         places = scala_object(java, "org.apache.spark.sql.delta.util.DeltaFileOperations")
-        # ``_metadata`` has escaped paths: a space is ``%20``.
-        names = [places.absolutePath(base.toString(), row[FILE]).toString() for row in counts]
-        touched, count = [by_name.apply(name) for name in names], sum(row["count"] for row in counts)
-        known = [file.numLogicalRecords() for file in touched]
-        rows = sum(int(number.get()) for number in known if number.isDefined())
-        return touched, count, max(0, rows - count)
+        return [by_name.apply(places.absolutePath(base.toString(), file).toString()) for file in files]
 
     def _by_name(self, java: Classes) -> Any:
         """Return the looked-at files by their full names."""

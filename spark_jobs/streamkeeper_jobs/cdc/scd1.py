@@ -28,8 +28,6 @@ from streamkeeper_jobs.cdc.events import (
     Facts,
     Work,
     facts_of,
-    materialised,
-    measured,
     nearby,
     unusable_of_group,
     within,
@@ -37,8 +35,8 @@ from streamkeeper_jobs.cdc.events import (
 from streamkeeper_jobs.cdc.expressions import all_of, bounded, literal, orderable, ordered, struct_of
 from streamkeeper_jobs.cdc.remembered import Learned
 from streamkeeper_jobs.cdc.replace_rows import PLACE, Opened
-from streamkeeper_jobs.spark.columns import column
 from streamkeeper_jobs.spark.delta_commit import assigned, merging, table_at
+from streamkeeper_jobs.spark.frames import column, materialised, measured
 
 TARGET, CHANGE = "target", "change"
 """The two sides of a MERGE."""
@@ -203,8 +201,6 @@ def _replace(target: Opened, cut: Cut, layout: Layout, facts: Facts, kept: ExitS
     if facts.earliest is not None and target.all_below(facts.earliest, BOOKKEEPING, SEQUENCE):
         keys = living.select(*[value.alias(name) for name, value in plain_key(layout, KEY).items()])
         every = met(target, nearby(keys, facts), layout).select(PLACE)
-        if not target.marks:  # then they are needed twice
-            every = kept.enter_context(materialised(every))
         target.replace(every, _rows(upserts, layout, facts), cut.learned)
         return
     each = (F.count_if(F.col(FATE) == fate).alias(fate) for fate in (GOES, TIED, STANDS))

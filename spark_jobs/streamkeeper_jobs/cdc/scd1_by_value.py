@@ -23,7 +23,6 @@ from streamkeeper_jobs.cdc.events import (
     Facts,
     Work,
     facts_of,
-    materialised,
     nearby,
     unusable_of_group,
 )
@@ -43,8 +42,8 @@ from streamkeeper_jobs.cdc.scd1 import (
     target_at,
 )
 from streamkeeper_jobs.cdc.values import Path, Value, together, values_of
-from streamkeeper_jobs.spark.columns import column
 from streamkeeper_jobs.spark.delta_commit import assigned
+from streamkeeper_jobs.spark.frames import column, materialised
 
 VALUE = "value"
 

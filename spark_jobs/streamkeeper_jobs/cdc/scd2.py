@@ -31,8 +31,6 @@ from streamkeeper_jobs.cdc.events import (
     bounds_in,
     bounds_of,
     facts_of,
-    materialised,
-    measured,
     nearby,
     unusable_of_group,
     within,
@@ -51,8 +49,8 @@ from streamkeeper_jobs.cdc.scd1 import (
     same_key,
 )
 from streamkeeper_jobs.cdc.values import Value, merged, together, values_of
-from streamkeeper_jobs.spark.columns import column
 from streamkeeper_jobs.spark.delta_commit import assigned, table_at
+from streamkeeper_jobs.spark.frames import column, materialised, measured
 
 KNOWN, SHOWN, GUESSED = 3, 2, 1
 """Certainty of a change.

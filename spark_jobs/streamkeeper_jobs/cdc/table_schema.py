@@ -32,9 +32,9 @@ from streamkeeper_jobs.cdc.expressions import whole_numbers
 from streamkeeper_jobs.cdc.remembered import adopted
 from streamkeeper_jobs.cdc.replace_rows import domain, properties_of, remembered_by
 from streamkeeper_jobs.cdc.steps import Turn
-from streamkeeper_jobs.spark.columns import quoted
 from streamkeeper_jobs.spark.delta_commit import table_at, table_properties
 from streamkeeper_jobs.spark.delta_table import delta_log_of, set_transaction
+from streamkeeper_jobs.spark.frames import quoted
 from streamkeeper_jobs.spark.jvm import Classes, classes, python_list, scala_object, scala_seq
 from streamkeeper_jobs.spark.session import spark_url
 

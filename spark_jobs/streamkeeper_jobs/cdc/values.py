@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, DataType, StructField, StructType
 
 from streamkeeper_jobs.cdc.expressions import orderable, ordered
-from streamkeeper_jobs.spark.columns import column, quoted
+from streamkeeper_jobs.spark.frames import column, quoted
 
 Path = tuple[str, ...]
 

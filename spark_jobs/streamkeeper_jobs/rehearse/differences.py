@@ -16,7 +16,7 @@ from streamkeeper.declare.cdc_spec import BOOKKEEPING
 from streamkeeper.delta import log as delta_log
 from streamkeeper.recover.plans.rehearsal import EXAMPLES, TableEvidence
 from streamkeeper.tables.backups import Checksum
-from streamkeeper_jobs.spark.columns import column, quoted
+from streamkeeper_jobs.spark.frames import column, quoted
 from streamkeeper_jobs.spark.row_checksums import checksum, hash_of
 from streamkeeper_jobs.spark.session import spark_url
 

@@ -10,9 +10,9 @@ from pyspark.sql.types import StructType
 from streamkeeper.declare.model import Table
 from streamkeeper.delta import log as delta_log
 from streamkeeper.errors import DeclarationError
-from streamkeeper_jobs.spark.columns import quoted
 from streamkeeper_jobs.spark.delta_commit import table_at, table_properties
 from streamkeeper_jobs.spark.delta_table import ensure_table
+from streamkeeper_jobs.spark.frames import quoted
 from streamkeeper_jobs.spark.session import spark_url
 
 REPLACED_PROPERTY = "streamkeeper.replacedByEachBatch"

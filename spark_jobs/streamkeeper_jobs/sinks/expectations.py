@@ -23,8 +23,8 @@ from streamkeeper.delta import log as delta_log
 from streamkeeper.drivers.failures import EXPECTATION_FAILED
 from streamkeeper.errors import DeclarationError
 from streamkeeper.flows.generations import Generation
-from streamkeeper_jobs.spark.columns import column
 from streamkeeper_jobs.spark.delta_table import ensure_table, last_written, shut_out
+from streamkeeper_jobs.spark.frames import column
 from streamkeeper_jobs.spark.log import say
 from streamkeeper_jobs.spark.session import spark_url
 

@@ -17,8 +17,8 @@ from streamkeeper.flows.side_flow import is_beside
 from streamkeeper_jobs.cdc.columns import SEQUENCE, field_of
 from streamkeeper_jobs.cdc.expressions import by_reference
 from streamkeeper_jobs.sinks.auto_cdc import CdcSink
-from streamkeeper_jobs.spark.columns import column
 from streamkeeper_jobs.spark.delta_commit import table_at
+from streamkeeper_jobs.spark.frames import column
 from streamkeeper_jobs.spark.stateful_operators import stateful_operators
 
 _BESIDE = -1_000_000

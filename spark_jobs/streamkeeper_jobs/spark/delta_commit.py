@@ -14,8 +14,8 @@ from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from streamkeeper_jobs.spark.columns import quoted
 from streamkeeper_jobs.spark.delta_table import delta_log_of
+from streamkeeper_jobs.spark.frames import quoted
 from streamkeeper_jobs.spark.jvm import Classes, classes, python_list, scala_object, scala_seq
 from streamkeeper_jobs.spark.session import spark_url, with_settings
 

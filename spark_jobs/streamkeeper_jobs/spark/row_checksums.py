@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType, VariantType
 
 from streamkeeper.tables.backups import Checksum
-from streamkeeper_jobs.spark.columns import column
+from streamkeeper_jobs.spark.frames import column
 
 _BINARY = "UTF8_BINARY"
 

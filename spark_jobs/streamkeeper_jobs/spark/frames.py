@@ -1,0 +1,59 @@
+"""Columns by literal names, names quoted for SQL, and frames that are computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import functions as F
+
+from streamkeeper_jobs.spark.jvm import classes
+
+_MEASURED = "measured"
+
+
+def column(*path: str) -> Column:
+    """Return a column, or a field of a struct, by literal names."""
+    return F.col(quoted(*path))
+
+
+def quoted(*path: str) -> str:
+    """Return a column's path quoted for SQL."""
+    return ".".join(f"`{name.replace('`', '``')}`" for name in path)
+
+
+@contextmanager
+def materialised(frame: DataFrame) -> Iterator[DataFrame]:
+    """Compute a frame once for all reads inside the block.
+
+    A lost part fails the batch; it is never computed again with another result.
+    """
+    kept = frame.localCheckpoint(eager=True)
+    try:
+        yield kept
+    finally:
+        plan: Any = kept._jdf.queryExecution().analyzed()
+        plan.rdd().unpersist(False)
+
+
+@contextmanager
+def measured(frame: DataFrame, *aggregates: Column) -> Iterator[tuple[DataFrame, Row]]:
+    """Compute a frame once, as :func:`materialised` does, and aggregates over it without a further job."""
+    observed = frame.observe(_MEASURED, *aggregates)
+    with materialised(observed) as kept:
+        # By the plan that was run, and not by an Observation: that one waits for an event, which a busy
+        # listener bus may drop.
+        seen: Any = observed._jdf.queryExecution().observedMetrics()
+        if seen.contains(_MEASURED):
+            session: Any = frame.sparkSession
+            rows = classes(session)("java.util.ArrayList")()
+            rows.add(seen.apply(_MEASURED))
+            found = DataFrame(
+                session._jsparkSession.createDataFrame(rows, seen.apply(_MEASURED).schema()), session
+            ).first()
+        else:  # a plan that turned out to be empty while it ran may have dropped them
+            found = kept.agg(*aggregates).first()
+        assert found is not None, "an aggregate without groups has one row"
+        yield kept, found
