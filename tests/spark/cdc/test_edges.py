@@ -654,7 +654,7 @@ def test_a_batch_leaves_neither_settings_nor_blocks_behind(make: Callable[..., C
 
 
 @pytest.mark.parametrize(
-    ("scd_type", "table", "most"), [(1, TABLE, 7), (2, TABLE, 10), (1, WITHOUT_VECTORS, 7)]
+    ("scd_type", "table", "most"), [(1, TABLE, 6), (2, TABLE, 9), (1, WITHOUT_VECTORS, 6)]
 )
 def test_a_batch_in_order_takes_few_spark_jobs(
     scd_type: int, table: Table, most: int, spark: SparkSession, tmp_path: Path
