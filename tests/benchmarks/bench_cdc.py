@@ -39,7 +39,7 @@ from tests.benchmarks.ratios import HEADER, enter_environment, print_ratio, roun
 
 WANTED = [name for name in os.environ.get("CASES", "").split(",") if name]
 ROUNDS = rounds(1)
-WARM_UP = 8
+WARM_UP = 5
 """Batches of each kind of table before the first case."""
 DELETES = 0.05
 FILE_ROWS = 125_000
@@ -69,11 +69,11 @@ CASES = (
     Case("0.2 million, random keys", 200_000, 100_000, 5, {"bare": 1.0}),
     Case("0.2 million, recent keys", 200_000, 100_000, 5, {"bare": 1.0}, recent=True),
     Case("8 million, random keys", 8_000_000, 100_000, 4, {"bare": 5.0}),
-    Case("1,000 changes, random keys", 200_000, 1_000, 15, {"bare": 1.2}),
-    Case("1,000 changes, recent keys", 200_000, 1_000, 15, {"bare": 1.2}, recent=True),
+    Case("1,000 changes, random keys", 200_000, 1_000, 11, {"bare": 1.2}),
+    Case("1,000 changes, recent keys", 200_000, 1_000, 11, {"bare": 1.2}, recent=True),
     Case("SCD type 2, random keys", 200_000, 100_000, 5, {"bare": 1.5}, scd_type=2),
     Case("no vectors, random keys", 2_000_000, 100_000, 5, {"bare": 1.0}, vectors=False),
-    Case("no vectors, 1,000 changes", 200_000, 1_000, 15, {"bare": 1.2}, vectors=False),
+    Case("no vectors, 1,000 changes", 200_000, 1_000, 11, {"bare": 1.2}, vectors=False),
 )
 
 
