@@ -668,4 +668,5 @@ def test_a_batch_in_order_takes_few_spark_jobs(
         bed.apply(*((key, at, "D" if key == at else "U", "a", "x") for key in range(9)))
         jobs.append(len(context.statusTracker().getJobIdsForGroup(group)))
     context.setLocalProperty("spark.jobGroup.id", None)
-    assert max(jobs) <= most, jobs
+    assert max(jobs[1:]) <= most, jobs
+    assert jobs[0] <= most + 1, "the first version's checksum does not say which files there are"
