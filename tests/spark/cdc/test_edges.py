@@ -669,4 +669,4 @@ def test_a_batch_in_order_takes_few_spark_jobs(
         jobs.append(len(context.statusTracker().getJobIdsForGroup(group)))
     context.setLocalProperty("spark.jobGroup.id", None)
     assert max(jobs[1:]) <= most, jobs
-    assert jobs[0] <= most + 1, "the first version's checksum does not say which files there are"
+    assert jobs[0] <= most + 1, "no checksum tells of a query before its first batch"
