@@ -36,8 +36,12 @@ def read(address: str) -> bytes:
 def read_json(address: str) -> dict[str, Any]:
     """Return what a page says, which is a JSON object.
 
-    :raises OSError: as :func:`read`.
-    :raises ValueError: it says something else.
+    :raises OSError: as :func:`read`; or it says something else: a master of Spark that starts answers each
+        address by its first page for a moment.
     """
-    found: dict[str, Any] = json.loads(read(address))
+    text = read(address)
+    try:
+        found: dict[str, Any] = json.loads(text)
+    except ValueError as error:
+        raise OSError(f"{address} answers by something else than JSON: {text[:80]!r}") from error
     return found

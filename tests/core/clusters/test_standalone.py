@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from streamkeeper.clusters import cluster_drivers
+from streamkeeper.clusters.pages import Unbegun
 from streamkeeper.drivers import stopping
 from streamkeeper.errors import LeaseHeld
 from streamkeeper.flows import holds, leases
@@ -31,7 +32,7 @@ class Master(Pages):
 
     def __init__(self) -> None:
         self.state, self.asked = "RUNNING", list[str]()
-        self.status, self.forgot = "ALIVE", False
+        self.status, self.forgot, self.starts = "ALIVE", False, False
         master = self
 
         class Told(Page):
@@ -44,7 +45,7 @@ class Master(Pages):
                     "completeddrivers": known if over else [],
                     "workers": [],
                 }
-                self.say(200, json.dumps(body).encode())
+                self.say(200, b"<!DOCTYPE html>" if master.starts else json.dumps(body).encode())
 
             def do_POST(self) -> None:
                 master.asked.append(self.rfile.read(int(self.headers["Content-Length"])).decode())
@@ -60,6 +61,16 @@ def master() -> Iterator[Master]:
     found = Master()
     yield found
     found.close()
+
+
+def test_a_master_that_starts_says_nothing_yet(master: Master) -> None:
+    """It answers each address by its first page until its pages are there."""
+    master.starts = True
+    for ask in (cluster_drivers.ended, lambda driver: cluster_drivers.output(driver, 0, 1)):
+        with pytest.raises(OSError, match="something else than JSON: b'<!DOCTYPE html>'"):
+            ask(master.driver)
+    assert cluster_drivers.ended_if_known(master.driver) is None
+    assert cluster_drivers.unbegun(master.driver) == Unbegun()
 
 
 @pytest.fixture

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -13,8 +11,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from streamkeeper.clusters.pages import read_json
 from tests.worlds.servers import Server
 from tools.ports import free_ports
+from tools.waiting import NotYet
 
 APART = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
 PROGRAMS = Path(sys.executable).parent
@@ -35,9 +35,10 @@ class Cluster:
 
     def state(self) -> dict[str, Any]:
         """Return what the master knows of workers and applications."""
-        with urllib.request.urlopen(f"{self.page}/json/", timeout=10) as answer:
-            found: dict[str, Any] = json.load(answer)
-            return found
+        try:
+            return read_json(f"{self.page}/json/")
+        except OSError as error:
+            raise NotYet(str(error)) from error
 
     def drivers(self) -> dict[str, str]:
         """Return the state of each driver that the master knows, by its id."""
