@@ -104,7 +104,7 @@ def reduce(changes: DataFrame, layout: Layout, one_row_a_key: bool = False) -> D
     counted = [F.count(F.lit(1)).alias(SEVERAL)] if one_row_a_key else []
     aggregates = (*marks(), latest.alias("latest"), *unusable_of_group(), *counted)
     grouped = changes.withColumns(key).groupBy(*key).agg(*aggregates)
-    whole = struct_of(layout.keys, [F.col(name) for name in key])
+    whole = whole_key(layout)
     several = [F.when(F.col(SEVERAL) > 1, F.to_json(whole)).alias(SEVERAL)] if one_row_a_key else []
     return grouped.select(
         whole.alias(KEY), "deleted", "truncated", "latest", UNUSABLE, "rows_unusable", *several
@@ -117,6 +117,11 @@ def plain_key(layout: Layout, *side: str) -> dict[str, Column]:
     Sorted, grouped and joined by these, frames are quicker than by the struct ``key``.
     """
     return {f"key{number}": column(*side, field.name) for number, field in enumerate(layout.keys)}
+
+
+def whole_key(layout: Layout) -> Column:
+    """Return the struct ``key`` from the columns of :func:`plain_key`."""
+    return struct_of(layout.keys, [F.col(name) for name in plain_key(layout)])
 
 
 def met(target: Opened, changes: DataFrame, layout: Layout, *columns: Column) -> DataFrame:
@@ -199,8 +204,8 @@ def _replace(target: Opened, cut: Cut, layout: Layout, facts: Facts, kept: ExitS
     living = _living(cut)
     upserts = living.where(F.col("latest").isNotNull())
     if facts.earliest is not None and target.all_below(facts.earliest, BOOKKEEPING, SEQUENCE):
-        keys = living.select(*[value.alias(name) for name, value in plain_key(layout, KEY).items()])
-        every = met(target, nearby(keys, facts), layout).select(PLACE)
+        key = plain_key(layout, KEY)
+        every = met(target, nearby(living.withColumns(key).select(*key), facts), layout).select(PLACE)
         target.replace(every, _rows(upserts, layout, facts), cut.learned)
         return
     each = (F.count_if(F.col(FATE) == fate).alias(fate) for fate in (GOES, TIED, STANDS))
@@ -223,7 +228,8 @@ def _fates(
 
     Only keys and sequences of the target are read.
     """
-    changes = living.withColumns(plain_key(layout, KEY)).withColumn("given", column("latest", AT))
+    key = plain_key(layout, KEY)
+    changes = living.withColumns(key).select(*key, KEY, column("latest", AT).alias("given"), "barrier")
     stored_at, given = F.col("stored"), F.col("given")
     fate = (
         F.when(given.isNull(), F.when(dead(stored_at, F.col("barrier"), truncated), GOES))
@@ -231,12 +237,7 @@ def _fates(
         .when(given == stored_at, TIED)
         .otherwise(STANDS)
     )
-    joined = met(
-        target,
-        nearby(changes.drop("latest"), facts),
-        layout,
-        column(BOOKKEEPING, SEQUENCE).alias("stored"),
-    )
+    joined = met(target, nearby(changes, facts), layout, column(BOOKKEEPING, SEQUENCE).alias("stored"))
     return joined.select(KEY, PLACE, fate.alias(FATE)).where(F.col(FATE).isNotNull())
 
 

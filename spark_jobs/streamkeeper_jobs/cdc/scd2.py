@@ -35,7 +35,7 @@ from streamkeeper_jobs.cdc.events import (
     unusable_of_group,
     within,
 )
-from streamkeeper_jobs.cdc.expressions import bounded, by_reference, literal, orderable, ordered, struct_of
+from streamkeeper_jobs.cdc.expressions import bounded, by_reference, literal, orderable, ordered
 from streamkeeper_jobs.cdc.replace_rows import PLACE, Opened
 from streamkeeper_jobs.cdc.scd1 import (
     A_TASK,
@@ -47,6 +47,7 @@ from streamkeeper_jobs.cdc.scd1 import (
     met,
     plain_key,
     same_key,
+    whole_key,
 )
 from streamkeeper_jobs.cdc.values import Value, merged, together, values_of
 from streamkeeper_jobs.spark.delta_commit import assigned, table_at
@@ -115,7 +116,7 @@ def reduce(changes: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
     )
     return reduced.select(
         *key,
-        struct_of(layout.keys, [F.col(name) for name in key]).alias(KEY),
+        whole_key(layout).alias(KEY),
         AT,
         "deleted",
         F.when(F.col("deleted").isNull(), F.col(ROW)).alias(ROW),
@@ -267,8 +268,7 @@ def _one_each(known: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
         .groupBy(*key, AT)
         .agg(deletes.alias("deletes"), F.when(~deletes, row).alias(ROW), fresh.alias("fresh"))
     )
-    whole = struct_of(layout.keys, [F.col(name) for name in key])
-    return single.withColumns({KEY: whole, "start": F.col(AT)})
+    return single.withColumns({KEY: whole_key(layout), "start": F.col(AT)})
 
 
 def _by_at(layout: Layout) -> WindowSpec:

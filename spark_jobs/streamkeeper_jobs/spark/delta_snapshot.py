@@ -15,7 +15,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DateType, IntegralType, StringType, StructField, TimestampType
+from pyspark.sql.types import DataType, DateType, IntegralType, StringType, StructField, TimestampType
 
 from streamkeeper_jobs.spark.delta_table import delta_log_of
 from streamkeeper_jobs.spark.jvm import Classes, json_of, python_list, scala_seq
@@ -145,7 +145,7 @@ class Listed:
         :param path: the column, or a field of it, from the table's own schema.
         """
         highest = [_bound(one, "maxValues", *path) for one in self.statistics]
-        return all(most is not None and most < _as_in_statistics(value) for most in highest)
+        return all(most is not None and most < value for most in highest)
 
 
 def files_of(java: Classes, transaction: Any) -> Listed | None:
@@ -171,9 +171,8 @@ def within_bounds(field: StructField, lowest: Any, highest: Any) -> Callable[[Js
 
     def holds(statistics: JsonObject) -> bool:
         least, most = (_bound(statistics, which, field) for which in ("minValues", "maxValues"))
-        return least is None or most is None or bool(least <= end and begin <= most)
+        return least is None or most is None or bool(least <= highest and lowest <= most)
 
-    begin, end = _as_in_statistics(lowest), _as_in_statistics(highest)
     return holds
 
 
@@ -186,27 +185,35 @@ def null_or_from(field: StructField, least: Any) -> Callable[[JsonObject], bool]
     def holds(statistics: JsonObject) -> bool:
         most = _bound(statistics, "maxValues", field)
         nulls = statistics.get("nullCount", {}).get(_name_in_files(field))
-        return nulls != 0 or most is None or bool(most >= begin)
+        return nulls != 0 or most is None or bool(most >= least)
 
-    begin = _as_in_statistics(least)
     return holds
 
 
 def _bound(statistics: JsonObject, which: str, *path: StructField) -> Any:
-    """Return a bound of a column; None without, and of types that JSON does not keep in order.
+    """Return a bound of a column; None without, and of types and years that Python cannot compare.
 
     A text's bounds are cut, but outwards.
     """
-    found = statistics.get(which)
+    found: Any = statistics.get(which)
     for field in path:
         found = found.get(_name_in_files(field)) if isinstance(found, dict) else None
-    match path[-1].dataType:
-        case IntegralType() | DateType():
-            return found
-        case StringType() if path[-1].dataType == StringType():  # another collation compares otherwise
-            return found
-        case TimestampType() if found is not None and which == "maxValues":
-            return _latest(datetime.fromisoformat(found))
+    try:
+        return None if found is None else _compared(found, which, path[-1].dataType)
+    except ValueError:  # Spark knows years below 1 and above 9999
+        return None
+
+
+def _compared(bound: Any, which: str, dtype: DataType) -> Any:
+    match dtype:
+        case IntegralType():
+            return bound
+        case StringType() if dtype == StringType():  # another collation compares otherwise
+            return bound
+        case DateType():
+            return date.fromisoformat(bound)
+        case TimestampType() if which == "maxValues":
+            return _latest(datetime.fromisoformat(bound))
         case _:
             return None
 
@@ -217,11 +224,7 @@ def _latest(at: datetime) -> int:
     They are cut to milliseconds; the offset of a time zone to minutes, and until 1972 it could have seconds.
     """
     cut = timedelta(milliseconds=1) if at.year > _WHOLE_MINUTES else timedelta(minutes=1)
-    return (at + cut - _1970) // timedelta(microseconds=1)
-
-
-def _as_in_statistics(value: Any) -> Any:
-    return value.isoformat() if isinstance(value, date) else value
+    return (at - _1970 + cut) // timedelta(microseconds=1)
 
 
 def _name_in_files(field: StructField) -> str:

@@ -15,7 +15,7 @@ import pytest
 from delta.exceptions import ConcurrentAppendException, ConcurrentTransactionException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DataType, DateType, StructField, StructType, TimestampType
 from streamkeeper_jobs.cdc import (
     Step,
     apply_batch,
@@ -28,6 +28,7 @@ from streamkeeper_jobs.cdc import (
 from streamkeeper_jobs.cdc.apply_batch import LISTED
 from streamkeeper_jobs.cdc.expressions import portable
 from streamkeeper_jobs.cdc.remembered import forget
+from streamkeeper_jobs.spark.delta_snapshot import Listed, null_or_from
 from streamkeeper_jobs.spark.delta_table import seal
 
 from streamkeeper.declare.cdc_spec import BOOKKEEPING, END_AT, CdcSpec
@@ -315,6 +316,25 @@ def test_bounds_of_a_key_are_those_of_its_column_in_the_files(spark: SparkSessio
     assert found is not None
     assert target.files is not None
     assert (len(target.files.statistics), found._files.size(), found.rows.count()) == (2, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "most", "below"),
+    [
+        (TimestampType(), "2026-01-01T01:00:00.000+01:00", True),
+        (TimestampType(), "2026-01-02T00:00:00.000Z", False),
+        (TimestampType(), "9999-12-31T23:59:59.999Z", False),
+        (TimestampType(), "+10000-01-01T00:00:00.000Z", False),
+        (DateType(), "2026-01-01", True),
+        (DateType(), "+10000-01-01", False),
+    ],
+)
+def test_a_bound_beyond_the_years_of_python_says_nothing(kind: DataType, most: str, below: bool) -> None:
+    day = datetime(2026, 1, 2, tzinfo=timezone.utc)
+    value = day.date() if kind == DateType() else int(day.timestamp()) * 1_000_000
+    listed = Listed(None, ({"maxValues": {"at": most}, "nullCount": {"at": 0}},))
+    assert listed.all_below(value, StructField("at", kind)) is below
+    assert null_or_from(StructField("at", kind), value)(listed.statistics[0]) is not below
 
 
 @pytest.mark.parametrize("kind", ["BIGINT", "TIMESTAMP", *long_after(0, ["DATE", "STRING"])])
