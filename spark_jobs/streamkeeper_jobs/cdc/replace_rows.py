@@ -29,15 +29,17 @@ from streamkeeper_jobs.cdc.expressions import literal
 from streamkeeper_jobs.cdc.steps import Step
 from streamkeeper_jobs.spark.delta_commit import files_read, resolved
 from streamkeeper_jobs.spark.delta_snapshot import (
+    JsonObject,
     Listed,
     actions_of,
     files_of,
+    metadata_of,
     null_or_from,
     within_bounds,
 )
 from streamkeeper_jobs.spark.delta_table import delta_log_of, set_transaction
 from streamkeeper_jobs.spark.frames import column, measured
-from streamkeeper_jobs.spark.jvm import Classes, classes, json_of, python_list, scala_object, scala_seq
+from streamkeeper_jobs.spark.jvm import Classes, classes, python_list, scala_object, scala_seq
 from streamkeeper_jobs.spark.session import begun
 
 PLACE, FILE, INDEX = "place", "file", "index"
@@ -68,20 +70,24 @@ class Target:
     """Returns the last batch of the step's query that the transaction sees; it may wait for that."""
 
     @cached_property
-    def schema(self) -> StructType:
-        """The target's columns."""
-        return StructType.fromJson(json.loads(self.transaction.metadata().schemaString()))
+    def _metadata(self) -> JsonObject:
+        return metadata_of(self.session, self.transaction)
 
     @cached_property
+    def schema(self) -> StructType:
+        """The target's columns."""
+        return StructType.fromJson(json.loads(self._metadata["schemaString"]))
+
+    @property
     def properties(self) -> dict[str, str]:
         """The target's table properties."""
-        return properties_of(classes(self.session), self.transaction)
+        found: dict[str, str] = self._metadata["configuration"]
+        return found
 
     @property
     def partitions(self) -> tuple[str, ...]:
         """The names of its partition columns."""
-        names = self.transaction.metadata().partitionColumns()
-        return tuple(str(name) for name in python_list(names))
+        return tuple(self._metadata["partitionColumns"])
 
     @property
     def has_step(self) -> bool:
@@ -331,12 +337,6 @@ def _place() -> Column:
     return F.struct(
         F.col("_metadata.file_path").alias(FILE), F.col("_metadata.row_index").alias(INDEX)
     ).alias(PLACE)
-
-
-def properties_of(java: Classes, transaction: Any) -> dict[str, str]:
-    """Return the table properties that a transaction sees."""
-    found: dict[str, str] = json_of(java, transaction.metadata().configuration())
-    return found
 
 
 def opened(session: SparkSession, path: str, step: Step | None = None) -> Target:

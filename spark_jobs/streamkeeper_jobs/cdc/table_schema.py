@@ -30,12 +30,13 @@ from streamkeeper_jobs.cdc.columns import (
 )
 from streamkeeper_jobs.cdc.expressions import whole_numbers
 from streamkeeper_jobs.cdc.remembered import adopted
-from streamkeeper_jobs.cdc.replace_rows import domain, properties_of, remembered_by
+from streamkeeper_jobs.cdc.replace_rows import domain, remembered_by
 from streamkeeper_jobs.cdc.steps import Turn
 from streamkeeper_jobs.spark.delta_commit import table_at, table_properties
+from streamkeeper_jobs.spark.delta_snapshot import metadata_of
 from streamkeeper_jobs.spark.delta_table import delta_log_of, set_transaction
 from streamkeeper_jobs.spark.frames import quoted
-from streamkeeper_jobs.spark.jvm import Classes, classes, python_list, scala_object, scala_seq
+from streamkeeper_jobs.spark.jvm import classes, python_list, scala_object, scala_seq
 from streamkeeper_jobs.spark.session import spark_url
 
 NULLS_PROPERTY = "streamkeeper.ignoreNullUpdates"
@@ -139,7 +140,7 @@ def _check_target(  # noqa: PLR0917 - it mirrors prepare
 def _check_bound(spark: SparkSession, path: str, sibling: str | None) -> None:
     """Check that it is known what an existing target remembers."""
     transaction = delta_log_of(spark, path).startTransaction()
-    if BOUND in properties_of(classes(spark), transaction):
+    if BOUND in _properties(spark, transaction):
         remembered_by(spark, path, transaction)
     elif int(transaction.snapshot().numOfFiles()) and not (sibling and delta_log.exists(sibling)):
         raise DeclarationError(
@@ -151,7 +152,7 @@ def _check_bound(spark: SparkSession, path: str, sibling: str | None) -> None:
 
 def is_bound(spark: SparkSession, path: str) -> bool:
     """Return whether the log of a table says what it remembers."""
-    return BOUND in properties_of(classes(spark), delta_log_of(spark, path).startTransaction())
+    return BOUND in _properties(spark, delta_log_of(spark, path).startTransaction())
 
 
 def bind(spark: SparkSession, path: str, sibling: str | None) -> None:
@@ -161,18 +162,18 @@ def bind(spark: SparkSession, path: str, sibling: str | None) -> None:
     """
     java = classes(spark)
     transaction = delta_log_of(spark, path).startTransaction()
-    if BOUND in properties_of(java, transaction):
+    if BOUND in _properties(spark, transaction):
         return
     found = Remembered(str(transaction.metadata().id()), int(transaction.snapshot().version()))
     if sibling and delta_log.exists(sibling):
         _close(spark, sibling)
-        layout = layout_by(table_at(spark, path).toDF().schema, properties_of(java, transaction))
+        layout = layout_by(table_at(spark, path).toDF().schema, _properties(spark, transaction))
         found = adopted(spark, path, layout, table_at(spark, sibling).toDF(), found)
     read = java("org.apache.spark.sql.delta.actions.Action").fromJson
     protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": [FEATURE]}
     needed = scala_seq(java, [read(json.dumps({"protocol": protocol}))])
     transaction.updateProtocol(transaction.protocol().merge(needed))
-    _configure(java, transaction, BOUND, "true")
+    _configure(spark, transaction, BOUND, "true")
     operation = scala_object(java, "org.apache.spark.sql.delta.DeltaOperations$ManualUpdate")
     transaction.commit(scala_seq(java, [domain(java, found)]), operation)
 
@@ -183,17 +184,23 @@ def _close(spark: SparkSession, sibling: str) -> None:
     """
     java = classes(spark)
     transaction = delta_log_of(spark, sibling).startTransaction()
-    if CLOSED not in properties_of(java, transaction):
-        _configure(java, transaction, CLOSED, "false")
+    if CLOSED not in _properties(spark, transaction):
+        _configure(spark, transaction, CLOSED, "false")
         operation = scala_object(java, "org.apache.spark.sql.delta.DeltaOperations$ManualUpdate")
         transaction.commit(scala_seq(java, []), operation)
 
 
-def _configure(java: Classes, transaction: Any, name: str, value: str) -> None:
+def _properties(spark: SparkSession, transaction: Any) -> dict[str, str]:
+    """Return the table properties that a transaction sees."""
+    found: dict[str, str] = metadata_of(spark, transaction)["configuration"]
+    return found
+
+
+def _configure(spark: SparkSession, transaction: Any, name: str, value: str) -> None:
     """Set a table property in a transaction."""
-    metadata = json.loads(transaction.metadata().json())["metaData"]
+    metadata = metadata_of(spark, transaction)
     metadata = {**metadata, "configuration": {**metadata["configuration"], name: value}}
-    read = java("org.apache.spark.sql.delta.actions.Action").fromJson
+    read = classes(spark)("org.apache.spark.sql.delta.actions.Action").fromJson
     transaction.updateMetadata(read(json.dumps({"metaData": metadata})), False)
 
 

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, DateType, IntegralType, StringType, StructField, TimestampType
 
 from streamkeeper_jobs.spark.delta_table import delta_log_of
-from streamkeeper_jobs.spark.jvm import Classes, json_of, python_list, scala_seq
+from streamkeeper_jobs.spark.jvm import Classes, classes, json_of, python_list, scala_seq
 
 JsonObject = dict[str, Any]
 
@@ -62,7 +62,7 @@ def read_metadata(spark: SparkSession, path: str, version: int | None = None) ->
 
     :raises Py4JJavaError: the log no longer holds it.
     """
-    return _metadata(snapshot_at(spark, path, version))
+    return metadata_of(spark, snapshot_at(spark, path, version))
 
 
 def snapshot_of(spark: SparkSession, found: Any) -> Snapshot:
@@ -70,7 +70,7 @@ def snapshot_of(spark: SparkSession, found: Any) -> Snapshot:
     return Snapshot(
         int(found.version()),
         json.loads(found.protocol().json())["protocol"],
-        _metadata(found),
+        metadata_of(spark, found),
         tuple(
             json.loads(action.json())
             for actions in (found.setTransactions(), found.domainMetadata())
@@ -96,8 +96,9 @@ def snapshot_at(spark: SparkSession, path: str, version: int | None) -> Any:
     )
 
 
-def _metadata(found: Any) -> JsonObject:
-    metadata: JsonObject = json.loads(found.metadata().json())["metaData"]
+def metadata_of(spark: SparkSession, found: Any) -> JsonObject:
+    """Return the metadata of Delta's own snapshot or transaction."""
+    metadata: JsonObject = json_of(classes(spark), found.metadata())
     return metadata
 
 

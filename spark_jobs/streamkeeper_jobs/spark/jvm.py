@@ -12,6 +12,9 @@ from pyspark.sql import SparkSession
 Classes = Callable[[str], Any]
 """Returns a class of the JVM by its full name; a nested one's has a ``$``."""
 
+_PIECE = 4_000
+"""Characters of one answer, which become twice as many bytes at most."""
+
 
 def classes(session: SparkSession) -> Classes:
     """Return a function that finds the classes of a session's JVM.
@@ -45,6 +48,17 @@ def python_list(items: Any) -> list[Any]:
 
 
 def json_of(java: Classes, items: Any) -> Any:
-    """Return texts, numbers, and lists and maps of them out of Scala's, by one call."""
-    mapper = java("org.apache.spark.sql.delta.util.JsonUtils").mapper()
-    return json.loads(mapper.writeValueAsString(items))
+    """Return texts, numbers, and lists and maps of them out of Scala's.
+
+    In pieces: of an answer above 8 KB the JVM sends the rest only when Python has acknowledged the first
+    part, and Python's side waits 40 ms with that.
+    """
+    writer = java("org.apache.spark.sql.delta.util.JsonUtils").mapper().writer()
+    # No piece ends inside a character.
+    ascii_only = java("com.fasterxml.jackson.core.JsonGenerator$Feature").ESCAPE_NON_ASCII
+    written = java("java.io.StringWriter")()
+    getattr(writer, "with")(ascii_only).writeValue(written, items)
+    text = written.getBuffer()
+    length = int(text.length())
+    pieces = [text.substring(at, min(at + _PIECE, length)) for at in range(0, length, _PIECE)]
+    return json.loads("".join(pieces))

@@ -14,6 +14,8 @@ from pyspark.sql import functions as F
 from streamkeeper_jobs.cdc import scd1, scd1_by_value
 from streamkeeper_jobs.cdc.apply_batch import apply_changes
 from streamkeeper_jobs.cdc.steps import Step
+from streamkeeper_jobs.spark.jvm import classes, json_of, scala_seq
+from streamkeeper_jobs.spark.session import with_settings
 
 from streamkeeper.declare.cdc_spec import CdcSpec
 from streamkeeper.declare.model import Table
@@ -202,3 +204,26 @@ def test_a_batch_asks_the_jvm_neither_for_call_sites_nor_for_what_went_wrong(
     asked.clear()
     F.col("id") + 1
     assert [what for what in asked if "PySparkCurrentOrigin" in what], "a user's own columns have theirs"
+
+
+def test_no_answer_of_the_jvm_in_a_batch_is_so_long_that_its_rest_waits(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of more than 8 KB the rest comes 40 ms later: so the list of a table's files is read in pieces."""
+    bed = CdcBed(spark, tmp_path).prepare()
+    with with_settings(spark, {"spark.sql.files.maxRecordsPerFile": "1"}):
+        bed.apply(*((key, 1, "U", f"{key}", "x") for key in range(40)))
+    batch, answers, send = bed.frame([(1, 20, "U", "b", "x")]), [], JavaClient.send_command
+    monkeypatch.setattr(
+        JavaClient, "send_command", lambda *given, **more: answers.append(send(*given, **more)) or answers[-1]
+    )
+    apply_changes(batch, bed.spec, bed.path, Step(bed.query_id, 1), nullcontext)
+    assert sum(map(len, answers)) > 2 * 8_192, "the list is long"
+    assert max(len(answer.encode()) for answer in answers) <= 8_192
+
+
+def test_a_long_answer_in_pieces_has_all_its_characters(spark: SparkSession) -> None:
+    java = classes(spark)
+    given = ['\N{GRINNING FACE}\\"\n é' * 3_000, "a" * 3_997]
+    assert json_of(java, scala_seq(java, given)) == given
+    assert json_of(java, scala_seq(java, [])) == []
