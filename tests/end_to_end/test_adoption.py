@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from demo.airflow.api import ApiError
 from demo.tables import TableWatch, read_rows
 from streamkeeper.flows import generations, holds, ledger
 from streamkeeper.flows.files import FlowHome
@@ -72,17 +71,7 @@ def declared(world: World, home: FlowHome) -> Iterator[None]:
 
 
 def trigger(world: World, **values: object) -> str:
-    """Trigger an adoption, as soon as Airflow offers the flow."""
-
-    def taken() -> str | None:
-        try:
-            return world.api.trigger(ADOPT, {"flow": FLOW, "old_job_is_stopped": True, **values})
-        except ApiError as error:
-            if error.status != 400 or FLOW not in error.detail:
-                raise
-            return None
-
-    return wait_until(taken, STARTING, f"the form of {ADOPT} offers {FLOW}")
+    return world.trigger(ADOPT, {"flow": FLOW, "old_job_is_stopped": True, **values})
 
 
 @pytest.mark.usefixtures("declared")

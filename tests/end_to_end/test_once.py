@@ -50,7 +50,7 @@ def test_a_once_flow_is_done_and_its_reset_runs_it_again(world: World, home: Flo
     again = world.api.trigger(DAG, {})
     assert world.api.wait_for_run(DAG, again, ENDING) == "success"
     assert f"{FLOW} is done, in generation 1" in world.api.log(DAG, again, "run")
-    run = world.api.trigger(RESET, world.form(flow=FLOW, approval=False))
+    run = world.trigger(RESET, world.form(flow=FLOW, approval=False))
     assert world.api.wait_for_run(RESET, run, 2 * ENDING) == "success"
     assert world.api.tasks(RESET, run)["run_again"]["state"] == "success"
     recovery = world.api.xcom(RESET, run, "plan")["recovery"]

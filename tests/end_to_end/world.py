@@ -180,6 +180,21 @@ class World:
             "recoveries": ledger.recoveries(storage, pipeline),
         }
 
+    def trigger(self, recovery: str, conf: dict[str, Any]) -> str:
+        """Trigger a recovery as soon as its form offers the flow: of a new pipeline it knows only once its
+        own file was parsed again. Return the run's id.
+        """
+
+        def taken() -> str | None:
+            try:
+                return self.api.trigger(recovery, conf)
+            except ApiError as error:
+                if error.status != 400 or conf["flow"] not in error.detail:
+                    raise
+                return None
+
+        return wait_until(taken, STARTING, f"the form of {recovery} offers {conf['flow']}")
+
     def form(self, **values: Any) -> dict[str, Any]:
         """Give what the form of ``reset_checkpoint`` sends: every field, with these values instead of the
         defaults.

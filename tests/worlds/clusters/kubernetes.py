@@ -246,9 +246,9 @@ class Kubernetes:
 def kubernetes(folder: Path) -> Iterator[Kubernetes]:
     """Run a cluster until the block ends.
 
-    :raises LacksPodman: podman is not there, or cannot run here.
+    :raises LacksPodman: podman, or what it runs pods by, is not there, or cannot run here.
     """
-    if os.geteuid() != 0 or not shutil.which("podman"):
+    if os.geteuid() != 0 or not all(map(shutil.which, ("podman", "runc", "catatonit"))):
         raise LacksPodman(
             "Pods need root and podman. Debian: apt-get install --no-install-recommends podman runc netavark"
             " aardvark-dns catatonit iptables."
