@@ -162,12 +162,13 @@ def bind(spark: SparkSession, path: str, sibling: str | None) -> None:
     """
     java = classes(spark)
     transaction = delta_log_of(spark, path).startTransaction()
-    if BOUND in _properties(spark, transaction):
+    properties = _properties(spark, transaction)
+    if BOUND in properties:
         return
     found = Remembered(str(transaction.metadata().id()), int(transaction.snapshot().version()))
     if sibling and delta_log.exists(sibling):
         _close(spark, sibling)
-        layout = layout_by(table_at(spark, path).toDF().schema, _properties(spark, transaction))
+        layout = layout_by(table_at(spark, path).toDF().schema, properties)
         found = adopted(spark, path, layout, table_at(spark, sibling).toDF(), found)
     read = java("org.apache.spark.sql.delta.actions.Action").fromJson
     protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": [FEATURE]}

@@ -48,7 +48,7 @@ def python_list(items: Any) -> list[Any]:
 
 
 def json_of(java: Classes, items: Any) -> Any:
-    """Return texts, numbers, and lists and maps of them out of Scala's.
+    """Return what JSON says of Scala's values, as Delta writes it: of actions, too.
 
     In pieces: of an answer above 8 KB the JVM sends the rest only when Python has acknowledged the first
     part, and Python's side waits 40 ms with that.
