@@ -29,6 +29,7 @@ from pyspark.sql.types import (
 
 from streamkeeper.declare.cdc_spec import BOOKKEEPING, END_AT, RESERVED, START_AT, CdcSpec
 from streamkeeper.errors import DeclarationError
+from streamkeeper_jobs.spark.frames import once
 
 _ORDERED = (NumericType, StringType, DateType, TimestampType, TimestampNTZType)
 _IDENTIFYING = (*_ORDERED, BooleanType)
@@ -43,9 +44,11 @@ KEYS_PROPERTY = "streamkeeper.keys"
 """Table property with the columns by which the flows of a target find its rows."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Layout:
     """The layout of an existing target: keys, all declared columns with the keys, type of sequences.
+
+    There is one object for equal layouts, so what is kept by it is found at once.
 
     ``by_value`` says that it keeps a sequence for each value (``ignore_null_updates``), ``history`` that it
     is SCD type 2. ``partitions`` are the names of its partition columns.
@@ -144,6 +147,11 @@ def layout_by(table: StructType, properties: Mapping[str, str]) -> Layout:
 
 def layout_of(table: StructType, keys: Sequence[str], partitions: Sequence[str] = ()) -> Layout:
     """Return a target's layout from its schema, without comments, defaults and constraints of its columns."""
+    return _layout(table, tuple(keys), tuple(partitions))
+
+
+@once
+def _layout(table: StructType, keys: tuple[str, ...], partitions: tuple[str, ...]) -> Layout:
     bookkeeping = table[BOOKKEEPING].dataType
     assert isinstance(bookkeeping, StructType), "prepare() made it, or refused the table"
     stored = StructType(
@@ -155,7 +163,7 @@ def layout_of(table: StructType, keys: Sequence[str], partitions: Sequence[str] 
         sequence=bookkeeping[SEQUENCE].dataType,
         by_value=COLUMNS in bookkeeping.fieldNames(),
         history=START_AT in table.fieldNames(),
-        partitions=tuple(partitions),
+        partitions=partitions,
     )
 
 

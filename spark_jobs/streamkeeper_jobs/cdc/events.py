@@ -24,7 +24,7 @@ from streamkeeper_jobs.cdc.expressions import (
     whole_numbers,
 )
 from streamkeeper_jobs.cdc.replace_rows import Target
-from streamkeeper_jobs.spark.frames import column, measured
+from streamkeeper_jobs.spark.frames import column, measured, once
 
 UPSERT, DELETE, TRUNCATE = "upsert", "delete", "truncate"
 
@@ -43,8 +43,14 @@ def changes(batch: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
 
     :raises DeclarationError: the target was not prepared for the batch's columns.
     """
-    _check_fits(batch.schema, spec, layout)
-    at = sequence(batch.schema, spec, layout)
+    given = batch.schema
+    _check_fits(given, spec, layout)
+    return batch.select(*_columns(given, spec, layout))
+
+
+@once
+def _columns(given: StructType, spec: CdcSpec, layout: Layout) -> tuple[Column, ...]:
+    at = sequence(given, spec, layout)
     key = F.struct(*[column(field.name).cast(field.dataType).alias(field.name) for field in layout.keys])
     kind = (
         F.when(_holds(spec.apply_as_truncates), TRUNCATE)
@@ -54,12 +60,12 @@ def changes(batch: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
     needed = spec.sequence_by[:1] if spec.parts_may_be_null else spec.sequence_by
     lacks_sequence = ~all_of([column(name).isNotNull() for name in needed])
     lacks_key = ~all_of([_identifies(field, layout) for field in layout.keys])
-    example = F.to_json(F.struct(*[column(name) for name in batch.columns]), {"ignoreNullFields": "false"})
-    return batch.select(
+    example = F.to_json(F.struct(*[column(name) for name in given.names]), {"ignoreNullFields": "false"})
+    return (
         key.alias(KEY),
         at.alias(AT),
         kind.alias(KIND),
-        F.when(kind == UPSERT, _row(batch.schema, spec, layout)).alias(ROW),
+        F.when(kind == UPSERT, _row(given, spec, layout)).alias(ROW),
         F.when(lacks_sequence | (lacks_key & (kind != TRUNCATE)), example).alias(UNUSABLE),
     )
 
@@ -182,6 +188,7 @@ def facts_of(
         )
 
 
+@once
 def unusable_of_group() -> tuple[Column, Column]:
     """Return the two aggregates that carry unusable rows through a grouping."""
     return F.min(UNUSABLE).alias(UNUSABLE), F.count(UNUSABLE).alias("rows_unusable")

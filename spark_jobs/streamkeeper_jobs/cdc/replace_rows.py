@@ -38,7 +38,7 @@ from streamkeeper_jobs.spark.delta_snapshot import (
     within_bounds,
 )
 from streamkeeper_jobs.spark.delta_table import delta_log_of, set_transaction
-from streamkeeper_jobs.spark.frames import column, measured
+from streamkeeper_jobs.spark.frames import column, measured, once
 from streamkeeper_jobs.spark.jvm import Classes, classes, python_list, scala_object, scala_seq
 from streamkeeper_jobs.spark.session import begun
 
@@ -333,6 +333,7 @@ class Opened:
         self._transaction.registerSQLMetrics(session._jsparkSession, as_map)
 
 
+@once
 def _place() -> Column:
     return F.struct(
         F.col("_metadata.file_path").alias(FILE), F.col("_metadata.row_index").alias(INDEX)

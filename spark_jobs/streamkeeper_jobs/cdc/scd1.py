@@ -36,7 +36,7 @@ from streamkeeper_jobs.cdc.expressions import all_of, bounded, literal, orderabl
 from streamkeeper_jobs.cdc.remembered import Learned
 from streamkeeper_jobs.cdc.replace_rows import PLACE, Opened
 from streamkeeper_jobs.spark.delta_commit import assigned, merging, table_at
-from streamkeeper_jobs.spark.frames import column, materialised, measured
+from streamkeeper_jobs.spark.frames import column, materialised, measured, once
 
 TARGET, CHANGE = "target", "change"
 """The two sides of a MERGE."""
@@ -73,14 +73,21 @@ def apply_newest(changes: DataFrame, work: Work, one_row_a_key: bool = False) ->
     """
     layout = work.layout
     with ExitStack() as kept:
-        # A delete before the key's newest upsert is not needed: a later arrival that is older than the delete
-        # is older than that upsert, too.
-        needed = F.col("deleted").isNotNull() & (
-            F.col("latest").isNull() | (F.col("deleted") >= column("latest", AT))
-        )
         reduced = reduce(changes, layout, one_row_a_key)
-        reduced, facts = kept.enter_context(facts_of(reduced, layout, needed, _ends(layout)))
-        _write(cut_off(reduced, needed, work, facts, kept), work, facts, kept)
+        reduced, facts = kept.enter_context(facts_of(reduced, layout, _needed(), _ends(layout)))
+        _write(cut_off(reduced, _needed(), work, facts, kept), work, facts, kept)
+
+
+@once
+def _needed() -> Column:
+    """Return whether a key's ``deleted`` must be remembered.
+
+    A delete before the key's newest upsert is not needed: a later arrival that is older than the delete is
+    older than that upsert, too.
+    """
+    return F.col("deleted").isNotNull() & (
+        F.col("latest").isNull() | (F.col("deleted") >= column("latest", AT))
+    )
 
 
 def reduce(changes: DataFrame, layout: Layout, one_row_a_key: bool = False) -> DataFrame:
@@ -91,6 +98,14 @@ def reduce(changes: DataFrame, layout: Layout, one_row_a_key: bool = False) -> D
     the order of arrival is irrelevant. With ``one_row_a_key`` also ``several``: the key as text, if it has
     several rows.
     """
+    # Not brought together by key before: each task groups what it has read, so a key with many changes is
+    # not one task's work.
+    grouped = changes.withColumns(plain_key(layout, KEY)).groupBy(*plain_key(layout))
+    return grouped.agg(*_aggregates(layout, one_row_a_key)).select(*_reduced(layout, one_row_a_key))
+
+
+@once
+def _aggregates(layout: Layout, one_row_a_key: bool) -> tuple[Column, ...]:
     candidate = F.when(F.col(KIND) == UPSERT, F.struct(AT, ROW))
     if orderable(layout.stored):
         latest = F.max(candidate)
@@ -98,19 +113,19 @@ def reduce(changes: DataFrame, layout: Layout, one_row_a_key: bool = False) -> D
         latest = F.max_by(
             F.struct(AT, ROW), F.when(F.col(KIND) == UPSERT, F.struct(AT, ordered(F.col(ROW), layout.stored)))
         )
-    # Not brought together by key before: each task groups what it has read, so a key with many changes is
-    # not one task's work.
-    key = plain_key(layout, KEY)
     counted = [F.count(F.lit(1)).alias(SEVERAL)] if one_row_a_key else []
-    aggregates = (*marks(), latest.alias("latest"), *unusable_of_group(), *counted)
-    grouped = changes.withColumns(key).groupBy(*key).agg(*aggregates)
+    return (*marks(), latest.alias("latest"), *unusable_of_group(), *counted)
+
+
+@once
+def _reduced(layout: Layout, one_row_a_key: bool) -> tuple[Column, ...]:
     whole = whole_key(layout)
     several = [F.when(F.col(SEVERAL) > 1, F.to_json(whole)).alias(SEVERAL)] if one_row_a_key else []
-    return grouped.select(
-        whole.alias(KEY), "deleted", "truncated", "latest", UNUSABLE, "rows_unusable", *several
-    )
+    names = ("deleted", "truncated", "latest", UNUSABLE, "rows_unusable")
+    return (whole.alias(KEY), *map(F.col, names), *several)
 
 
+@once
 def plain_key(layout: Layout, *side: str) -> dict[str, Column]:
     """Return the values of a key as columns, by the names that frames have them under.
 
@@ -119,6 +134,7 @@ def plain_key(layout: Layout, *side: str) -> dict[str, Column]:
     return {f"key{number}": column(*side, field.name) for number, field in enumerate(layout.keys)}
 
 
+@once
 def whole_key(layout: Layout) -> Column:
     """Return the struct ``key`` from the columns of :func:`plain_key`."""
     return struct_of(layout.keys, [F.col(name) for name in plain_key(layout)])
@@ -135,6 +151,7 @@ def met(target: Opened, changes: DataFrame, layout: Layout, *columns: Column) ->
     )
 
 
+@once
 def _ends(layout: Layout) -> Column | None:
     """Return the sequence before which a remembered delete of a key is irrelevant.
 
@@ -144,6 +161,7 @@ def _ends(layout: Layout) -> Column | None:
     return F.coalesce(column("latest", AT), F.col("deleted")) if bounded(layout.sequence) else None
 
 
+@once
 def marks() -> tuple[Column, Column]:
     """Return the two aggregates over a key's deletes and truncates."""
     return (
@@ -303,6 +321,7 @@ def same_key(layout: Layout, facts: Facts) -> Column:
     return all_of([*pairs, *bounds])
 
 
+@once
 def target_at() -> Column:
     """Return the sequence of a row of the target."""
     return column(TARGET, BOOKKEEPING, SEQUENCE)
@@ -329,9 +348,14 @@ def _stored(layout: Layout, *side: str) -> dict[str, Column]:
     return {**stored, BOOKKEEPING: F.struct(column(*side, "latest", AT).alias(SEQUENCE))}
 
 
+@once
+def _values(layout: Layout) -> tuple[Column, ...]:
+    return tuple(value.alias(name) for name, value in _stored(layout).items())
+
+
 def _rows(upserts: DataFrame, layout: Layout, facts: Facts) -> DataFrame:
     """Return the target's rows of keys' newest upserts, in no more files than they need."""
-    rows = upserts.select(*[value.alias(name) for name, value in _stored(layout).items()])
+    rows = upserts.select(*_values(layout))
     return rows.coalesce(1 + facts.keys // A_TASK)
 
 

@@ -51,7 +51,10 @@ from streamkeeper_jobs.cdc.scd1 import (
 )
 from streamkeeper_jobs.cdc.values import Value, merged, together, values_of
 from streamkeeper_jobs.spark.delta_commit import assigned, table_at
-from streamkeeper_jobs.spark.frames import column, materialised, measured
+from streamkeeper_jobs.spark.frames import column, materialised, measured, once
+
+LATE = "late"
+"""Whether a version is not older than all changes that the batch has of its key."""
 
 KNOWN, SHOWN, GUESSED = 3, 2, 1
 """Certainty of a change.
@@ -72,9 +75,7 @@ def apply_history(changes: DataFrame, spec: CdcSpec, work: Work) -> None:
             return
         if at is not None and not remembered.reaches(work, facts, facts.earliest):
             near = look_at(work, facts, facts.earliest)
-            present = _open(reduced, near, layout, facts, kept) if near is not None else None
-            if near is not None and present is not None:
-                _continue(reduced, present, near, spec, work, facts, kept)
+            if near is not None and _continue(reduced, near, spec, work, facts, kept):
                 return
         target = look_at(work, facts)
         keys = nearby(reduced.select(KEY).distinct(), facts)
@@ -100,82 +101,94 @@ def reduce(changes: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
 
     ``deleted`` is the sequence if one of its changes is a delete; else ``row`` is the upsert's row.
     """
+    key = plain_key(layout, KEY)
+    # Brought together by key alone: so they are sorted once.
+    grouped = changes.withColumns(key).repartition(*key).groupBy(*key, AT)
+    return grouped.agg(*_aggregates(spec, layout)).select(*key, *_reduced(layout))
+
+
+@once
+def _aggregates(spec: CdcSpec, layout: Layout) -> tuple[Column, ...]:
     deleted = F.max(F.when(F.col(KIND) == DELETE, F.col(AT)))
     if spec.ignore_null_updates:
         row = F.when(F.count(ROW) > 0, merged(layout.stored.fields, lambda value: value.of(ROW)))
     else:
         row = _largest_row(F.col(ROW), layout)
-    nothing = F.lit(None).cast(layout.sequence)
-    key = plain_key(layout, KEY)
-    # Brought together by key alone: so they are sorted once.
-    reduced = (
-        changes.withColumns(key)
-        .repartition(*key)
-        .groupBy(*key, AT)
-        .agg(deleted.alias("deleted"), row.alias(ROW), *unusable_of_group())
-    )
-    return reduced.select(
-        *key,
+    return (deleted.alias("deleted"), row.alias(ROW), *unusable_of_group())
+
+
+@once
+def _reduced(layout: Layout) -> tuple[Column, ...]:
+    return (
         whole_key(layout).alias(KEY),
-        AT,
-        "deleted",
+        F.col(AT),
+        F.col("deleted"),
         F.when(F.col("deleted").isNull(), F.col(ROW)).alias(ROW),
-        nothing.alias("truncated"),
-        UNUSABLE,
-        "rows_unusable",
+        F.lit(None).cast(layout.sequence).alias("truncated"),
+        F.col(UNUSABLE),
+        F.col("rows_unusable"),
     )
 
 
-def _open(
-    reduced: DataFrame, target: Opened, layout: Layout, facts: Facts, kept: ExitStack
-) -> DataFrame | None:
+def _near(reduced: DataFrame, target: Opened, layout: Layout, facts: Facts) -> DataFrame:
     """Return the versions of the batch's keys that have no end, with columns as :func:`_present` gives them.
 
-    None if some version of a key is not older than all that the batch has of the key.
+    And those that are ``late``: not older than all that the batch has of their key.
     """
     # Most versions of a long history ended before all of the batch: they are left aside before the join.
     earliest = by_reference(literal(facts.earliest, layout.sequence), column(START_AT))
     near = replace(target, rows=target.rows.where(column(END_AT).isNull() | (column(END_AT) >= earliest)))
     first = nearby(reduced.groupBy(*plain_key(layout)).agg(F.min(AT).alias("first")), facts)
     late = F.greatest("last", "end") >= F.col("first")
-    versions = met(near, first, layout, *_of_version(layout)).where(F.col("end").isNull() | late)
-    found, seen = kept.enter_context(measured(versions, F.count_if(late).alias("late")))
-    return None if seen["late"] else found
+    versions = met(near, first, layout, *_of_version(layout)).withColumn(LATE, late)
+    return versions.where(F.col("end").isNull() | F.col(LATE))
 
 
 def _continue(  # noqa: PLR0917 - one caller
-    reduced: DataFrame,
-    present: DataFrame,
-    target: Opened,
-    spec: CdcSpec,
-    work: Work,
-    facts: Facts,
-    kept: ExitStack,
-) -> None:
-    """Apply a batch that follows upon the open version of each of its keys.
+    reduced: DataFrame, target: Opened, spec: CdcSpec, work: Work, facts: Facts, kept: ExitStack
+) -> bool:
+    """Apply a batch that follows upon the open version of each of its keys, and return True.
 
-    Each of these changes: it ends, or shows one change more.
+    Each of these changes: it ends, or shows one change more. Return False, with nothing applied, if some
+    version is late.
     """
     layout = work.layout
-    single = F.lit(not spec.ignore_null_updates) & (F.col("last") == F.col("start"))
-    key, at, deletes = plain_key(layout), F.col(AT), F.col("deleted").isNotNull()
+    key, (of_version, of_change) = plain_key(layout), _points(spec, layout)
     # Brought together by key, as the changes are already: so these are not sent again.
-    before = present.repartition(*key).select(
-        *key, KEY, F.col("last").alias(AT), "start", F.lit(False).alias("deletes"), ROW, single.alias("fresh")
-    )
-    after = reduced.select(
-        *key, KEY, AT, at.alias("start"), deletes.alias("deletes"), ROW, F.lit(True).alias("fresh")
-    )
-    both = before.withColumn("new", F.lit(False)).unionByName(after.withColumn("new", F.lit(True)))
-    bounds = bounds_of(layout, F.col("new") if spec.ignore_null_updates else F.col("deletes") | _merged(), at)
+    before = _near(reduced, target, layout, facts).repartition(*key).select(*of_version)
+    both = before.unionByName(reduced.select(*of_change))
+    wanted = F.col("new") if spec.ignore_null_updates else F.col("deletes") | _merged()
+    bounds = bounds_of(layout, wanted, F.col(AT))
     timeline, found = kept.enter_context(
         measured(
             _timeline(both, spec, layout),
             *(value.alias(name) for name, value in bounds.items()),
+            F.count_if(LATE).alias(LATE),
         )
     )
+    if found[LATE]:
+        return False
     learned = remembered.learn(_hidden(reduced, timeline, spec), bounds_in(found), None, work, kept)
+    present = timeline.where(F.col(PLACE).isNotNull())
     target.replace(present, _rows(_versions(timeline), layout, facts), learned)
+    return True
+
+
+@once
+def _points(spec: CdcSpec, layout: Layout) -> tuple[tuple[Column, ...], tuple[Column, ...]]:
+    """Return the columns of a timeline's points: of an open version, and of a change."""
+    key, no, yes = tuple(plain_key(layout)), F.lit(False), F.lit(True)
+    single = F.lit(not spec.ignore_null_updates) & (F.col("last") == F.col("start"))
+    names = (*key, KEY, AT, "start", "deletes", ROW, "fresh", "new", LATE, PLACE)
+
+    def point(given: dict[str, Column]) -> tuple[Column, ...]:
+        return tuple(given.get(name, F.col(name)).alias(name) for name in names)
+
+    changes = {"deletes": F.col("deleted").isNotNull(), "fresh": yes, "new": yes, LATE: no}
+    return (
+        point({AT: F.col("last"), "deletes": no, "fresh": single, "new": no}),
+        point({**changes, "start": F.col(AT), PLACE: F.lit(None)}),
+    )
 
 
 def _present(keys: DataFrame, target: Opened | None, work: Work, facts: Facts) -> DataFrame:
@@ -197,14 +210,15 @@ def _present(keys: DataFrame, target: Opened | None, work: Work, facts: Facts) -
     return versions.join(keys, KEY, "left_semi")
 
 
-def _of_version(layout: Layout) -> list[Column]:
-    return [
+@once
+def _of_version(layout: Layout) -> tuple[Column, ...]:
+    return (
         F.struct(*[column(field.name).alias(field.name) for field in layout.keys]).alias(KEY),
         column(START_AT).alias("start"),
         column(END_AT).alias("end"),
         column(BOOKKEEPING, SEQUENCE).alias("last"),
         F.struct(*[column(field.name).alias(field.name) for field in layout.stored.fields]).alias(ROW),
-    ]
+    )
 
 
 def _known(reduced: DataFrame, kept: DataFrame | None, present: DataFrame, spec: CdcSpec) -> DataFrame:
@@ -271,6 +285,7 @@ def _one_each(known: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
     return single.withColumns({KEY: whole_key(layout), "start": F.col(AT)})
 
 
+@once
 def _by_at(layout: Layout) -> WindowSpec:
     return Window.partitionBy(*plain_key(layout)).orderBy(AT)
 
@@ -282,7 +297,15 @@ def _timeline(single: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
     ``next`` is the sequence of what follows. A change's ``start`` is given as where a version begins that
     begins with it.
     """
-    filled, by_at = _filled(single, layout) if spec.ignore_null_updates else single, _by_at(layout)
+    filled = _filled(single, layout) if spec.ignore_null_updates else single
+    followed, told = _told(spec, layout)
+    return filled.select("*", *followed).withColumns(told)
+
+
+@once
+def _told(spec: CdcSpec, layout: Layout) -> tuple[tuple[Column, Column], dict[str, Column]]:
+    """Return the columns that tell versions, in two steps."""
+    by_at = _by_at(layout)
     compared = [field for field in layout.stored.fields if _tracks(spec, field.name)]
     tracked = F.struct(
         *[ordered(column(ROW, field.name), field.dataType).alias(field.name) for field in compared]
@@ -294,15 +317,11 @@ def _timeline(single: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
         & ~before.getField("deletes")
         & before.getField("tracked").eqNullSafe(tracked)
     )
-    numbered = filled.select(
-        "*",
-        F.lead(AT).over(by_at).alias("next"),
-        goes_on.alias("goes_on"),
-    )
     start = F.last(F.when(~F.col("goes_on"), F.col("start")), ignorenulls=True).over(by_at)
     newest = ~F.coalesce(F.lead("goes_on").over(by_at), F.lit(False))
     alone = ~F.col("goes_on") & newest
-    return numbered.withColumns({"start": start, "newest": newest, "alone": alone})
+    followed = (F.lead(AT).over(by_at).alias("next"), goes_on.alias("goes_on"))
+    return followed, {"start": start, "newest": newest, "alone": alone}
 
 
 def _filled(single: DataFrame, layout: Layout) -> DataFrame:
@@ -336,6 +355,7 @@ def _hidden(reduced: DataFrame, timeline: DataFrame, spec: CdcSpec) -> DataFrame
     return deletes.unionByName(taken_together.select(F.lit(UPSERT).alias(KIND), KEY, AT, ROW))
 
 
+@once
 def _merged() -> Column:
     """Return whether a change of the timeline is shown with others as one, and not remembered yet."""
     return ~F.col("deletes") & F.col("fresh") & ~F.col("alone")
@@ -396,13 +416,18 @@ def _stored(layout: Layout, *side: str) -> dict[str, Column]:
     }
 
 
+@once
+def _values(layout: Layout) -> tuple[Column, ...]:
+    return tuple(value.alias(name) for name, value in _stored(layout).items())
+
+
 def _rows(versions: DataFrame, layout: Layout, facts: Facts) -> DataFrame:
     """Return the target's rows of versions, in no more files than they need.
 
     Many versions that have ended are in files of their own: later batches, and readers of the present, leave
     these aside by their statistics.
     """
-    rows = versions.select(*[value.alias(name) for name, value in _stored(layout).items()])
+    rows = versions.select(*_values(layout))
     files = 1 + facts.keys // A_TASK
     if files == 1:
         return rows.coalesce(1)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import pickle
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from functools import lru_cache
+from typing import Any, ParamSpec, TypeVar, cast
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
@@ -12,6 +14,16 @@ from pyspark.sql import functions as F
 from streamkeeper_jobs.spark.jvm import classes
 
 _MEASURED = "measured"
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def once(make: Callable[P, T]) -> Callable[P, T]:
+    """Keep what a function makes of its arguments, for later batches: columns, which know no frame.
+
+    To make a column takes a call of the JVM for each of its parts, some 0.1 ms each.
+    """
+    return cast(Callable[P, T], lru_cache(maxsize=256)(make))
 
 
 def column(*path: str) -> Column:
@@ -47,12 +59,9 @@ def measured(frame: DataFrame, *aggregates: Column) -> Iterator[tuple[DataFrame,
         # listener bus may drop.
         seen: Any = observed._jdf.queryExecution().observedMetrics()
         if seen.contains(_MEASURED):
-            session: Any = frame.sparkSession
-            rows = classes(session)("java.util.ArrayList")()
-            rows.add(seen.apply(_MEASURED))
-            found = DataFrame(
-                session._jsparkSession.createDataFrame(rows, seen.apply(_MEASURED).schema()), session
-            ).first()
+            java = classes(frame.sparkSession)
+            pickled = java("org.apache.spark.sql.api.python.PythonSQLUtils").toPyRow(seen.apply(_MEASURED))
+            found: Row | None = pickle.loads(pickled)
         else:  # a plan that turned out to be empty while it ran may have dropped them
             found = kept.agg(*aggregates).first()
         assert found is not None, "an aggregate without groups has one row"
