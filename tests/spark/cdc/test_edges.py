@@ -674,7 +674,7 @@ def test_a_batch_leaves_neither_settings_nor_blocks_behind(make: Callable[..., C
 
 
 @pytest.mark.parametrize(
-    ("scd_type", "table", "most"), [(1, TABLE, 6), (2, TABLE, 9), (1, WITHOUT_VECTORS, 6)]
+    ("scd_type", "table", "most"), [(1, TABLE, 6), (2, TABLE, 8), (1, WITHOUT_VECTORS, 6)]
 )
 def test_a_batch_in_order_takes_few_spark_jobs(
     scd_type: int, table: Table, most: int, spark: SparkSession, tmp_path: Path
@@ -689,4 +689,4 @@ def test_a_batch_in_order_takes_few_spark_jobs(
         jobs.append(len(context.statusTracker().getJobIdsForGroup(group)))
     context.setLocalProperty("spark.jobGroup.id", None)
     assert max(jobs[1:]) <= most, jobs
-    assert jobs[0] <= most + 1, "no checksum tells of a query before its first batch"
+    assert jobs[0] <= most + 2, "no checksum tells of a query before its first batch"

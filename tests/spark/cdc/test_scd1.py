@@ -206,6 +206,21 @@ def test_a_batch_asks_the_jvm_neither_for_call_sites_nor_for_what_went_wrong(
     assert [what for what in asked if "PySparkCurrentOrigin" in what], "a user's own columns have theirs"
 
 
+@pytest.mark.parametrize(("spec", "most"), [(SPEC, 170), (VERSIONS, 280)], ids=["type 1", "type 2"])
+def test_a_later_batch_makes_few_columns(
+    spec: CdcSpec, most: int, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each takes some calls of the JVM, so those that know no batch are made once for a layout."""
+    bed, asked, send = CdcBed(spark, tmp_path, spec).prepare(), [], JavaClient.send_command
+    bed.apply((1, 1, "U", "a", "x"), (2, 1, "U", "a", "x"))
+    batch = bed.frame([(1, 2, "U", "b", "x"), (2, 2, "D", "b", "x")])
+    monkeypatch.setattr(
+        JavaClient, "send_command", lambda *given, **more: asked.append(given[1]) or send(*given, **more)
+    )
+    apply_changes(batch, bed.spec, bed.path, Step(bed.query_id, 1), nullcontext)
+    assert 0 < sum("org.apache.spark.sql.functions" in what for what in asked) <= most
+
+
 def test_no_answer_of_the_jvm_in_a_batch_is_so_long_that_its_rest_waits(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
