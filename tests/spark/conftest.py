@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from streamkeeper.checkpoint.log_entries import CHANGELOG, PROVIDER
 from streamkeeper.declare.model import AppendFlow, Where
 from streamkeeper.drivers.submit import spark_settings
 from streamkeeper.settings import PROJECT, Settings
 from streamkeeper.testing import PipelineTest
 from tests.worlds.flow_world import Flowbed
 from tests.worlds.sources.source_world import DeltaBed, KafkaBed
+from tests.worlds.state_stores import CHANGELOG, PROVIDER, STATE_FORMAT
 from tools.kafka_broker import KafkaBroker
 
 sys.path.insert(0, str(PROJECT / "spark_jobs"))
@@ -66,7 +66,7 @@ def _unpinned(request: pytest.FixtureRequest) -> Iterator[None]:
     """
     yield
     if "spark" in request.fixturenames:
-        for name in ("spark.sql.streaming.internal.stateStore.partitions", PROVIDER, CHANGELOG):
+        for name in (PROVIDER, CHANGELOG, STATE_FORMAT, "spark.sql.streaming.internal.stateStore.partitions"):
             request.getfixturevalue("spark").conf.unset(name)
 
 

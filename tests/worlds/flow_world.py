@@ -19,6 +19,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from streamkeeper.checkpoint import Checkpoint
+from streamkeeper.checkpoint.crc_files import twin_of
 from streamkeeper.drivers import submit
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, holds, leases
@@ -205,6 +206,15 @@ class Flowbed:
 
     def checkpoint(self, number: int) -> Checkpoint:
         return Checkpoint(self.home.storage, self.start(number).checkpoint)
+
+    def forget_commit(self, batch: int | None = None) -> None:
+        """Leave generation 1 as a driver does that dies between the sink's commit of a batch, the last by
+        default, and the checkpoint's.
+        """
+        checkpoint = self.checkpoint(1)
+        name = checkpoint.name(f"commits/{checkpoint.last_commit() if batch is None else batch}")
+        for file in (name, twin_of(name)):
+            self.home.storage.remove(file)
 
     def reset(
         self,

@@ -61,16 +61,11 @@ def test_after_the_last_processed_loses_nothing_and_repeats_nothing(make_bed: Ma
 
 
 def test_a_batch_that_only_the_sink_has_counts_as_processed(make_bed: Make) -> None:
-    """The checkpoint is put back to the moment between the sink's commit of batch 2 and its own: commits/2
-    and its checksum are removed.
-    """
     bed = make_bed(STATELESS)
     for number in range(1, 6):
         bed.arrive(number)
     run(bed)
-    folder = Path(bed.checkpoint(1).path("commits"))
-    (folder / "2").unlink()
-    (folder / ".2.crc").unlink()
+    bed.forget_commit()
     bed.reset()
     bed.arrive(6)
     run(bed)

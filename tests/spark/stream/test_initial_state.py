@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from streamkeeper.checkpoint.crc_files import twin_of
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows.generations import AFTER_LAST, BATCH, COPIED, EMPTY, REBUILT, StartAt
 from streamkeeper.recover.kinds import reset_checkpoint
@@ -27,21 +26,13 @@ def run(bed: Flowbed) -> None:
     assert bed.run() is Outcome.STOPPED
 
 
-def forget_commit(bed: Flowbed, batch: int) -> None:
-    """Leave generation 1 as a driver does that is killed after its table has a batch."""
-    checkpoint = bed.checkpoint(1)
-    name = checkpoint.name(f"commits/{batch}")
-    bed.home.storage.remove(twin_of(name))
-    bed.home.storage.remove(name)
-
-
 def killed_in_its_first_batch(make_bed: Make) -> Flowbed:
     """Return a flow whose first batch is in its table alone; its initial state has other rows by now."""
     bed = make_bed(numbering(TABLE))
     put_table(bed)
     bed.arrive(1, 2)
     run(bed)
-    forget_commit(bed, 0)
+    bed.forget_commit()
     put_table(bed, {3: 30, 8: 80})
     bed.arrive(8, 3, 9)
     return bed

@@ -15,7 +15,7 @@ from streamkeeper.preflight.verdict import Fit
 from tests.worlds.flow_world import DEDUPE, SCHEMA, pipeline
 from tests.worlds.preflight import meanwhile
 from tests.worlds.sources.source_world import DELTA, KAFKA
-from tests.worlds.state_stores import PROVIDER, ROCKS, with_conf
+from tests.worlds.state_stores import CHANGELOG, PROVIDER, ROCKS, with_conf
 from tests.worlds.states.given import COLUMNS, ROWS, numbering
 
 if TYPE_CHECKING:
@@ -221,7 +221,6 @@ TIMED = seen('.withColumn("user_id", F.hour("event_time"))')
 ROCKY = with_conf(DISTINCT, **{PROVIDER: ROCKS})
 PARTITIONS, MEMORY = "spark.sql.shuffle.partitions", "spark.driver.memory"
 ZONE = "spark.sql.session.timeZone"
-LOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
 OTHER = """
 dp.create_streaming_table("others")
 
@@ -250,8 +249,8 @@ SETTINGS = (
     setting("state store", DISTINCT, ROCKY, NOTED, "until a reset", but="with the old one", same=True),
     setting("state store, declared no more", ROCKY, DISTINCT, NOTED, "declared no more",
             but="with the old one", same=True),
-    setting("changelog of RocksDB", ROCKY, with_conf(DISTINCT, **{PROVIDER: ROCKS, LOG: "true"}), NOTED, LOG,
-            same=True),
+    setting("changelog of RocksDB", ROCKY, with_conf(DISTINCT, **{PROVIDER: ROCKS, CHANGELOG: "true"}), NOTED,
+            CHANGELOG, same=True),
     setting("which of several watermarks rules", DISTINCT,
             with_conf(DISTINCT, **{"spark.sql.streaming.multipleWatermarkPolicy": "max"}), NOTED,
             "until a reset", but="with the old one", same=True),

@@ -31,6 +31,7 @@ from streamkeeper.recover.restart.backfill_source import FillingIn
 from tests.worlds.flow_world import FIRST_FILE, NAME, SCHEMA, Flowbed, pipeline
 from tests.worlds.recover.old_jobs import run_declared_job
 from tests.worlds.sources.source_world import DeltaBed, KafkaBed
+from tests.worlds.state_stores import PROVIDER, ROCKS, with_conf
 from tests.worlds.tables.backup_world import Recoverer
 
 Event = Mapping[str, Any]
@@ -83,10 +84,6 @@ _TIMERS = """
     return keyed.transformWithState(Late(), "first INT, many INT", "Append", "EventTime")
 """
 """Counts the events of ten seconds, and writes the count when a timer says that they are over."""
-ROCKS = (
-    "spark.sql.streaming.stateStore.providerClass",
-    "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
-)
 
 
 @dataclass(frozen=True)
@@ -156,9 +153,7 @@ def _joined(how: str) -> Callable[[Source], str]:
 
 def _timed(source: Source) -> str:
     before, _, _ = _of_view("")(source).rpartition("    return ")
-    return f"{before}{_TIMERS[1:]}".replace(
-        '"200 milliseconds"', f'"200 milliseconds", spark_conf={dict([ROCKS])}'
-    )
+    return with_conf(f"{before}{_TIMERS[1:]}", **{PROVIDER: ROCKS})
 
 
 def _windows(events: Sequence[Event]) -> Iterable[tuple[Any, ...]]:

@@ -33,14 +33,10 @@ from tests.worlds.checkpoint_samples import confs
 from tests.worlds.flow_world import NAME, SCHEMA, Flowbed, pipeline
 from tests.worlds.recover.old_jobs import PLAIN, Query, deduped, files_of, run_old_job
 from tests.worlds.sources.source_world import DEDUPE, UNION, DeltaBed
+from tests.worlds.state_stores import PROVIDER, ROCKS
 from tests.worlds.suites import long_after
 
 Make = Callable[..., Flowbed]
-ROCKS = {
-    "spark.sql.streaming.stateStore.providerClass": (
-        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-    )
-}
 COUNTS = """
 from pyspark.sql import functions as F
 from streamkeeper import pipelines as dp
@@ -139,7 +135,7 @@ def forget_in_table(bed: Flowbed, version: int) -> None:
         (bed.table / "_delta_log" / name).unlink(missing_ok=True)
 
 
-@pytest.mark.parametrize("store", long_after(1, [{}, ROCKS]), ids=["HDFS-backed", "RocksDB"])
+@pytest.mark.parametrize("store", long_after(1, [{}, {PROVIDER: ROCKS}]), ids=["HDFS-backed", "RocksDB"])
 def test_a_job_that_keeps_state_goes_on_exactly(make_bed: Make, store: dict[str, str]) -> None:
     """Offset log v1, sources without names; the state knows what came before, and rows of before do not come
     again.
@@ -201,7 +197,7 @@ def test_an_aggregation_goes_on_with_its_open_windows(make_bed: Make) -> None:
     bed = make_bed(COUNTS)
     for numbers in ((1, 2, 12), (13, 24), (14, 35)):
         bed.arrive(*numbers)
-    folder = run_old_job(bed, counted, ROCKS)
+    folder = run_old_job(bed, counted, {PROVIDER: ROCKS})
     before = {row["start"][-8:]: row["count"] for row in bed.rows()}
     bed.arrive(36, 37, 60)
     bed.arrive(61)
