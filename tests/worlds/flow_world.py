@@ -168,26 +168,29 @@ class Flowbed:
         assert flow is not None
         return Flow(loaded, flow, fingerprint(loaded, flow))
 
-    def run(self, name: str | None = None) -> Outcome:
-        """Run a driver in this process until all that is there is done."""
+    def run(self, *names: str) -> Outcome:
+        """Run a driver in this process, of the bed's flow by default, until all that is there is done."""
         from streamkeeper_jobs.driver.application import run
 
-        return run(self.settings, [name or self.name], available_now=True)
+        return run(self.settings, names or (self.name,), available_now=True)
 
     @contextmanager
-    def running(self) -> Iterator[Future[Outcome]]:
-        """Run a driver in a thread of this process until the block stops it, or ends: then a hold does. Its
-        result is how it ended.
+    def running(self, *names: str) -> Iterator[Future[Outcome]]:
+        """Run a driver in a thread of this process, of the bed's flow by default, until the block stops it,
+        or ends: then a hold does. Its result is how it ended.
         """
         from streamkeeper_jobs.driver.application import run
 
+        flows = names or (self.name,)
         with ThreadPoolExecutor(1) as pool:
-            ended = pool.submit(run, self.settings, [self.name])
+            ended = pool.submit(run, self.settings, flows)
             try:
                 yield ended
             finally:
                 if not ended.done():
-                    holds.put(self.home, holds.person("test"), "the test is over", "test")
+                    for flow in flows:
+                        home = replace(self, name=flow).home
+                        holds.put(home, holds.person("test"), "the test is over", "test")
                 ended.result(180)
 
     def rows(self) -> list[dict[str, Any]]:
