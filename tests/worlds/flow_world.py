@@ -149,15 +149,8 @@ class Flowbed:
     def put(self, made: list[dict[str, Any]], folder: str) -> Path:
         """Write one file of rows, atomically."""
         self._files += 1
-        target = self.root / "data" / folder / f"{self._files:04d}.json"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        aside = target.with_name(f".{target.name}")
-        aside.write_text("".join(json.dumps(item) + "\n" for item in made))
-        # Spark reads files in the order of their times; those of files written at once would be equal.
-        os.utime(aside, (FIRST_FILE + self._files, FIRST_FILE + self._files))
-        aside.replace(target)
         self.events += made
-        return target
+        return write_rows(self.root / "data" / folder, self._files, made)
 
     def fingerprint(self) -> str:
         return self.flow().fingerprint
@@ -329,6 +322,17 @@ class Driver:
             )
             assert time.monotonic() < deadline, f"waited {timeout} s in vain:\n{self.said()[-4000:]}"
             time.sleep(poll)
+
+
+def write_rows(folder: Path, number: int, rows: Sequence[Mapping[str, Any]]) -> Path:
+    """Write a file of rows, atomically, whose time follows from its number."""
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / f"{number:04d}.json"
+    aside = target.with_name(f".{target.name}")
+    aside.write_text("".join(json.dumps(item) + "\n" for item in rows))
+    # Spark reads files in the order of their times; those of files written at once would be equal.
+    os.utime(aside, (FIRST_FILE + number, FIRST_FILE + number))
+    return aside.replace(target)
 
 
 def quick_settings(root: Path) -> Settings:
