@@ -484,27 +484,6 @@ JOINS = (
 )  # fmt: skip
 
 # State of one's own making
-COUNTING = """
-    from pyspark.sql import Row
-    from pyspark.sql.streaming import StatefulProcessor
-
-    class Counting(StatefulProcessor):
-        def init(self, handle):
-            self.seen = handle.getValueState("seen", "{state}")
-
-        def handleInputRows(self, key, rows, timers):
-            count = self.seen.get()[0] if self.seen.exists() else 0
-            for row in sorted(rows, key=lambda row: row.n):
-                count += {by}
-                yield Row(event_id=row.event_id, user_id=int(count), n=row.n)
-            self.seen.update((count,))
-
-        def close(self):
-            pass
-
-    counted = "event_id STRING, user_id INT, n INT"
-    return events.groupBy("user_id").transformWithState(Counting(), counted, "Append", "None")
-"""
 PANDAS = """
     import pandas as pd
 
@@ -518,12 +497,6 @@ PANDAS = """
 """
 
 
-def counting(state: str = "count INT", by: str = "1") -> str:
-    """Number the events of each user, by transformWithState."""
-    text = PLAIN.rpartition("    return ")[0] + COUNTING[1:].format(state=state, by=by)
-    return with_conf(text, **{PROVIDER: ROCKS})
-
-
 def in_pandas(state: str = "count INT", by: str = "1", timeout: str = '"NoTimeout"') -> str:
     """Count the events of each user, by applyInPandasWithState."""
     return PLAIN.rpartition("    return ")[0] + PANDAS[1:].format(state=state, by=by, timeout=timeout)
@@ -531,9 +504,9 @@ def in_pandas(state: str = "count INT", by: str = "1", timeout: str = '"NoTimeou
 
 own = of("state of one's own making")
 STATES = (
-    own("transformWithState: its code", counting(), counting(by="2"), NOTED, "", but="and the state stays",
-        shows=has(n=41, user_id=3)),
-    own("transformWithState: type of a variable", counting(), counting("count STRING"), BREAKS),
+    own("transformWithState: its code", numbering(""), numbering("", by=2), NOTED, "",
+        but="and the state stays", shows=has(n=41, user_id=3)),
+    own("transformWithState: type of a variable", numbering(""), numbering("", state="count STRING"), BREAKS),
     own("transformWithState: rows of its initial state", numbering(), numbering(
         ROWS.replace("10", "70"), COLUMNS), NOTED, "keeps what it was given", same=True),
     own("transformWithState: an initial state, where it had none", numbering(""), numbering(), NOTED,
