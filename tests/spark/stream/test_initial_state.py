@@ -123,19 +123,6 @@ def test_a_plan_tells_that_it_is_given_again(make_bed: Make, state: str, said: s
     assert said in planned.notes
 
 
-def test_a_change_goes_on_with_the_state_that_was_given(make_bed: Make) -> None:
-    bed = make_bed(numbering())
-    bed.arrive(1, 2)
-    run(bed)
-    for text in (numbering(""), numbering(TABLE)):
-        put_table(bed, {1: 500})
-        bed.declare(text)
-        bed.arrive(8, 9)
-        run(bed)
-    bed.holds(numbered(bed.events))
-    assert Path(bed.checkpoint(1).path()).exists()
-
-
 def test_a_test_of_a_pipeline_puts_rows_into_the_table(
     tmp_path: Path, pipeline_test: Callable[..., PipelineTest]
 ) -> None:
