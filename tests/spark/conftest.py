@@ -20,6 +20,7 @@ from streamkeeper.testing import PipelineTest
 from tests.worlds.flow_world import Flowbed
 from tests.worlds.sources.source_world import DeltaBed, KafkaBed
 from tests.worlds.state_stores import CHANGELOG, PROVIDER, STATE_FORMAT
+from tests.worlds.tables.backup_world import Recoverer
 from tools.kafka_broker import KafkaBroker
 
 sys.path.insert(0, str(PROJECT / "spark_jobs"))
@@ -85,3 +86,9 @@ def pipeline_test(tmp_path: Path, spark: SparkSession) -> Callable[..., Pipeline
 @pytest.fixture
 def bed(make_bed: Callable[..., Flowbed]) -> Flowbed:
     return make_bed()
+
+
+@pytest.fixture
+def at_work(bed: Flowbed) -> Recoverer:
+    """Recoveries of the bed's flow."""
+    return Recoverer.of(bed)

@@ -20,7 +20,6 @@ from pyspark.sql import SparkSession
 
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations
-from streamkeeper.manifest.manifest import write_manifest
 from streamkeeper.recover import engine as recoveries
 from tests.oracle import Row, all_rows, first_per
 from tests.worlds.flow_world import COLUMNS, DEDUPE, NAME, Flowbed, pipeline
@@ -107,7 +106,7 @@ class Moving:
 
     @property
     def at_work(self) -> Recoverer:
-        return Recoverer(self.bed.spark, self.bed.settings, "events")
+        return Recoverer.of(self.bed)
 
     def comes(self) -> None:
         """Let some events arrive: new ones, and some that were there before."""
@@ -129,7 +128,6 @@ class Moving:
         name = recoveries.recovery_id(kind, str(self.planned))
         self.did.append(recovery)
         values = self._values(recovery)
-        write_manifest(self.bed.settings)
         for step in self.at_work.plan(kind, name, **values).steps:
             if self.random.random() < 0.2:
                 self.comes()
@@ -236,8 +234,7 @@ def test_events_that_arrive_between_the_steps_of_a_recovery_come_once(
 ) -> None:
     """By hand what the property does at random: before the plan, under the hold and after the release."""
     bed = make_bed(pipeline(view=DEDUPE))
-    write_manifest(bed.settings)
-    at_work = Recoverer(bed.spark, bed.settings, "events")
+    at_work = Recoverer.of(bed)
     bed.arrive(1, 2)
     assert bed.run() is Outcome.STOPPED
     bed.arrive(2, 3)

@@ -29,7 +29,7 @@ def run(bed: Flowbed) -> None:
 
 def back_up(bed: Flowbed) -> int:
     """Back the table up as ``b1``; give the batch after which its flow stood."""
-    entry = Recoverer(bed.spark, bed.settings, "events").backup("b1", TABLE)
+    entry = Recoverer.of(bed).backup("b1", TABLE)
     batch: int = entry["flows"][0]["batch"]
     return batch
 
@@ -50,11 +50,9 @@ def forget(bed: Flowbed, upto: int) -> None:
 
 def restore(bed: Flowbed) -> Plan:
     """Put ``b1`` back, see that the flow is to go on after the offsets that it kept, and give the plan."""
-    at_work = Recoverer(bed.spark, bed.settings, "events")
+    at_work = Recoverer.of(bed)
     made = at_work.plan("restore_table", "r1", table=TABLE, backup="b1")
-    for step in made.steps:
-        if step != "verify_progress":
-            at_work.step("r1", step)
+    at_work.carry_out(made)
     decided = generations.latest(bed.home)
     assert decided is not None
     assert (decided.number, decided.start.mode, decided.start.generation) == (2, OFFSETS, 1)

@@ -12,14 +12,10 @@ import pytest
 from streamkeeper.checkpoint import write_offsets
 from streamkeeper.checkpoint.crc_files import twin_of
 from streamkeeper.exit_codes import Outcome
-from streamkeeper.flows.generations import AFTER_LAST, StartAt
-from streamkeeper.manifest.manifest import write_manifest
-from streamkeeper.recover import engine
-from streamkeeper.recover.kinds import reset_checkpoint
-from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from tests.oracle import all_rows, first_per
 from tests.worlds.flow_world import NAME, Flowbed, pipeline
 from tests.worlds.state_stores import PROVIDER, ROCKS, with_conf
+from tests.worlds.tables.backup_world import Recoverer
 
 pytestmark = pytest.mark.long
 
@@ -36,12 +32,8 @@ def test_another_state_store_is_filled_from_history(make_bed: Make) -> None:
     bed.arrive(1, 2)
     run(bed)
     bed.declare(with_conf(BY_USER, **{PROVIDER: ROCKS}))
-    planned, _ = reset_checkpoint.plan_flow(
-        bed.settings, bed.flow(), ResetRequest((NAME,), StartAt(AFTER_LAST))
-    )
-    assert any(
-        note.startswith("Pinned: spark.sql.streaming.stateStore.providerClass was") for note in planned.notes
-    )
+    [planned] = Recoverer.of(bed).draft("reset_checkpoint", flow=NAME).flows
+    assert any(note.startswith(f"Pinned: {PROVIDER} was") for note in planned.notes)
     bed.spark.conf.set(PROVIDER, ROCKS)  # as a driver's own application has it by its declaration
     bed.reset()
     bed.arrive(8, 3)
@@ -104,13 +96,8 @@ def test_flows_that_share_a_source_are_reset_together_or_alone(make_bed: Make) -
     bed.arrive(3)
     run(bed, "events.other_events")
     bed.declare(shared('.dropDuplicates(["user_id"])', '.dropDuplicates(["user_id"])'))
-    write_manifest(bed.settings)
     flows = (NAME, "events.other_events")
-    plan = engine.plan(bed.settings, reset_checkpoint.KIND, ResetRequest(flows, StartAt(AFTER_LAST)), "r1")
-    engine.propose(bed.settings, plan)
-    engine.approve(bed.settings, "events", "r1", "a test")
-    for step in reset_checkpoint.KIND.step_names[:-1]:
-        engine.carry_out(bed.settings, "events", "r1", step)
+    Recoverer.of(bed).run("reset_checkpoint", "r1", flows=flows)
     bed.arrive(8, 9, 4)  # users 1, 2 and 4; event 3 is unread by the first flow, and read by the second
     for name in flows:
         run(bed, name)
