@@ -15,7 +15,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -52,12 +51,10 @@ def spark_step(bench: Bench, recovery: str, step: str) -> float:
     return time.time() - began
 
 
-def begin(bench: Bench, recovery: str, name: str, **asked: Any) -> None:
+def begin(bench: Bench, recovery: str, name: str) -> None:
     """Plan a recovery of the table, and approve it."""
     of, manifest = kind(recovery), read_manifest(bench.settings)
-    plan = engine.plan(
-        bench.settings, of, of.parse({"table": "events", **asked}, manifest, "benchmark"), name
-    )
+    plan = engine.plan(bench.settings, of, of.parse({"table": "events"}, manifest, "benchmark"), name)
     engine.propose(bench.settings, plan)
     engine.approve(bench.settings, "events", name, "benchmark")
 
