@@ -70,14 +70,3 @@ def test_the_example_of_the_page_counts_each_batch_once_in_a_database(
             assert bed.run() is Outcome.STOPPED
             cursor.execute("SELECT * FROM totals ORDER BY user_id")
             assert cursor.fetchall() == [(1, 1 + 8 + 1), (2, 2 + 9)]
-
-
-@pytest.mark.long
-def test_a_backfill_gives_each_chunk_once_more(bed: Flowbed, at_work: Recoverer) -> None:
-    bed.declare(into_function(bed))
-    bed.arrive(1, 2)
-    bed.arrive(3)
-    assert bed.run() is Outcome.STOPPED
-    at_work.run("backfill", "r1", flow=NAME, chunk=1, accept=["repeats"])
-    bed.events += bed.events
-    is_exact(bed)

@@ -54,7 +54,7 @@ def test_what_is_rewound_comes_once_more(bed: Flowbed, at_work: Recoverer, found
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("found", ["kafka"], indirect=True)
+@pytest.mark.parametrize("found", ["function", "kafka"], indirect=True)
 def test_a_backfill_writes_its_chunks_once_more(bed: Flowbed, at_work: Recoverer, found: Rows) -> None:
     bed.arrive(1, 2)
     bed.arrive(3)
