@@ -23,6 +23,7 @@ from streamkeeper.flows import generations
 from streamkeeper.recover import engine as recoveries
 from tests.oracle import Row, all_rows, first_per
 from tests.worlds.flow_world import COLUMNS, DEDUPE, NAME, Flowbed, pipeline
+from tests.worlds.recover.results import SUMS, sums
 from tests.worlds.seeds import RUNS
 from tests.worlds.sources.source_world import DeltaBed, KafkaBed
 from tests.worlds.tables.backup_world import Recoverer
@@ -40,7 +41,6 @@ ANYWHERE = (
     "full_refresh_with_backup",
     "full_refresh_beside",
 )
-SUMS = '.groupBy("user_id").agg(F.count("*").alias("events"), F.sum("n").alias("total"))'
 OF_TOTALS = ("rewind, table kept", *ANYWHERE)
 OF_KEYS = ("backfill", "rewind, table kept", *ANYWHERE)
 
@@ -73,22 +73,12 @@ class Totals(Query):
     mode: str = "update"
 
 
-def per_user(events: Sequence[Row]) -> list[Row]:
-    """Totals by user: how many events, and the sum of their numbers."""
-    found: dict[Any, Row] = {}
-    for event in events:
-        row = found.setdefault(event["user_id"], {"user_id": event["user_id"], "events": 0, "total": 0})
-        row["events"] += 1
-        row["total"] += event["n"]
-    return list(found.values())
-
-
 QUERIES = {
     "stateless": Query("", all_rows),
     "dropDuplicates": Query(DEDUPE, lambda events: first_per(events, ["event_id"])),
     "AUTO CDC": Query("", newest_per_user, OF_KEYS, keyed=True),
-    "update": Totals(SUMS, per_user, OF_TOTALS, keyed=True),
-    "complete": Totals(SUMS, per_user, OF_TOTALS, mode="complete"),
+    "update": Totals(SUMS, sums, OF_TOTALS, keyed=True),
+    "complete": Totals(SUMS, sums, OF_TOTALS, mode="complete"),
 }
 
 
