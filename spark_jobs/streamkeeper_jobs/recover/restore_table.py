@@ -35,8 +35,8 @@ from streamkeeper_jobs.spark.delta_snapshot import (
     read_snapshot,
     snapshot_of,
 )
-from streamkeeper_jobs.spark.delta_table import delta_log_of, last_written
-from streamkeeper_jobs.spark.jvm import classes, scala_object, scala_seq
+from streamkeeper_jobs.spark.delta_table import action_of, commit, delta_log_of, last_written
+from streamkeeper_jobs.spark.jvm import classes, scala_seq
 from streamkeeper_jobs.spark.log import say
 
 _FEED = "delta.enableChangeDataFeed"
@@ -257,12 +257,10 @@ def _begin(spark: SparkSession, path: str) -> tuple[Any, Snapshot]:
 
 def _commit(spark: SparkSession, transaction: Any, wanted: Snapshot, actions: Iterable[JsonObject]) -> None:
     java = classes(spark)
-    read = java("org.apache.spark.sql.delta.actions.Action").fromJson
-    merged = transaction.protocol().merge(scala_seq(java, [read(json.dumps({"protocol": wanted.protocol}))]))
-    transaction.updateProtocol(merged)
-    transaction.updateMetadataForTableOverwrite(read(json.dumps({"metaData": wanted.metadata})))
-    operation = scala_object(java, "org.apache.spark.sql.delta.DeltaOperations$ManualUpdate")
-    transaction.commit(scala_seq(java, [read(json.dumps(action)) for action in actions]), operation)
+    protocol = action_of(java, {"protocol": wanted.protocol})
+    transaction.updateProtocol(transaction.protocol().merge(scala_seq(java, [protocol])))
+    transaction.updateMetadataForTableOverwrite(action_of(java, {"metaData": wanted.metadata}))
+    commit(java, transaction, (action_of(java, action) for action in actions))
 
 
 def _changed_files(present: Snapshot, wanted: Snapshot) -> Iterator[JsonObject]:
