@@ -49,9 +49,8 @@ def seal_flows(spark: SparkSession, work: Work, plan: Plan) -> None:
     ]
     shut = [(home, number) for home, before in following for number in not_sealed(home, before, None)]
     for home in backfill_flow.unfinished(work.book.storage, plan.pipeline, table, but=plan.recovery_id):
-        shut += [
-            (home, number) for number in home.generations() or [1]
-        ]  # its process may be about to decide its first generation
+        # Its process may be about to decide its first generation.
+        shut += [(home, number) for number in home.generations() or [1]]
     for home, number in shut:
         write_end(home, number)
         if delta_log.exists(path):
