@@ -189,10 +189,9 @@ def test_a_declared_schedule_has_a_dag_that_triggers_its_recovery_with_nobody_as
         "{{ dag.dag_id }}__{{ run_id }}",
     )
     assert (dag.timetable.expression, dag.catchup, dag.max_active_runs) == ("30 4 * * *", False, 1)
-    assert (dag.start_date, dag.timetable.run_immediately) == (
-        None,
-        timedelta(minutes=5),
-    ), "who is switched on later waits for its time"
+    assert (dag.start_date, dag.timetable.run_immediately) == (None, timedelta(minutes=5)), (
+        "who is switched on later waits for its time"
+    )
 
 
 @pytest.mark.parametrize("name", ["clean_up", "tidy_tables"])
@@ -257,11 +256,9 @@ def test_the_form_of_a_reset_has_every_field_with_the_flows_to_choose_from(bag: 
     params = bag.dags["reset_checkpoint"].params
     assert params.get_param("flow").schema["enum"] == ["first.first_flow", "second.second_flow"]
     assert params.get_param("timestamp").schema["type"] == ["string", "null"]
-    assert params.get_param("offsets").schema["type"] == [
-        "string",
-        "object",
-        "null",
-    ], "the form draws the first: a line, no box of JSON"
+    assert params.get_param("offsets").schema["type"] == ["string", "object", "null"], (
+        "the form draws the first: a line, no box of JSON"
+    )
     assert {"start", "offsets", "state", "approval", "dry_run", "reason"} <= set(params)
 
 

@@ -71,10 +71,7 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
         ["keep_days is 0", "from 1 to 36,500", "which the pipeline declares"],
     ),
     "tidy_tables": ({"retention_hours": 24}, ["retention_hours is 24", "168 or more"]),
-    "rehearse": (
-        {"flow": FLOW, "recovery": "rewind", "request": {"batch": "9/9/9"}},
-        ["9/9/9", "batch"],
-    ),
+    "rehearse": ({"flow": FLOW, "recovery": "rewind", "request": {"batch": "9/9/9"}}, ["9/9/9", "batch"]),
 }
 """Values that Airflow's form lets through, for each recovery, and what the plan says of them: field, value,
 what is allowed.

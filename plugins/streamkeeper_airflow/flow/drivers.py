@@ -237,8 +237,7 @@ class Attached:
             return Ending(Outcome.FAILED, "it ended without a reason")
         outcome = Outcome.__members__.get(str(left.get("why")).upper(), Outcome.STOPPED)
         return Ending(
-            outcome,
-            "it ended normally" if outcome is Outcome.STOPPED else f"it left a note: {left['why']}",
+            outcome, "it ended normally" if outcome is Outcome.STOPPED else f"it left a note: {left['why']}"
         )
 
 

@@ -6,10 +6,7 @@ import logging
 
 import pytest
 from airflow.jobs.job import Job
-from streamkeeper_airflow.flow.airflow_settings import (
-    check_airflow,
-    check_supervisor_timeout,
-)
+from streamkeeper_airflow.flow.airflow_settings import check_airflow, check_supervisor_timeout
 from streamkeeper_airflow.flow.retries import WrongSettings
 
 from streamkeeper.settings import Settings

@@ -101,8 +101,7 @@ def new_runs(world: World, before: set[str]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("typed", "found"),
-    [(RESET, {RESET}), ("reset", {RESET}), (NAME, {DAG, f"schedule__{NAME}__yearly"})],
+    ("typed", "found"), [(RESET, {RESET}), ("reset", {RESET}), (NAME, {DAG, f"schedule__{NAME}__yearly"})]
 )
 def test_the_search_finds_dags_by_what_one_calls_them(
     world: World, person: Person, typed: str, found: set[str]
