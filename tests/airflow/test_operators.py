@@ -118,14 +118,16 @@ def test_any_other_ending_is_tried_again(code: int, operator: FlowOperator, home
 
 
 def test_a_parked_flow_fails_for_good_and_says_what_broke_even_where_no_note_can_be_set(
-    operator: FlowOperator, home: FlowHome, capsys: pytest.CaptureFixture[str]
+    operator: FlowOperator,
+    home: FlowHome,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     park(home, "as it failed")
     with pytest.raises(AirflowFailException, match="is parked"):
         operator._conclude(home, ending=Ending(Outcome.PARKED, "exit code 20"), context=RUN)
-    said = capsys.readouterr().out
-    assert "SQLSTATE 42K03" in said
-    assert "There is no connection 'streamkeeper_airflow'" in said
+    assert "SQLSTATE 42K03" in capsys.readouterr().out
+    assert "There is no connection 'streamkeeper_airflow'" in caplog.text
 
 
 def test_a_park_is_told_with_the_recovery_that_fits_and_its_form_in_the_first_line_and_with_its_sqlstate(

@@ -202,9 +202,7 @@ class FlowOperator(BaseOperator):
         self.log.warning("%s", text)
         kind = AlertKind.CHANGE_REFUSED if found.state is ChangeState.REFUSED else AlertKind.CHANGE_WAITS
         if alert(_settings(), kind, self.flow, text, found.fingerprint, link=page(run.dag_id)):
-            unset = set_run_note(run.dag_id, run.run_id, text)
-            if unset:
-                self.log.warning("%s", unset)
+            set_run_note(run.dag_id, run.run_id, text)
 
     def _find_sharers(self, settings: Settings) -> None:
         """Read from the manifest which flows share the driver now.
@@ -341,12 +339,8 @@ class FlowOperator(BaseOperator):
                     f"{self.flow} was held before its driver began; the next run waits at the gate."
                 )
             case Outcome.PARKED:
-                run = context["dag_run"]
-                unset = set_run_note(
-                    run.dag_id, run.run_id, "\n\n".join([self._say_parked(home, context) for home in homes])
-                )
-                if unset:
-                    self.log.warning("%s", unset)
+                run, notes = context["dag_run"], [self._say_parked(home, context) for home in homes]
+                set_run_note(run.dag_id, run.run_id, "\n\n".join(notes))
                 parked = ", ".join(home.full_name for home in homes)
                 raise AirflowFailException(
                     f"{parked} is parked. The cause, and the recovery for it, are above."

@@ -215,7 +215,7 @@ def test_a_table_that_no_flow_writes_any_more_is_backed_up_all_the_same(told: Ke
     assert found["flow"] == F, "people are told through another flow of the pipeline"
     nobody = tasks._named(planned, kind("backup_table"), Manifest("", (), {}, {}))
     assert nobody["flow"] is None
-    alerts.tell_given_up(nobody, context(), "given up")
+    alerts.tell_undone(nobody, context(), "was given up.")
     assert told.alerts == []
 
 
