@@ -251,13 +251,8 @@ class FlowOperator(BaseOperator):
         try:
             check_airflow(settings)
         except WrongSettings as error:
-            alert(
-                settings,
-                AlertKind.SETTINGS,
-                self.flows[0],
-                str(error),
-                f"supervisor timeout {settings.supervisor_timeout:g} s",
-            )
+            occasion = f"supervisor timeout {settings.supervisor_timeout:g} s"
+            alert(settings, AlertKind.SETTINGS, self.flows[0], str(error), occasion)
             raise
 
     def _submit(
@@ -380,13 +375,8 @@ class FlowOperator(BaseOperator):
         settings = Settings.from_environment()
         if ending.code == Outcome.RETRY_DECLARED:
             details = leases.failure_of(home, _newest_epoch(home)) or {}
-            alert(
-                settings,
-                AlertKind.RETRIED_AS_DECLARED,
-                home.full_name,
-                describe_retried(home.full_name, details),
-                failures.occasion,
-            )
+            text = describe_retried(home.full_name, details)
+            alert(settings, AlertKind.RETRIED_AS_DECLARED, home.full_name, text, failures.occasion)
         if ending.code == Outcome.USAGE:
             text = (
                 f"{said}\nIts settings or its command line cannot be used; see its output. Correct them, and"
@@ -412,14 +402,8 @@ class FlowOperator(BaseOperator):
         self.log.error("%s", note)
         run = context["dag_run"]
         link = page((park.details.get("recovery") if park else None) or run.dag_id)
-        alert(
-            Settings.from_environment(),
-            AlertKind.PARKED,
-            home.full_name,
-            note,
-            park.at if park else now(),
-            link=link,
-        )
+        at = park.at if park else now()
+        alert(Settings.from_environment(), AlertKind.PARKED, home.full_name, note, at, link=link)
         return note
 
 
