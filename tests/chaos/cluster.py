@@ -16,7 +16,7 @@ import sys
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -295,11 +295,10 @@ def _orders(local: Settings, brokers: str) -> Iterator[Watched]:
             left = sum(end - source.get(TOPIC, {}).get(str(part), 0) for part, end in ends.items())
             return f"{left} of {sum(ends.values())} records are not processed" if left else ""
 
-        def feed() -> AbstractContextManager[Orders]:
-            return Orders(brokers, every=EVERY)
-
         yield Watched(
-            "flow__orders__clean_orders", home, table, auditor, feed, behind,
+            "flow__orders__clean_orders", home, table, auditor,
+            feed=lambda: Orders(brokers, every=EVERY),
+            behind=behind,
             compare=lambda: (
                 Counter({*sent.ids}),
                 Counter(row["order_id"] for row in read_rows(table)),

@@ -10,7 +10,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from demo import evidence
-from tests.chaos.arena import Arena, Feed, Parked, Watched
+from demo.data.generator import Feed
+from tests.chaos.arena import Arena, Parked, Watched
 from tests.chaos.choosing import Blow, Moment, Round, Victim
 from tests.chaos.striking import DRIVERS, NothingToStrike, Strike, Target, strike, targets
 from tools.waiting import NotYet, wait_until
