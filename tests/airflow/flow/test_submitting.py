@@ -28,6 +28,7 @@ from streamkeeper.flows.leases import ClusterDriver
 from streamkeeper.manifest.manifest import Flow, read_manifest
 from streamkeeper.recover import engine
 from streamkeeper.settings import PROJECT, Settings
+from tests.airflow.conftest import a_try
 from tests.recorder import Recorder
 
 LOCAL = '{"conn_type": "spark", "host": "local[3]"}'
@@ -236,11 +237,9 @@ def test_a_flow_without_a_connection_is_tried_again_and_told_and_its_run_does_no
 ) -> None:
     told = list[tuple[AlertKind, str]]()
     monkeypatch.setattr(supervise, "alert", lambda _s, kind, _f, text, _o: told.append((kind, text)))
-    ti = SimpleNamespace(dag_id="flow", run_id="now", task_id="run", try_number=1)
-    run = SimpleNamespace(dag_id=ti.dag_id, run_id=ti.run_id)
     operator = FlowOperator(task_id="run", flow="first.first_flow")
     with pytest.raises(WrongSettings, match="no connection 'streamkeeper_spark'"):
-        operator.execute(cast("Context", {"ti": ti, "dag_run": run}))
+        operator.execute(a_try())
     [(kind, text)] = told
     assert (kind, "no connection" in text) == (AlertKind.SETTINGS, True)
     assert recorder.calls == []

@@ -25,7 +25,6 @@ from streamkeeper.drivers.alerts import AlertKind
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import Settings
-from streamkeeper.storage import open_storage
 from tests.airflow.conftest import PIPELINE
 from tests.airflow.listeners import Inbox, mail_server, webhook
 
@@ -69,11 +68,6 @@ def declare(project: Path, *notifiers: tuple[str, dict[str, Any]], more: str = "
     configured = f"\ndp.configure_pipeline(notifiers=[{listed}]{more})\n"
     (project / "pipelines" / "first.py").write_text(PIPELINE % {"name": "first"} + configured)
     return Settings.from_environment()
-
-
-@pytest.fixture
-def home(project: Path) -> FlowHome:
-    return FlowHome(open_storage(Settings.from_environment().state), "first", "first_flow")
 
 
 def test_a_mail_and_a_webhook_are_sent_once_for_an_occasion(
