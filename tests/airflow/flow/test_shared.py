@@ -106,6 +106,7 @@ def test_the_shared_dag_runs_as_those_of_single_flows_do(bag: DagBag) -> None:
         )
         assert [str(kind.value) for kind in of.allowed_run_types] == ["scheduled"]
         assert of.task_dict["gate"].downstream_task_ids == {"run"}
+        assert [task.execution_timeout for task in of.tasks] == [None, None]
         assert (of.task_dict["run"].pool, of.task_dict["gate"].pool) == ("streaming_flows", "default_pool")
         assert of.task_dict["run"].retries == of.task_dict["gate"].retries == 1_000_000
     assert all(f"**{name}** appends to `both`" in dag.doc_md for name in BOTH)
