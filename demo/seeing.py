@@ -1,6 +1,4 @@
-"""What the story looks at, and how it waits: by conditions, with an end, and with words for what was seen
-instead.
-"""
+"""What the story looks at, and how it waits: with an end, and with words for what was seen instead."""
 
 from __future__ import annotations
 

@@ -241,9 +241,7 @@ def _resolve(lock: Path, roots: list[Module], *, beside_spark: bool) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line described at the top of this module; returns 0, or 1 after saying what is
-    wrong.
-    """
+    """Run the command line described above; returns 0, or 1 after saying what is wrong."""
     parser = argparse.ArgumentParser(
         prog="python -m tools.jars", description="Keep a folder of exactly the jars that a lock names."
     )

@@ -79,9 +79,7 @@ class AirflowApi:
     def insist(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, timeout: float = PATIENCE
     ) -> None:
-        """Ask for what may be asked for twice, until Airflow took it; 409 says that it had taken it
-        before.
-        """
+        """Ask for what may be asked for twice, until Airflow took it; 409 says that it had before."""
 
         def ask() -> bool:
             try:
@@ -182,9 +180,7 @@ class AirflowApi:
             self.insist("PUT", f"/parseDagFile/{token}")
 
     def clear(self, dag_id: str, run_id: str, task_id: str) -> list[str]:
-        """Clear a task of a run and all that comes after it, as the UI's button does; give which tasks that
-        were.
-        """
+        """Clear a task of a run and all that comes after it, as the UI's button does; give which."""
         body = {
             "dry_run": False,
             "dag_run_id": run_id,

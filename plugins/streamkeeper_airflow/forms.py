@@ -71,10 +71,7 @@ def asker(context: Context) -> str:
 
 
 def _object(value: Any) -> Any:
-    """Return the object that a text holds.
-
-    None for an empty one; any other value unchanged, to be refused.
-    """
+    """Return the object that a text holds, None for an empty one; another value stays, to be refused."""
     if not isinstance(value, str):
         return value or None
     try:

@@ -212,10 +212,7 @@ class Attached:
         return self._ending() if self._gone() else None
 
     def _gone(self) -> bool:
-        """Check the process at each call.
-
-        Read the store every few seconds only, or if the process is gone.
-        """
+        """Check the process at each call; the store every few seconds only, or if the process is gone."""
         if leases.runs_here(self._lease) is not False and time.monotonic() < self._ask_at:
             return False
         self._ask_at = time.monotonic() + min(STORE_LOOK, self._term / 4)

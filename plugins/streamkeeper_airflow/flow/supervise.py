@@ -150,10 +150,7 @@ class FlowOperator(BaseOperator):
         return True
 
     def _supervise(self, context: Context) -> bool:
-        """Supervise one driver until it ends.
-
-        Return whether the next is to be started at once, in this try.
-        """
+        """Supervise one driver until it ends; return whether the next one is started at once, in this try."""
         settings = _settings()
         self._find_sharers(settings)
         homes = [open_home(settings, flow) for flow in self.flows]
@@ -177,9 +174,7 @@ class FlowOperator(BaseOperator):
     def _follow_all(
         self, settings: Settings, homes: Sequence[FlowHome], heart: Heart, context: Context
     ) -> Ending:
-        """Follow the driver, and those that take over from it with a changed declaration, to the last one's
-        end.
-        """
+        """Follow the driver, and those that take over with a changed declaration, to the last one's end."""
         assert self._driver is not None, "it was submitted, or found"
         successor = Successor(
             settings,

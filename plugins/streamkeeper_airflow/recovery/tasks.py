@@ -335,10 +335,7 @@ def _handed_on(
 
 
 def _way_on(plan: dict[str, Any]) -> str:
-    """Return how to proceed with a recovery that failed after a change.
-
-    Empty before, since GiveUp undoes all.
-    """
+    """Return how a recovery that failed after a change goes on; empty before, as GiveUp undoes all."""
     recovery = plan["recovery"]
     try:
         if not engine.is_past_return(Settings.from_environment(), plan["pipeline"], recovery):

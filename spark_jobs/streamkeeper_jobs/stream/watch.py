@@ -139,10 +139,7 @@ class Watch:
         return self._heartbeat
 
     def tell(self, **changes: object) -> None:
-        """Change the content of the heartbeat (``phase``, ``batch``, ``triggers``, …).
-
-        Write a new phase at once.
-        """
+        """Change the content of the heartbeat (``batch``, ``triggers``, …); write a new ``phase`` at once."""
         with self._lock:
             before = self._heartbeat.phase
             self._heartbeat = replace(self._heartbeat, **changes)  # type: ignore[arg-type]
