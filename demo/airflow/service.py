@@ -14,7 +14,6 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 
 from demo.airflow.api import REQUEST_SECONDS, AirflowApi
 from demo.processes import await_end, end_group, end_process, session_members
@@ -197,9 +196,7 @@ class AirflowService:
     def __enter__(self) -> AirflowService:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _launch_all(self) -> None:

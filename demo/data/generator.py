@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import threading
 from pathlib import Path
-from types import TracebackType
 from typing import Protocol, Self
 
 from demo.data.customers import Customers
@@ -67,9 +66,7 @@ class Feed:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _run(self) -> None:
