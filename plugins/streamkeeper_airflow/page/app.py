@@ -145,9 +145,9 @@ def look_patiently(patience: Patience) -> Looked:
     return manifest, seen
 
 
-def create_app(look: Callable[[], Looked] | None = None) -> FastAPI:
+def create_app() -> FastAPI:
     """Return the application. All routes but the metrics and the script need a login."""
-    look = look or partial(look_patiently, Patience(FLOW_SECONDS, MOST_READS))
+    look = partial(look_patiently, Patience(FLOW_SECONDS, MOST_READS))
     app = FastAPI(title="Streamkeeper", docs_url=None, redoc_url=None, openapi_url=None)
     patience = Patience(ANSWER_SECONDS, MOST_READS)
     kept = Kept(look, KEPT_SECONDS, patience)

@@ -41,10 +41,16 @@ from tests.worlds.metrics.collector import collector
 from tests.worlds.small_world import write_checkpoint
 
 FLOW = "first.first_flow"
-HOOK = (
-    '"airflow.providers.http.notifications.http.HttpNotifier", http_conn_id="chat", json={"text": "{{'
-    ' alert.kind }}: {{ alert.text }}"}'
-)
+
+
+def hook(text: str) -> str:
+    """Return the declaration of a webhook that is told a text, a template."""
+    notifier = "airflow.providers.http.notifications.http.HttpNotifier"
+    return f'"{notifier}", http_conn_id="chat", json={{"text": "{text}"}}'
+
+
+INCIDENT = "{{ alert.kind }} {{ alert.action }} {{ alert.incident }} {{ alert.text }}"
+HOOK = hook("{{ alert.kind }}: {{ alert.text }}")
 
 
 @dataclass
@@ -199,11 +205,7 @@ def test_a_parked_flow_is_not_silent_and_is_told_to_be_well_when_it_commits(bed:
 
 
 def test_what_a_driver_told_of_an_expectation_is_sent_with_the_flow_s_page(bed: Bed) -> None:
-    bed.declare(
-        '"airflow.providers.http.notifications.http.HttpNotifier", http_conn_id="chat", endpoint="x",'
-        ' json={"text": "{{ alert.kind }} {{ alert.text }} {{ alert.link }}"}',
-        "None",
-    )
+    bed.declare(hook("{{ alert.kind }} {{ alert.text }} {{ alert.link }}"), "None")
     bed.begin()
     known = Expectation("known", "user_id IS NOT NULL", "warn", Where("p.py", 1), alert_above=0.1)
     Shares(bed.home, [known], 1).add(0, {"known": (70, 30)})
@@ -215,10 +217,7 @@ def test_what_a_driver_told_of_an_expectation_is_sent_with_the_flow_s_page(bed: 
 
 def test_a_flow_that_is_behind_is_told_once_with_its_page_and_then_that_it_is_well(bed: Bed) -> None:
     bed.declare(
-        '"airflow.providers.http.notifications.http.HttpNotifier", http_conn_id="chat", endpoint="x",'
-        ' json={"text": "{{ alert.kind }} {{ alert.action }} {{ alert.incident }} {{ alert.text }}'
-        ' {{ alert.link }}"}',
-        'None, behind_above="5 minutes", behind_for="3 minutes"',
+        hook(f"{INCIDENT} {{{{ alert.link }}}}"), 'None, behind_above="5 minutes", behind_for="3 minutes"'
     )
     folder = bed.begin(age=3600)
     lease = leases.acquire(bed.home, 1, 1.0)
@@ -251,10 +250,7 @@ def test_a_flow_that_is_behind_is_told_once_with_its_page_and_then_that_it_is_we
 def test_a_state_folder_that_fails_is_told_once_without_it_and_then_that_it_works(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bed.declare(
-        '"airflow.providers.http.notifications.http.HttpNotifier", http_conn_id="chat",'
-        ' json={"text": "{{ alert.kind }} {{ alert.action }} {{ alert.incident }} {{ alert.text }}"}'
-    )
+    bed.declare(hook(INCIDENT))
     bed.begin()
     bed.look(0)
 
