@@ -57,9 +57,7 @@ class Result:
 
 
 def play(arena: Arena, chosen: Round) -> Result:
-    """Play one round, and give what it showed; what did not come true in time is part of that, not an
-    exception.
-    """
+    """Play a round, and give what it showed; what did not come true in time is part of that."""
     already = {(flow.dag, one.kind) for flow in arena.flows for one in flow.auditor.violations()}
     drivers, wrong = _drivers(arena), list[str]()
     to_commit = to_watch = None

@@ -141,9 +141,7 @@ class Pair:
     def await_told(
         self, kind: str, saying: str, meanwhile: Callable[[], object] = lambda: None
     ) -> dict[str, Any]:
-        """Wait until an alert of a kind came by the webhook that says something; give it. It must be the only
-        one.
-        """
+        """Wait for the one alert of a kind that came by the webhook, which says something; give it."""
 
         def came() -> list[dict[str, Any]] | None:
             meanwhile()

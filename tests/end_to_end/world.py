@@ -265,7 +265,5 @@ def arrive(world: World, name: str, *numbers: int, folder: str = "members") -> N
 
 
 def without_deduplication(world: World) -> str:
-    """Give the file's pipeline as somebody changes it who does not know that its checkpoint will not fit any
-    more.
-    """
+    """Give the file's pipeline as somebody changes it who does not know that its state will not fit."""
     return re.sub(r"^\s*\.dropDuplicates\(.*\n", "", world.pipeline_file.read_text(), flags=re.MULTILINE)

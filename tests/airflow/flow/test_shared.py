@@ -1,6 +1,4 @@
-"""Flows that share a driver: their one DAG, its gate, a living driver that is found again, and whose end it
-was.
-"""
+"""Flows that share a driver: their one DAG, its gate, a driver that is found again, whose end it was."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Telling people through a pipeline's notifiers: real notifiers of Airflow's providers, real local
-servers.
-"""
+"""Telling people by a pipeline's notifiers: real ones of Airflow's providers, real local servers."""
 
 from __future__ import annotations
 

@@ -110,9 +110,7 @@ def one_flow(ill: dict[str, Any]) -> dict[str, Any]:
 
 
 def approve(world: World, person: Person, generation: int) -> None:
-    """Press the approving button until the generation is decided: Airflow 3.3 may lose an answer, and ask
-    again.
-    """
+    """Press the approving button until the generation is decided: Airflow 3.3 may lose an answer."""
     person.click("[data-answer='0']")
     again = "all('[data-answer=\"0\"]:not([disabled])').forEach(one => one.click()) || 1"
 
