@@ -13,7 +13,7 @@ from streamkeeper.flows.generations import ADOPTED, Generation
 from streamkeeper_jobs.sinks.complete import check_may_be_replaced, make_replaceable
 from streamkeeper_jobs.sinks.sink import Sink
 from streamkeeper_jobs.spark.delta_table import ensure_table
-from streamkeeper_jobs.spark.jvm import classes, scala_seq
+from streamkeeper_jobs.spark.jvm import classes, scala_map, scala_seq
 from streamkeeper_jobs.spark.session import spark_url
 
 
@@ -62,12 +62,9 @@ class AppendSink(Sink):
 def _delta_sink(spark: SparkSession, url: str, partition_cols: list[str], mode: str) -> Any:
     """Return Delta's own streaming sink, made as Spark makes it; it takes the query's id from its thread."""
     java = classes(spark)
-    options = java("java.util.HashMap")()
-    options.put("path", url)
-    plain = java("org.apache.spark.api.python.PythonUtils").toScalaMap(options)
     return java("org.apache.spark.sql.delta.sources.DeltaDataSource")().createSink(
         spark._jsparkSession.sqlContext(),
-        plain,
+        scala_map(java, {"path": url}),
         scala_seq(java, partition_cols),
         getattr(java("org.apache.spark.sql.streaming.OutputMode"), mode.capitalize())(),
     )
