@@ -4,10 +4,11 @@ plugins on the path.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ from streamkeeper.flows.leases import Lease, Process, process_started
 from streamkeeper.settings import PROJECT, Settings
 from streamkeeper.storage import to_json
 from streamkeeper.times import now
+from tests.airflow.listeners import Inbox, webhook
 from tests.recorder import Recorder
 
 if TYPE_CHECKING:
@@ -64,6 +66,22 @@ def lay_out(root: Path, patch: pytest.MonkeyPatch, pipelines: Iterable[str] = ("
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project folder with two pipelines, ``first`` and ``second``."""
     return lay_out(tmp_path, monkeypatch)
+
+
+def configure(project: Path, given: str) -> Settings:
+    """Let the pipeline ``first`` declare this for all its flows."""
+    text = f"{PIPELINE % {'name': 'first'}}\ndp.configure_pipeline({given})\n"
+    (project / "pipelines" / "first.py").write_text(text)
+    return Settings.from_environment()
+
+
+@pytest.fixture
+def chat(monkeypatch: pytest.MonkeyPatch) -> Iterator[Inbox]:
+    """A server to which the connection ``chat`` leads."""
+    with webhook() as inbox:
+        connection = {"conn_type": "http", "host": "127.0.0.1", "port": inbox.port}
+        monkeypatch.setenv("AIRFLOW_CONN_CHAT", json.dumps(connection))
+        yield inbox
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -34,9 +33,8 @@ from streamkeeper.history import events, rows
 from streamkeeper.history.events import Kind
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import Settings
-from streamkeeper.storage import open_storage
-from tests.airflow.conftest import PIPELINE
-from tests.airflow.listeners import Inbox, webhook
+from tests.airflow.conftest import configure
+from tests.airflow.listeners import Inbox
 from tests.worlds.metrics.collector import collector
 from tests.worlds.small_world import write_checkpoint
 
@@ -58,19 +56,15 @@ class Bed:
     """The pipeline ``first`` with one flow that committed one batch, and time that the test moves."""
 
     project: Path
+    home: FlowHome
     inbox: Inbox
     now: float
     pushed: list[Any] = field(default_factory=list)
     try_number: int = 3
     max_tries: int = 2
 
-    @property
-    def home(self) -> FlowHome:
-        return FlowHome(open_storage(Settings.from_environment().state), "first", "first_flow")
-
     def declare(self, notifier: str, after: str = '"10 minutes"') -> None:
-        more = f"\ndp.configure_pipeline(notifiers=[dp.notifier({notifier})], no_progress_after={after})\n"
-        (self.project / "pipelines" / "first.py").write_text(PIPELINE % {"name": "first"} + more)
+        configure(self.project, f"notifiers=[dp.notifier({notifier})], no_progress_after={after}")
 
     def add_file(self, name: str, age: float = 0.0) -> Path:
         file = self.project / "data" / "raw" / name
@@ -145,17 +139,12 @@ def _ms(file: Path) -> int:
 
 
 @pytest.fixture
-def bed(project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bed]:
-    with webhook() as inbox:
-        monkeypatch.setenv(
-            "AIRFLOW_CONN_CHAT", json.dumps({"conn_type": "http", "host": "127.0.0.1", "port": inbox.port})
-        )
-        made = Bed(project, inbox, 0.0)
-        made.declare(HOOK)
-        made.now = alerts.storage_now(made.home.storage)
-        monkeypatch.setattr(alerts, "storage_now", lambda _storage: made.now)
-        monkeypatch.setattr(state_outage, "Variable", Variables())
-        yield made
+def bed(project: Path, home: FlowHome, chat: Inbox, monkeypatch: pytest.MonkeyPatch) -> Bed:
+    made = Bed(project, home, chat, alerts.storage_now(home.storage))
+    made.declare(HOOK)
+    monkeypatch.setattr(alerts, "storage_now", lambda _storage: made.now)
+    monkeypatch.setattr(state_outage, "Variable", Variables())
+    return made
 
 
 def test_no_progress_is_told_once_and_its_end_once(bed: Bed) -> None:
