@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
-from streamkeeper_jobs.spark.jvm import classes
+from streamkeeper_jobs.spark.jvm import classes, java_list
 
 _MEASURED = "measured"
 
@@ -48,8 +48,7 @@ def measured(frame: DataFrame, *aggregates: Column) -> Iterator[tuple[DataFrame,
         seen: Any = observed._jdf.queryExecution().observedMetrics()
         if seen.contains(_MEASURED):
             session: Any = frame.sparkSession
-            rows = classes(session)("java.util.ArrayList")()
-            rows.add(seen.apply(_MEASURED))
+            rows = java_list(classes(session), [seen.apply(_MEASURED)])
             found = DataFrame(
                 session._jsparkSession.createDataFrame(rows, seen.apply(_MEASURED).schema()), session
             ).first()
