@@ -77,12 +77,12 @@ def _inspect_flow(settings: Settings, name: str, files: bool) -> tuple[dict[str,
     from streamkeeper.checkpoint import Checkpoint
     from streamkeeper.drivers.submit import written_by
     from streamkeeper.flows import generations, past_positions
-    from streamkeeper.flows.files import FlowHome
+    from streamkeeper.flows.files import open_home
     from streamkeeper.flows.position import last_begun
     from streamkeeper.manifest.manifest import read_manifest
 
     flow = read_manifest(settings).find(name)
-    home = FlowHome(open_storage(settings.state), flow.pipeline.name, flow.name)
+    home = open_home(settings, flow.full_name)
     newest, begun = generations.latest(home), last_begun(home)
     if newest is None or begun is None:
         why = (
@@ -95,11 +95,7 @@ def _inspect_flow(settings: Settings, name: str, files: bool) -> tuple[dict[str,
             f" streamkeeper run {flow.full_name}."
         )
     generation, start = begun
-    inferred = {
-        source.name
-        for source in flow.pipeline.sources_of(flow.declaration)
-        if source.schema is None and source.reads_files
-    }
+    inferred = {source.name for source in flow.sources if source.schema is None and source.reads_files}
     classes = written_by(settings)
     try:
         found = inspect(home.storage, start.checkpoint, home, count_files=files)

@@ -234,11 +234,9 @@ def _which(known: Manifest, names: list[str] | None, pipeline: str | None, every
 
 
 def _home(settings: Settings, name: str) -> FlowHome:
-    from streamkeeper.flows.files import FlowHome
-    from streamkeeper.storage import open_storage
+    from streamkeeper.flows.files import open_home
 
-    pipeline, _, flow = name.partition(".")
-    return FlowHome(open_storage(settings.state), pipeline, flow)
+    return open_home(settings, name)
 
 
 def _hours(text: str) -> float:

@@ -229,7 +229,7 @@ def _in_words(error: Exception) -> str:
 
 
 def _unknown(flow: Flow, why: str) -> dict[str, Lag]:
-    return {source.name: Lag(why=why) for source in flow.pipeline.sources_of(flow.declaration)}
+    return {source.name: Lag(why=why) for source in flow.sources}
 
 
 def read(home: FlowHome) -> Behind | None:

@@ -136,7 +136,7 @@ def _sources(home: FlowHome, flow: Flow) -> list[dict[str, Any]]:
         *read,
         *(
             {"name": one.name, "kind": one.format, "position": None}
-            for one in flow.pipeline.sources_of(flow.declaration)
+            for one in flow.sources
             if one.name not in names
         ),
     ]

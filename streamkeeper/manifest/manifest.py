@@ -21,7 +21,14 @@ from pkgutil import resolve_name
 from typing import Any
 
 from streamkeeper import __version__
-from streamkeeper.declare.model import AnyFlow, Pipeline, pipeline_from_json, pipeline_to_json
+from streamkeeper.declare.model import (
+    AnyFlow,
+    Pipeline,
+    Source,
+    Table,
+    pipeline_from_json,
+    pipeline_to_json,
+)
 from streamkeeper.errors import DeclarationError, RequestError, StorageError, StreamkeeperError
 from streamkeeper.manifest import import_all, names, pipeline_files
 from streamkeeper.manifest.import_all import Imported
@@ -58,6 +65,16 @@ class Flow:
     def full_name(self) -> str:
         """``pipeline.flow``, as the command line and the forms show it."""
         return f"{self.pipeline.name}.{self.name}"
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """Every source that the flow reads, each once, in order of first use."""
+        return self.pipeline.sources_of(self.declaration)
+
+    @property
+    def sink(self) -> Table | None:
+        """The sink that the flow writes; None if it writes a table."""
+        return self.pipeline.sink_of(self.declaration)
 
     @property
     def dag_id(self) -> str:

@@ -80,7 +80,7 @@ def of(
     :param opened: the same flow with its sources opened. Of their options, only places are kept.
     """
     read = flow if opened is None else opened
-    places = {source.name: place_of(source) for source in read.pipeline.sources_of(read.declaration)}
+    places = {source.name: place_of(source) for source in read.sources}
     functions = (*flow.pipeline.inputs(flow.declaration), flow.declaration)
     code = (item.code for item in functions if isinstance(item, View | AppendFlow))
     declared = pipeline_to_json(without_code(flow.pipeline))

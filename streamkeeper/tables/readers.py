@@ -32,7 +32,7 @@ from streamkeeper.storage import Storage
 def readers(settings: Settings, manifest: Manifest, path: str) -> Iterator[tuple[Flow, Source]]:
     """Yield every flow that reads the table at a path or URL as a Delta source, with that source."""
     for flow in manifest.flows():
-        for declared in flow.pipeline.sources_of(flow.declaration):
+        for declared in flow.sources:
             source = opened_if_possible(declared, settings)
             if source.kind.table and source.path is not None and plain_path(source.path) == plain_path(path):
                 yield flow, source
@@ -183,9 +183,5 @@ class _Reader:
         number.
         """
         offsets = checkpoint.offsets(batch).sources
-        order = str(
-            [source.name for source in self.flow.pipeline.sources_of(self.flow.declaration)].index(
-                self.source.name
-            )
-        )
+        order = str([source.name for source in self.flow.sources].index(self.source.name))
         return offsets.get(self.source.name if self.source.name in offsets or order not in offsets else order)

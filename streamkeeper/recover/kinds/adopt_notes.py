@@ -76,7 +76,7 @@ def obstacles(flow: Flow, request: AdoptRequest, found: Found) -> Iterator[str]:
     for problem in raw.problems():
         if problem.severity == ERROR:
             yield f"the checkpoint is damaged: {problem.file or raw.path()} {problem.what}. {problem.advice}."
-    tracked = [source.name for source in flow.pipeline.sources_of(flow.declaration) if source.track_schema]
+    tracked = [source.name for source in flow.sources if source.track_schema]
     logs = [
         f"sources/{key}"
         for key in raw.sources()

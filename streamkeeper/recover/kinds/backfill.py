@@ -15,7 +15,7 @@ from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.flows import generations, holds
 from streamkeeper.flows import position as flow_position
 from streamkeeper.flows.backfill_flow import BACKUP, HISTORY, name_of
-from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.files import FlowHome, open_home
 from streamkeeper.manifest.environment import opened_if_possible
 from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
@@ -46,7 +46,7 @@ def plan(settings: Settings, manifest: Manifest, request: BackfillRequest, recov
         by itself, the schema of another of its sources is not known, or what is to be read is not there.
     """
     flow = manifest.find(request.flow)
-    home = FlowHome(open_storage(settings.state), flow.pipeline.name, flow.name)
+    home = open_home(settings, flow.full_name)
     if not delta_log.exists(settings.table_path(flow.declaration.target)):
         raise RequestError(
             f"The table {flow.declaration.target} is not there yet, so there is nothing to fill in. Start the"
@@ -160,9 +160,7 @@ def _check_schemas(flow: Flow, request: BackfillRequest, known: Mapping[str, str
     :param known: the schemas that the flow's generation has inferred.
     :raises RequestError: one of them declares no schema, and none is known.
     """
-    others = [
-        source for source in flow.pipeline.sources_of(flow.declaration) if source.name != request.source
-    ]
+    others = [source for source in flow.sources if source.name != request.source]
     unknown = [
         source.name
         for source in others
@@ -193,9 +191,7 @@ def _what(
         paths = {table.what: table.path for table in entry.tables}
         places = Backup(paths[TARGET], paths.get(TOMBSTONES))
         return replace(request, backup=entry.id), places, backfill_cost.of_backup(entry.target, request)
-    declared = next(
-        source for source in flow.pipeline.sources_of(flow.declaration) if source.name == request.source
-    )
+    declared = next(source for source in flow.sources if source.name == request.source)
     if request.read == HISTORY and declared.kind.records and request.to_offsets is None:
         request = replace(request, to_offsets=_stands_at(home, declared))
     return (
@@ -248,9 +244,7 @@ def _notes(flow: Flow, request: BackfillRequest, reading: Reading, keyed: bool) 
             "Each row is written with its own sequence, together with the deletes and truncates of the"
             " backup."
         )
-    others = [
-        source.name for source in flow.pipeline.sources_of(flow.declaration) if source.name != request.source
-    ]
+    others = [source.name for source in flow.sources if source.name != request.source]
     if request.source is not None and others:
         notes.append(f"The flow's other sources give no rows here: {', '.join(others)}.")
     return notes

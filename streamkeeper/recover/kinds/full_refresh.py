@@ -17,6 +17,7 @@ from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.summary import check_rows_may_go
 from streamkeeper.errors import CheckpointError, RequestError, StorageError
 from streamkeeper.flows import generations
+from streamkeeper.flows.files import open_home
 from streamkeeper.flows.generations import EARLIEST, REBUILT, Restart, StartAt
 from streamkeeper.flows.position import last_begun
 from streamkeeper.manifest.environment import opened_if_possible
@@ -29,7 +30,7 @@ from streamkeeper.recover.requests.form import declared_table
 from streamkeeper.recover.requests.full_refresh import Emptying, RefreshRequest
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.restart import pinned_settings
-from streamkeeper.recover.restart.flow_now import FlowNow, flow_home, look_at
+from streamkeeper.recover.restart.flow_now import FlowNow, look_at
 from streamkeeper.recover.restart.next_generation import Planned, never_begun, plan_next
 from streamkeeper.recover.steps import rehearse
 from streamkeeper.recover.steps import shared as shared_steps
@@ -89,14 +90,14 @@ def _plan_flow(settings: Settings, flow: Flow, request: RefreshRequest) -> Plann
     """Plan the next generation of one flow. One that never began needs none: its first reads everything as it
     is.
     """
-    if last_begun(flow_home(settings, flow)) is None:
+    if last_begun(open_home(settings, flow.full_name)) is None:
         note = "The flow never ran: its first generation will read everything."
         return replace(never_begun(settings, flow, note), start=StartAt(EARLIEST)), ()
     present = look_at(settings, flow, strict=False)
     asked = ResetRequest(
         (flow.full_name,), StartAt(EARLIEST), REBUILT, request.accept, infer_schemas=request.infer_schemas
     )
-    sources = [opened_if_possible(source, settings) for source in flow.pipeline.sources_of(flow.declaration)]
+    sources = [opened_if_possible(source, settings) for source in flow.sources]
     prices = tuple(_price(source, present, asked) for source in sources)
     notes = (
         *(("It runs once, and will be run again.",) if flow.declaration.once else ()),

@@ -17,6 +17,7 @@ from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.summary import newest_summary
 from streamkeeper.errors import RecoveryError
 from streamkeeper.flows import generations
+from streamkeeper.flows.files import open_home
 from streamkeeper.flows.side_flow import name_of
 from streamkeeper.manifest.manifest import Flow, Manifest, read_manifest
 from streamkeeper.recover.kinds import full_refresh
@@ -26,7 +27,6 @@ from streamkeeper.recover.plans.plan import CopyPlan, FlowPlan, Plan, Refusal
 from streamkeeper.recover.requests.form import declared_table
 from streamkeeper.recover.requests.full_refresh import DECLARED, BesideRequest, Emptying, RefreshRequest
 from streamkeeper.recover.restart import side_table
-from streamkeeper.recover.restart.flow_now import flow_home
 from streamkeeper.recover.restart.side_table import RECOVERY, SideTables
 from streamkeeper.recover.steps import rehearse
 from streamkeeper.recover.steps import shared as shared_steps
@@ -130,14 +130,11 @@ def _cleaned(settings: Settings, writers: list[Flow]) -> dict[str, list[str]]:
     running = (
         flow
         for flow in writers
-        if not (flow.declaration.once and generations.finished(flow_home(settings, flow)) is not None)
+        if not (
+            flow.declaration.once and generations.finished(open_home(settings, flow.full_name)) is not None
+        )
     )
-    found = {
-        flow.full_name: [
-            source.name for source in flow.pipeline.sources_of(flow.declaration) if _cleans(source)
-        ]
-        for flow in running
-    }
+    found = {flow.full_name: [source.name for source in flow.sources if _cleans(source)] for flow in running}
     return {name: sources for name, sources in found.items() if sources}
 
 

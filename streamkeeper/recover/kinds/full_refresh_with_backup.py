@@ -15,6 +15,7 @@ from typing import Any
 from streamkeeper.amounts import DOWNSTREAM, REPEATS
 from streamkeeper.flows import generations
 from streamkeeper.flows.backfill_flow import BACKUP
+from streamkeeper.flows.files import open_home
 from streamkeeper.flows.generations import AFTER_LAST, EMPTY, REBUILT, StartAt
 from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.recover.kinds import backfill, backup_table, full_refresh, reset_checkpoint
@@ -25,7 +26,7 @@ from streamkeeper.recover.requests.backup_table import BackupRequest
 from streamkeeper.recover.requests.full_refresh import SOURCES, RefreshRequest, WithBackupRequest, filler
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.restart.backfill_source import FILL, Backup, FillingIn
-from streamkeeper.recover.restart.flow_now import flow_home, look_at
+from streamkeeper.recover.restart.flow_now import look_at
 from streamkeeper.recover.steps import rehearse
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
@@ -116,7 +117,7 @@ def _goes_on(
     """Plan a flow that continues after what it read last; one that runs once and is done stays so."""
     if planned.next_generation is None:
         return planned, ()
-    home = flow_home(settings, flow)
+    home = open_home(settings, flow.full_name)
     if flow.declaration.once and generations.finished(home) is not None:
         return replace(planned, next_generation=None, prices=(), notes=("It runs once, and stays done.",)), ()
     # Where changes that come again change nothing, the state need not know what came before: its history may

@@ -13,7 +13,7 @@ from typing import Any
 
 from streamkeeper.errors import RequestError
 from streamkeeper.flows import past_positions
-from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.files import FlowHome, open_home
 from streamkeeper.flows.generations import OFFSETS, TIMESTAMP
 from streamkeeper.flows.past_positions import Place
 from streamkeeper.flows.position import last_begun
@@ -24,7 +24,6 @@ from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.plan import Plan, Refusal
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.requests.rewind import RESTORED, RewindRequest
-from streamkeeper.recover.restart.flow_now import flow_home
 from streamkeeper.recover.restart.next_generation import (
     Planned,
     StartOptions,
@@ -59,7 +58,7 @@ class _Table:
 
     @property
     def homes(self) -> tuple[FlowHome, ...]:
-        return tuple(flow_home(self.settings, flow) for flow in self.flows)
+        return tuple(open_home(self.settings, flow.full_name) for flow in self.flows)
 
 
 def plan(settings: Settings, manifest: Manifest, request: RewindRequest, recovery_id: str) -> Plan:
@@ -123,7 +122,7 @@ def _planned(table: _Table, flow: Flow, request: RewindRequest) -> Parts:
 
 
 def _place(table: _Table, flow: Flow, request: RewindRequest) -> Place:
-    home = flow_home(table.settings, flow)
+    home = open_home(table.settings, flow.full_name)
     if request.to.mode == TIMESTAMP:
         assert request.to.timestamp_ms is not None, "a request by timestamp has one"
         return past_positions.at_moment(home, table.path, request.to.timestamp_ms)
@@ -172,7 +171,7 @@ def _others(
 def _along(table: _Table, flow: Flow, stood: FlowAt, way: StartOptions) -> Planned:
     if stood.generation is None or stood.batch is None:
         return plan_beginning(table.settings, flow, way)
-    home = flow_home(table.settings, flow)
+    home = open_home(table.settings, flow.full_name)
     place = past_positions.at_batch(home, table.path, stood.generation, stood.batch)
     return plan_place(table.settings, flow, place, way)
 

@@ -64,7 +64,7 @@ class AdoptRequest(Request):
 
 
 def _misfits(sources: Mapping[str, Any], flow: Flow) -> list[str]:
-    declared = sorted(source.name for source in flow.pipeline.sources_of(flow.declaration))
+    declared = sorted(source.name for source in flow.sources)
     if sorted(map(str, sources.values())) == declared:
         return []
     return [

@@ -135,7 +135,7 @@ class BackfillRequest(Rehearsable):
                     f"{name} is {values[name]!r}, but read is {read}. It goes with {' and '.join(reads)}:"
                     " leave it empty, or read one of them."
                 )
-        if flow is not None and (sink := flow.pipeline.sink_of(flow.declaration)) and sink.sink in FILE_SINKS:
+        if flow is not None and (sink := flow.sink) and sink.sink in FILE_SINKS:
             wrong.append(
                 f"{flow.full_name} writes the files of {sink.name}: the log of their folder has room for one"
                 " query, and a backfill is another. Rewind or reset the flow."
@@ -160,7 +160,7 @@ class BackfillRequest(Rehearsable):
 
 
 def _source(name: Any, flow: Flow, read: str, wrong: list[str]) -> Source | None:
-    sources = flow.pipeline.sources_of(flow.declaration)
+    sources = flow.sources
     known = ", ".join(source.name for source in sources)
     if read == BACKUP:
         if name is not None:

@@ -177,7 +177,7 @@ def start_of(start: StartAt, flow: Flow) -> StartAt:
     own = start.offsets.get(flow.full_name)
     if own is not None:
         return replace(start, offsets=own)
-    names = [source.name for source in flow.pipeline.sources_of(flow.declaration)]
+    names = [source.name for source in flow.sources]
     return replace(start, offsets={name: start.offsets[name] for name in names if name in start.offsets})
 
 
@@ -213,9 +213,7 @@ def parse_start(values: Mapping[str, Any], flows: Sequence[Flow], asking: Asking
     if mode == GENERATION:
         return StartAt(GENERATION, generation=_generation(number, flows, wrong))
     if mode in (TIMESTAMP, LATEST):
-        sources = {
-            source.name: source for flow in flows for source in flow.pipeline.sources_of(flow.declaration)
-        }
+        sources = {source.name: source for flow in flows for source in flow.sources}
         wrong += [_cannot(source, mode) for source in sources.values() if not source.kind.history]
     if mode == TIMESTAMP:
         return StartAt(TIMESTAMP, timestamp_ms=_moment(timestamp, asking.now, wrong))
@@ -288,7 +286,7 @@ def _check_offsets(offsets: Any, flows: Sequence[Flow], wrong: list[str]) -> Non
         return
     if not flows:
         return
-    read = {flow.full_name: flow.pipeline.sources_of(flow.declaration) for flow in flows}
+    read = {flow.full_name: flow.sources for flow in flows}
     named = {flow: value for flow, value in offsets.items() if flow in read}
     shared = {name: value for name, value in offsets.items() if name not in read}
     known = list(

@@ -102,7 +102,7 @@ class RewindRequest(Rehearsable):
         to = _to(values, flow, asking)
         if flow is not None:
             wrong += [misfit for name in along if (misfit := _misfit(name, flow, asking))]
-        if values["target"] == RESTORED and flow is not None and flow.pipeline.sink_of(flow.declaration):
+        if values["target"] == RESTORED and flow is not None and flow.sink:
             wrong.append(
                 f"target is restored, but {flow.declaration.target} is a sink: its rows are kept elsewhere,"
                 " and no recovery can change them. Keep the target."

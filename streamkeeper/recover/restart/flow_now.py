@@ -10,12 +10,11 @@ from streamkeeper.checkpoint import StateOperator
 from streamkeeper.declare.model import AutoCdcFlow
 from streamkeeper.errors import CheckpointError, RequestError
 from streamkeeper.flows import generations, holds
-from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.files import open_home
 from streamkeeper.flows.holds import Hold
 from streamkeeper.flows.position import CommittedPosition, last_begun, look
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.settings import Settings
-from streamkeeper.storage import open_storage
 
 _DEDUPE = frozenset({"dedupe", "dedupeWithinWatermark"})
 """Stateful operators that let a row through or not, and never change it."""
@@ -67,11 +66,6 @@ class FlowNow:
         return not _OWN.isdisjoint(self.operators if declared is None else declared)
 
 
-def flow_home(settings: Settings, flow: Flow) -> FlowHome:
-    """Return where the files of a flow are."""
-    return FlowHome(open_storage(settings.state), flow.pipeline.name, flow.name)
-
-
 def look_at(settings: Settings, flow: Flow, strict: bool) -> FlowNow:
     """Return the present state of a flow.
 
@@ -80,7 +74,7 @@ def look_at(settings: Settings, flow: Flow, strict: bool) -> FlowNow:
     :raises RequestError: it has no checkpoint.
     :raises CheckpointError: its checkpoint cannot be read as far as it must.
     """
-    home = flow_home(settings, flow)
+    home = open_home(settings, flow.full_name)
     newest, begun = generations.latest(home), last_begun(home)
     if newest is None or begun is None:
         raise RequestError(

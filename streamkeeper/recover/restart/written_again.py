@@ -19,7 +19,7 @@ from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.log import SEAL, LogCommit
 from streamkeeper.errors import CheckpointError
 from streamkeeper.flows import generations
-from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.files import FlowHome, open_home
 from streamkeeper.flows.generations import (
     ADOPTED,
     AFTER_LAST,
@@ -37,7 +37,7 @@ from streamkeeper.flows.generations import (
 from streamkeeper.flows.past_positions import Place
 from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.manifest.manifest import Flow
-from streamkeeper.recover.restart.flow_now import FlowNow, flow_home
+from streamkeeper.recover.restart.flow_now import FlowNow
 from streamkeeper.settings import Settings
 from streamkeeper.tables import past_versions
 
@@ -103,7 +103,7 @@ def written_again(
     """
     if flow.declaration.spec is not None or flow.declaration.replaces:
         return None
-    if flow.pipeline.sink_of(flow.declaration) is not None:
+    if flow.sink is not None:
         return None
     forgets = begins.state == EMPTY and present.stateful is not False and begins.start.mode != EARLIEST
     if forgets and not present.lets_rows_through:
@@ -112,7 +112,7 @@ def written_again(
         elsewhere = begins.place is None and begins.start.mode not in (AFTER_LAST, EARLIEST)
         if begins.restored or begins.start.mode == AFTER_LAST or (elsewhere and present.lets_rows_through):
             return NONE
-    home = flow_home(settings, flow)
+    home = open_home(settings, flow.full_name)
     line = _line_of(home, present.standing)
     undone, exact = _undone(home, line, present, prices, begins)
     if forgets and not begins.restored:  # each of its rows may be sent once more, and is then known again
