@@ -23,14 +23,13 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from enum import Enum
-from typing import Any
 
 from streamkeeper.declare.model import Notifier
 from streamkeeper.errors import StorageError
 from streamkeeper.flows.files import CLOCK, FlowHome
 from streamkeeper.history import events
 from streamkeeper.history.events import Kind
-from streamkeeper.storage import Storage, read_json, to_json
+from streamkeeper.storage import Storage, read_record, to_json
 from streamkeeper.times import now
 
 PAUSE = 600.0
@@ -264,19 +263,7 @@ def _key(notifier: Notifier) -> str:
 
 
 def _read_all(home: FlowHome, folder: str) -> list[Alert]:
-    found = (
-        read_json(home.storage, home.alert(f"{folder}/{name}"))
-        for name in home.storage.names(home.alert(folder))
-    )
-    return [_from_json(home, value) for value in found if value is not None]
-
-
-def _from_json(home: FlowHome, value: dict[str, Any]) -> Alert:
-    try:
-        return Alert(**{**value, "kind": AlertKind(value["kind"])})
-    except (TypeError, KeyError, ValueError) as error:
-        path = home.storage.path(home.alert("pending"))
-        raise StorageError(
-            f"A file in {path} or beside it is not an alert: {error}. Remove it; the alert is then not sent"
-            " again."
-        ) from error
+    names = (home.alert(f"{folder}/{name}") for name in home.storage.names(home.alert(folder)))
+    way = "Remove it; the alert is then not sent again."
+    found = (read_record(home.storage, name, Alert, "an alert", way) for name in names)
+    return [alert for alert in found if alert is not None]

@@ -12,9 +12,8 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 
 from streamkeeper.drivers.progress import position as position_of
-from streamkeeper.errors import StorageError
 from streamkeeper.flows.files import FlowHome
-from streamkeeper.storage import read_json, to_json
+from streamkeeper.storage import read_record, to_json
 
 FAILURES = 5
 """Failures without a committed batch in between …"""
@@ -82,13 +81,5 @@ def read(home: FlowHome) -> Failures | None:
 
     :raises StorageError: the file is damaged.
     """
-    value = read_json(home.storage, home.failures)
-    if value is None:
-        return None
-    try:
-        return Failures(**{**value, "times": tuple(float(seen) for seen in value["times"])})
-    except (TypeError, ValueError, KeyError) as error:
-        path = home.storage.path(home.failures)
-        raise StorageError(
-            f"{path} is not a list of failures: {error}. Remove it; the supervising task writes it again."
-        ) from error
+    way = "Remove it; the supervising task writes it again."
+    return read_record(home.storage, home.failures, Failures, "a list of failures", way)
