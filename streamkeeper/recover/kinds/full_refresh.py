@@ -64,12 +64,8 @@ def plan(
         )
     writers = manifest.writers(pipeline.name, table.name)
     planned = [_plan_flow(settings, flow, request) for flow in writers]
-    refusals = [refusal for _, refused in planned for refusal in refused]
-    if len(planned) > 1:
-        refusals = [reset_checkpoint.named(refusal) for refusal in refusals]
     felt = effects_on_readers(settings, manifest, path)
     others = other_writers.look(settings, pipeline.name, writers, path) if others_go else OtherWriters()
-    refusals += (*price_of_others(others.found, request.accept), *price_of_readers(felt, request.accept))
     check_rows_may_go(path)
     return Plan(
         recovery=RECOVERY,
@@ -82,7 +78,11 @@ def plan(
         at=now(),
         details=asdict(Emptying((path,), tuple(felt), tuple(_notes_of_others(others)))),
         notes=(*_notes(request, path, felt), *_notes_of_others(others)),
-        refusals=tuple(refusals),
+        refusals=(
+            *reset_checkpoint.refusals_of_all(planned),
+            *price_of_others(others.found, request.accept),
+            *price_of_readers(felt, request.accept),
+        ),
     )
 
 

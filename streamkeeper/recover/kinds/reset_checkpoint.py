@@ -4,7 +4,7 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -41,7 +41,6 @@ def plan(settings: Settings, manifest: Manifest, request: ResetRequest, recovery
     """
     flows = [manifest.find(name) for name in request.flows]
     planned = [plan_flow(settings, flow, request.of(flow)) for flow in flows]
-    refusals = [refusal for _, refused in planned for refusal in refused]
     return Plan(
         recovery=RECOVERY,
         recovery_id=recovery_id,
@@ -50,14 +49,18 @@ def plan(settings: Settings, manifest: Manifest, request: ResetRequest, recovery
         request=asdict(request),
         flows=tuple(flow for flow, _ in planned),
         steps=KIND.step_names,
-        refusals=tuple(named(refusal) for refusal in refusals) if len(flows) > 1 else tuple(refusals),
+        refusals=refusals_of_all(planned),
         at=now(),
     )
 
 
-def named(refusal: Refusal) -> Refusal:
-    """Return a refusal of one flow as one of several flows' plan says it: with the flow's name."""
-    return replace(refusal, message=f"{refusal.flow}: {refusal.message}") if refusal.flow else refusal
+def refusals_of_all(planned: Sequence[Planned]) -> tuple[Refusal, ...]:
+    """Return the refusals of the flows of a plan, with the flow's name where there are several flows."""
+    return tuple(
+        replace(item, message=f"{item.flow}: {item.message}") if item.flow and len(planned) > 1 else item
+        for _, refused in planned
+        for item in refused
+    )
 
 
 def plan_flow(settings: Settings, flow: Flow, request: ResetRequest) -> Planned:

@@ -8,7 +8,7 @@ too; otherwise the plan is refused and names it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from streamkeeper.errors import RequestError
@@ -89,10 +89,7 @@ def plan(settings: Settings, manifest: Manifest, request: RewindRequest, recover
         steps=KIND.step_names,
         details={name: value for name, value in asdict(rewinding).items() if value is not None},
         notes=notes,
-        refusals=(
-            *(_named(refusal, len(planned)) for _, refused in planned for refusal in refused),
-            *refusals,
-        ),
+        refusals=(*reset_checkpoint.refusals_of_all(planned), *refusals),
         at=now(),
     )
 
@@ -199,14 +196,6 @@ def _table_notes(past: PastVersion) -> Iterator[str]:
     )
     if past.other_commits:
         yield f"Commits by other writers are undone too: {', '.join(past.other_commits)}."
-
-
-def _named(refusal: Refusal, flows: int) -> Refusal:
-    return (
-        replace(refusal, message=f"{refusal.flow}: {refusal.message}")
-        if flows > 1 and refusal.flow
-        else refusal
-    )
 
 
 def _nothing_to_put_back(work: Work) -> dict[str, Any] | None:
