@@ -14,6 +14,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import PurePath
 from pkgutil import resolve_name
 from typing import Any, TypeVar
@@ -70,7 +71,7 @@ from streamkeeper.declare.model import (
     check_name,
 )
 from streamkeeper.declare.not_there import check_function, known_parameters, refuse, with_parameters_of
-from streamkeeper.declare.registry import Options, caller, code_hash, current, listed
+from streamkeeper.declare.registry import caller, code_hash, current, listed
 from streamkeeper.declare.source_options import CHECKS, SINKS, check_start
 from streamkeeper.errors import DeclarationError, NotOffered
 from streamkeeper.redaction import redact
@@ -790,9 +791,9 @@ def configure_pipeline(
     """
     where = caller()
     registry = current(where)
-    if registry.options is not None:
+    if registry.configured_at is not None:
         raise DeclarationError(
-            f"{where}: the pipeline is configured at {registry.options.where} already. Leave one of the two."
+            f"{where}: the pipeline is configured at {registry.configured_at} already. Leave one of the two."
         )
     if not isinstance(shared_driver, bool):
         raise DeclarationError(f"{where}: shared_driver is {shared_driver!r}. Allowed are True and False.")
@@ -804,16 +805,17 @@ def configure_pipeline(
             f"{where}: rehearse has {found!r}. Give a list of recoveries that can be rehearsed:"
             f" {', '.join(REHEARSABLE)}."
         )
-    registry.options = Options(
-        shared_driver,
-        tuple(notifiers),
-        duration("no_progress_after", no_progress_after, where),
-        duration("behind_above", behind_above, where),
-        _behind_for(behind_for, where),
-        share("late_above", late_above, where),
-        tuple(rehearse),
-        where,
-        None if driver is None else driver_given(driver, where),
+    registry.configured_at = where
+    registry.driver = None if driver is None else driver_given(driver, where)
+    registry.configured = replace(
+        registry.configured,
+        shared_driver=shared_driver,
+        notifiers=tuple(notifiers),
+        no_progress_after=duration("no_progress_after", no_progress_after, where),
+        behind_above=duration("behind_above", behind_above, where),
+        behind_for=_behind_for(behind_for, where),
+        late_above=share("late_above", late_above, where),
+        rehearse=tuple(rehearse),
     )
 
 

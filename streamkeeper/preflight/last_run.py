@@ -16,7 +16,6 @@ from streamkeeper.declare.model import (
     View,
     pipeline_from_json,
     pipeline_to_json,
-    without_code,
 )
 from streamkeeper.declare.source_options import TOPICS
 from streamkeeper.flows.files import FlowHome
@@ -83,7 +82,7 @@ def of(
     places = {source.name: place_of(source) for source in read.sources}
     functions = (*flow.pipeline.inputs(flow.declaration), flow.declaration)
     code = (item.code for item in functions if isinstance(item, View | AppendFlow))
-    declared = pipeline_to_json(without_code(flow.pipeline))
+    declared = pipeline_to_json(flow.pipeline)
     return LastRun(
         flow.fingerprint, places, (*code, flow.pipeline.shared), plan, pipeline=declared, files=files or {}
     )
