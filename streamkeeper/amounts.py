@@ -58,6 +58,11 @@ class Amount:
 NONE = Amount()
 
 
+def unknown(why: str) -> Amount:
+    """Return an amount of which nothing is known, with the reason."""
+    return Amount(None, 0, None, why)
+
+
 @dataclass(frozen=True)
 class SourcePrice:
     """Price of a plan in one source.

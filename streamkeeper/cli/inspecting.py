@@ -10,7 +10,6 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,7 @@ from streamkeeper.errors import CheckpointError, RequestError
 from streamkeeper.health.inspection import Inspection, SourceStand, inspect
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
-from streamkeeper.times import describe_age
+from streamkeeper.times import describe_age, ms_in_iso
 
 if TYPE_CHECKING:
     from streamkeeper.flows.generations import Generation, Start
@@ -164,7 +163,7 @@ def _words(found: Inspection) -> Iterator[str]:
         "in flight      "
         f" {'nothing' if found.in_flight is None else f'batch {found.in_flight}: planned, not committed'}"
     )
-    yield f"watermark       {'none' if not found.watermark_ms else _moment(found.watermark_ms)}"
+    yield f"watermark       {'none' if not found.watermark_ms else ms_in_iso(found.watermark_ms)}"
     for source in found.sources:
         yield from _source(source)
     for operator in found.operators:
@@ -184,10 +183,5 @@ def _source(source: SourceStand) -> Iterator[str]:
         yield f"  in flight     {describe(source.in_flight)}"
     if source.initial is not None:
         # The rate source keeps its start time instead of a position.
-        yield (
-            f"  began at      {_moment(source.initial) if source.kind == RATE else describe(source.initial)}"
-        )
-
-
-def _moment(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, timezone.utc).isoformat(timespec="milliseconds")
+        began = ms_in_iso(source.initial) if source.kind == RATE else describe(source.initial)
+        yield f"  began at      {began}"

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime, timezone
 
 from streamkeeper.drivers.progress import position as position_of
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.storage import read_record, to_json
+from streamkeeper.times import in_iso
 
 FAILURES = 5
 """Failures without a committed batch in between …"""
@@ -39,10 +39,7 @@ class Failures:
     @property
     def occasion(self) -> str:
         """Identifier of this series of failures, for an alert that is sent once."""
-        return (
-            f"{self.position}, since"
-            f" {datetime.fromtimestamp(self.since, timezone.utc).isoformat(timespec='seconds')}"
-        )
+        return f"{self.position}, since {in_iso(self.since)}"
 
 
 def note(home: FlowHome, now: float | None = None) -> Failures:

@@ -7,7 +7,7 @@ A position is found by its batch, by a time, or as a generation's end. Batches t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Any
 
 from streamkeeper.checkpoint import Checkpoint, OffsetEntry
@@ -27,6 +27,7 @@ from streamkeeper.flows.generations import (
     StartAt,
 )
 from streamkeeper.flows.position import CommittedPosition
+from streamkeeper.times import ms_in_iso
 
 OTHER_WAYS = (
     "reset_checkpoint starts from earliest, a timestamp or explicit offsets; restore_table restores a backup"
@@ -147,7 +148,7 @@ def at_moment(home: FlowHome, table_path: str, moment_ms: int) -> Place:
     :raises RequestError: nothing was committed yet at that time, or it is not available any more.
     :raises CheckpointError: a checkpoint, or the table's log, cannot be read.
     """
-    told = datetime.fromtimestamp(moment_ms / 1000, timezone.utc).isoformat(timespec="milliseconds")
+    told = ms_in_iso(moment_ms)
     for number in reversed(begun(home)):
         start = generations.read_start(home, number)
         assert start is not None, "it was listed as begun"
@@ -161,8 +162,7 @@ def at_moment(home: FlowHome, table_path: str, moment_ms: int) -> Place:
             written = home.storage.modified(checkpoint.name(f"commits/{batch}"))
             if written is not None and written * 1000 <= moment_ms:
                 found = at_batch(home, table_path, number, batch)
-                when = datetime.fromtimestamp(written, timezone.utc).isoformat(timespec="milliseconds")
-                said = f"the last at or before {told}: its commit was written at {when}"
+                said = f"the last at or before {told}: its commit was written at {ms_in_iso(written * 1000)}"
                 return Place(found.generation, found.start, found.checkpoint, batch, said)
         if datetime.fromisoformat(start.at).timestamp() * 1000 > moment_ms:
             continue

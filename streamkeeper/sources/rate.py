@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from streamkeeper.amounts import NONE, Amount, SourcePrice
+from streamkeeper.amounts import NONE, Amount, SourcePrice, unknown
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import describe
@@ -105,4 +105,4 @@ class Rate(PlannedFormat[None, RatePosition]):
 
 def no_history(source: Source) -> Amount:
     """Return the amount of a source whose rows cannot be read again."""
-    return Amount(None, 0, None, f"{source.format} keeps no history to count")
+    return unknown(f"{source.format} keeps no history to count")

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from streamkeeper.amounts import NONE, PRICES, REPEATS, UNKNOWN_PRICE, Amount, Price, SourcePrice
+from streamkeeper.amounts import NONE, PRICES, REPEATS, UNKNOWN_PRICE, Amount, Price, SourcePrice, unknown
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.offsets import describe
 from streamkeeper.delta import log as delta_log
@@ -238,7 +238,7 @@ def _price(price: SourcePrice, found: Found, offsets: dict[str, Any]) -> SourceP
         price,
         now=offset,
         then=f"after batch {found.batch} of the old job: {offset}",
-        lost=price.lost if found.has_table else Amount(None, 0, None, none),
+        lost=price.lost if found.has_table else unknown(none),
     )
 
 
@@ -275,7 +275,7 @@ def _written_again(flow: Flow, found: Found) -> Amount | None:
             f"the table's log does not name the query {found.query_id}, so it is unknown whether the table"
             f" has batch {found.under_way}"
         )
-        return Amount(None, 0, None, why)
+        return unknown(why)
     return NONE
 
 

@@ -43,6 +43,7 @@ from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage
 from streamkeeper.tables import backups, tombstone_retention
 from streamkeeper.tables.tombstone_retention import Forgets
+from streamkeeper.times import in_iso
 from streamkeeper.times import now as in_words
 
 RECOVERY = "clean_up"
@@ -95,12 +96,11 @@ def plan(
     removals = tuple(_of_flows(pipeline, request, around, notes))
     forgets = dict(_forgets(settings, manifest, pipeline, request, moment))
     tombstones = tuple(
-        Forgetting(table, _in_words(item.before))
-        for table, item in forgets.items()
-        if item.before is not None
+        Forgetting(table, in_iso(item.before)) for table, item in forgets.items() if item.before is not None
     )
     left = tuple(side_table.left_over(settings, pipeline.name))
-    expired, without_entry = backups.expired(settings, _moment(moment)), backups.left_over(settings)
+    expired = backups.expired(settings, datetime.fromtimestamp(moment, timezone.utc))
+    without_entry = backups.left_over(settings)
     copies = tuple(
         BackupRemoval(item.table, item.id, item.why, unfinished=item in without_entry.unfinished)
         for item in (*expired, *without_entry.unfinished)
@@ -160,14 +160,6 @@ def _forgets(
             yield table, tombstone_retention.forgets(storage, writers, seconds, moment)
 
 
-def _moment(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, timezone.utc)
-
-
-def _in_words(seconds: float) -> str:
-    return _moment(seconds).isoformat(timespec="seconds")
-
-
 def _tombstone_notes(forgets: Mapping[str, Forgets]) -> Iterator[str]:
     for table, item in forgets.items():
         if item.before is None:
@@ -175,8 +167,7 @@ def _tombstone_notes(forgets: Mapping[str, Forgets]) -> Iterator[str]:
         else:
             why = "" if item.why is None else f"; it keeps later ones, since {item.why}"
             yield (
-                f"The table {table} forgets deletes and truncates received before"
-                f" {_in_words(item.before)}{why}."
+                f"The table {table} forgets deletes and truncates received before {in_iso(item.before)}{why}."
             )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 
-from streamkeeper.amounts import NONE, Amount, SourcePrice, in_words
+from streamkeeper.amounts import NONE, SourcePrice, in_words, unknown
 from streamkeeper.declare.model import Source
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.summary import check_rows_may_go
@@ -114,8 +114,8 @@ def _price(source: Source, present: FlowNow, asked: ResetRequest) -> SourcePrice
     """
     again = price_of(source, present.standing, present.position, asked.restart, present.stateful)
     if not source.kind.history:
-        unknown = Amount(None, 0, None, f"{source.format} keeps no history: {HISTORY}")
-        return replace(again, lost=unknown, repeated=unknown)
+        doubt = unknown(f"{source.format} keeps no history: {HISTORY}")
+        return replace(again, lost=doubt, repeated=doubt)
     try:
         rebuilt = price_of(
             source,
@@ -125,19 +125,17 @@ def _price(source: Source, present: FlowNow, asked: ResetRequest) -> SourcePrice
             True,
         )
     except (CheckpointError, RequestError, StorageError) as error:
-        rebuilt = replace(
-            again, gone=Amount(None, 0, None, f"the rows read before cannot be counted: {error}")
-        )
+        rebuilt = replace(again, gone=unknown(f"the rows read before cannot be counted: {error}"))
     lost = rebuilt.gone
     if rebuilt.blocked is not None and lost.nothing:
-        lost = Amount(None, 0, None, rebuilt.blocked)
+        lost = unknown(rebuilt.blocked)
     if again.otherwise and lost.nothing:
-        lost = Amount(None, 0, None, "rows that were read before are gone or have changed since")
+        lost = unknown("rows that were read before are gone or have changed since")
     if not again.lost.nothing:
         lost = (
             again.lost
             if lost.nothing
-            else Amount(None, 0, None, f"{in_words(again.lost)} unread, and {in_words(lost)} read before")
+            else unknown(f"{in_words(again.lost)} unread, and {in_words(lost)} read before")
         )
     notes = (f"{in_words(again.repeated)} of the rows read before are read again", *again.notes)
     return replace(

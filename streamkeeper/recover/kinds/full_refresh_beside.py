@@ -11,8 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from streamkeeper.amounts import LOSS, PRICES, Amount, in_words
-from streamkeeper.declare.model import Source
+from streamkeeper.amounts import LOSS, PRICES, Amount, in_words, unknown
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.summary import newest_summary
 from streamkeeper.errors import RecoveryError
@@ -31,7 +30,6 @@ from streamkeeper.recover.restart.side_table import RECOVERY, SideTables
 from streamkeeper.recover.steps import rehearse
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
-from streamkeeper.sources.files.options import OFF, FileOptions
 from streamkeeper.tables.backups import TARGET
 
 BUILD, PUT_IN_PLACE, REMOVE = "build", "put_in_place", "remove_beside"
@@ -134,12 +132,11 @@ def _cleaned(settings: Settings, writers: list[Flow]) -> dict[str, list[str]]:
             flow.declaration.once and generations.finished(open_home(settings, flow.full_name)) is not None
         )
     )
-    found = {flow.full_name: [source.name for source in flow.sources if _cleans(source)] for flow in running}
+    found = {
+        flow.full_name: [source.name for source in flow.sources if source.reads_files and source.takes_files]
+        for flow in running
+    }
     return {name: sources for name, sources in found.items() if sources}
-
-
-def _cleans(source: Source) -> bool:
-    return source.reads_files and FileOptions.of(source).clean != OFF
 
 
 def _with_cleaned(flow: FlowPlan, sources: Collection[str]) -> FlowPlan:
@@ -157,7 +154,7 @@ def _and_more(lost: Amount) -> Amount:
     if lost.files is None and lost.rows is None:
         return lost
     now = "" if lost.nothing else f"{in_words(lost)}; "
-    return Amount(None, 0, None, f"{now}{_GOES_ON}")
+    return unknown(f"{now}{_GOES_ON}")
 
 
 def _price_of_cleaned(cleaned: Mapping[str, list[str]], accepted: Collection[str]) -> Iterator[Refusal]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from streamkeeper.amounts import PRICES, REPEATS, UNKNOWN_PRICE, Amount
+from streamkeeper.amounts import PRICES, REPEATS, UNKNOWN_PRICE, unknown
 from streamkeeper.checkpoint import Checkpoint, OffsetEntry
 from streamkeeper.delta.log import SEAL, Transactions
 from streamkeeper.errors import CheckpointError, RequestError
@@ -131,12 +131,8 @@ def _from_an_unknown_batch(planned: Planned, safe: bool, way: StartOptions) -> P
         "The backup has rows of it and does not say up to which batch: it starts with all that its sources"
         " have."
     )
-    unknown = (
-        None
-        if safe
-        else Amount(None, 0, None, "the backup does not say up to which batch it has rows of the flow")
-    )
-    flow = replace(flow, notes=(note, *flow.notes[1:]), written_again=unknown)
+    doubt = None if safe else unknown("the backup does not say up to which batch it has rows of the flow")
+    flow = replace(flow, notes=(note, *flow.notes[1:]), written_again=doubt)
     if safe or REPEATS in way.accept:
         return flow, refused
     said = (

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
 from functools import cached_property, partial
 from typing import Any
 
-from streamkeeper.amounts import NONE, Amount, SourcePrice
+from streamkeeper.amounts import NONE, Amount, SourcePrice, unknown
 from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import describe
 from streamkeeper.errors import CheckpointError, RequestError, SourceError
@@ -100,11 +99,6 @@ def records(count: int) -> Amount:
     return Amount(None, 0, count, at_most=count > 0)
 
 
-def unknown(why: str) -> Amount:
-    """Return an unknown amount, with the reason."""
-    return Amount(None, 0, None, why)
-
-
 def price_of(case: Case, resolve: Resolve) -> SourcePrice:
     """Return the cost of a reset in a Kafka source.
 
@@ -164,8 +158,7 @@ def _words(case: Case, seen: Seen) -> str:
         case StartMode.LATEST:
             return "only records that are written after the new generation has begun"
         case StartMode.TIMESTAMP:
-            moment = datetime.fromtimestamp((case.start.timestamp_ms or 0) / 1000, timezone.utc)
-            return f"records written at or after {moment.isoformat(timespec='milliseconds')}"
+            return f"records written at or after {case.moment}"
         case (
             StartMode.OFFSETS | StartMode.BATCH | StartMode.GENERATION | StartMode.BESIDE | StartMode.ADOPTED
         ):
