@@ -11,7 +11,7 @@ No recovery ever edits an earlier generation. Only ``clean_up`` removes any, onc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -186,6 +186,12 @@ def read(home: FlowHome, number: int) -> Generation | None:
     :raises StorageError: the file is damaged, or written by a newer Streamkeeper.
     """
     return _read(home, home.generation(number), Generation, "a generation")
+
+
+def decided(home: FlowHome) -> Iterator[Generation]:
+    """Yield all decisions of a flow, the lowest generation's first; raises as :func:`read`."""
+    found = (read(home, number) for number in home.generations())
+    return (generation for generation in found if generation is not None)
 
 
 def read_start(home: FlowHome, number: int) -> Start | None:

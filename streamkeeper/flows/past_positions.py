@@ -75,16 +75,11 @@ class Place:
         return self.checkpoint.offsets(self.batch)
 
     def positions(self) -> dict[str, Any]:
-        """Read the end position of its batch by source name; in a log without names, by the order in which
-        sources began.
+        """Read the end position of its batch by source name.
 
         :raises CheckpointError: the file is cut off or garbage.
         """
-        entry = self.offsets()
-        names = list(self.start.positions)
-        if entry.version == 1 and len(names) == len(entry.sources):
-            return dict(zip(names, entry.sources.values(), strict=True))
-        return entry.sources
+        return self.offsets().named(self.start.positions)
 
     def __str__(self) -> str:
         return f"batch {self.batch} of generation {self.generation.number}"
@@ -153,11 +148,7 @@ def at_moment(home: FlowHome, table_path: str, moment_ms: int) -> Place:
         start = generations.read_start(home, number)
         assert start is not None, "it was listed as begun"
         checkpoint = Checkpoint(home.storage, start.checkpoint)
-        own = [
-            batch
-            for batch in checkpoint.commit_batches()
-            if start.seed_batch is None or batch > start.seed_batch
-        ]
+        own = standing.own_commits(checkpoint, start)
         for batch in reversed(own):
             written = home.storage.modified(checkpoint.name(f"commits/{batch}"))
             if written is not None and written * 1000 <= moment_ms:

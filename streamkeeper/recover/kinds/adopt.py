@@ -203,11 +203,9 @@ def _check_not_ours(settings: Settings, manifest: Manifest, adopter: Flow, query
     declared = {flow.full_name for flow in manifest.flows()}
     storage = open_storage(settings.state)
     for home in (home for pipeline in kept_pipelines(storage) for home in kept_flows(storage, pipeline)):
-        numbers = home.generations()
-        for number in numbers:
-            decided = generations.read(home, number)
-            if decided is None:
-                continue
+        newest = max(home.generations(), default=None)
+        for decided in generations.decided(home):
+            number = decided.number
             if decided.query_id == query_id:
                 raise RequestError(
                     f"The checkpoint at {place} is a copy of generation {number} of {home.full_name}."
@@ -221,7 +219,7 @@ def _check_not_ours(settings: Settings, manifest: Manifest, adopter: Flow, query
                     f"The checkpoint at {place} was adopted already, as generation {number} of"
                     f" {home.full_name}. Nothing was changed."
                 )
-            if home.full_name != adopter.full_name and home.full_name in declared and number == numbers[-1]:
+            if home.full_name != adopter.full_name and home.full_name in declared and number == newest:
                 raise RequestError(
                     f"The checkpoint at {place} is to be adopted by {home.full_name}, whose generation"
                     f" {number} starts from it as soon as that flow runs. Both flows would read the same"

@@ -279,10 +279,9 @@ def _why_kept(
     begun = max(starts)
     if number >= begun:
         return "it is the flow's current one"
-    for later in (item for item in home.generations() if item > begun):
-        decided = generations.read(home, later)
-        if decided is not None and number in (decided.previous, decided.start.generation):
-            return f"generation {later}, which is decided and not started yet, starts from it"
+    for later in (item for item in generations.decided(home) if item.number > begun):
+        if number in (later.previous, later.start.generation):
+            return f"generation {later.number}, which is decided and not started yet, starts from it"
     if (home.full_name, number) in around.needed:
         return f"the recovery {around.needed[home.full_name, number]} is not over and needs it"
     if number in around.backed.get(home.full_name, ()):

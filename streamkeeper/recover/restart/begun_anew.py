@@ -31,10 +31,10 @@ def price_of_begun_anew(settings: Settings, flow: Flow, after: int, asked: Reset
         return
     home, target = open_home(settings, flow.full_name), flow.declaration.target
     begun = last_begun(home)
-    for number in home.generations():
-        found = generations.read(home, number) if number > after else None
-        if found is None or found.start in (StartAt(AFTER_LAST), asked.start) or not _took_rows(home, found):
+    for found in (item for item in generations.decided(home) if item.number > after):
+        if found.start in (StartAt(AFTER_LAST), asked.start) or not _took_rows(home, found):
             continue
+        number = found.number
         waits = begun is None or number > begun[0].number
         price = LOSS if waits else UNKNOWN_PRICE
         if price in asked.accept:

@@ -133,12 +133,7 @@ def _position(standing: CommittedPosition, strict: bool) -> dict[str, Any] | Non
         if strict:
             raise
         return None
-    if entry is None:
-        return {}
-    names = list(standing.start.positions)
-    if entry.version == 1 and len(names) == len(entry.sources):
-        return dict(zip(names, entry.sources.values(), strict=True))
-    return entry.sources
+    return {} if entry is None else entry.named(standing.start.positions)
 
 
 def is_safe_to_repeat(flow: Flow, operators: Iterable[str]) -> bool:
