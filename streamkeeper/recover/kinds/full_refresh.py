@@ -94,9 +94,8 @@ def _plan_flow(settings: Settings, flow: Flow, request: RefreshRequest) -> Plann
         note = "The flow never ran: its first generation will read everything."
         return replace(never_begun(settings, flow, note), start=StartAt(EARLIEST)), ()
     present = look_at(settings, flow, strict=False)
-    asked = ResetRequest(
-        (flow.full_name,), StartAt(EARLIEST), REBUILT, request.accept, infer_schemas=request.infer_schemas
-    )
+    start, infer = StartAt(EARLIEST), request.infer_schemas
+    asked = ResetRequest((flow.full_name,), start, REBUILT, infer, accept=request.accept)
     sources = [opened_if_possible(source, settings) for source in flow.sources]
     prices = tuple(_price(source, present, asked) for source in sources)
     notes = (

@@ -24,7 +24,7 @@ from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work, kind
 from streamkeeper.recover.plans.plan import CopyPlan, FlowPlan, Plan, Refusal
 from streamkeeper.recover.requests.form import declared_table
-from streamkeeper.recover.requests.full_refresh import DECLARED, BesideRequest, Emptying, RefreshRequest
+from streamkeeper.recover.requests.full_refresh import DECLARED, BesideRequest, Emptying
 from streamkeeper.recover.restart import side_table
 from streamkeeper.recover.restart.side_table import RECOVERY, SideTables
 from streamkeeper.recover.steps import rehearse
@@ -43,8 +43,7 @@ def plan(settings: Settings, manifest: Manifest, request: BesideRequest, recover
         place of.
     :raises CheckpointError: the checkpoint of one of its flows cannot be listed.
     """
-    asked = RefreshRequest(request.table, request.accept, request.infer_schemas, request.reason, request.by)
-    refresh = full_refresh.plan(settings, manifest, asked, recovery_id)
+    refresh = full_refresh.plan(settings, manifest, request, recovery_id)
     pipeline, table = declared_table(request.table, manifest, "The full refresh was not planned")
     emptied = refresh.known(Emptying)
     unit = {TARGET: settings.table_path(table.name)}

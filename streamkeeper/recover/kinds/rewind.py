@@ -100,9 +100,7 @@ Parts = tuple[list[Planned], Rewinding, tuple[str, ...], tuple[Refusal, ...]]
 def _planned(table: _Table, flow: Flow, request: RewindRequest) -> Parts:
     """Return the plans of the flows, what is restored, and what is to be said of the table."""
     if request.to.mode == OFFSETS:
-        asked = ResetRequest(
-            (flow.full_name,), request.to, request.state, request.accept, reason=request.reason, by=request.by
-        )
+        asked = ResetRequest((flow.full_name,), request.to, request.state, accept=request.accept)
         return [reset_checkpoint.plan_flow(table.settings, flow, asked)], Rewinding(), (), ()
     place = _place(table, flow, request)
     way = StartOptions(request.state, request.accept, request.target == RESTORED)

@@ -46,8 +46,6 @@ class AdoptRequest(Request):
         section="Sources",
     )
     accept: tuple[str, ...] = accepted()
-    reason: str = ""
-    by: str = "someone"
 
     @classmethod
     def check(cls, values: Mapping[str, Any], asking: Asking) -> Mapping[str, Any]:

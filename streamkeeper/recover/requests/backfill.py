@@ -11,7 +11,7 @@ from streamkeeper.declare.offsets import check_fits
 from streamkeeper.errors import RequestError
 from streamkeeper.flows.backfill_flow import BACKUP, FILES, HISTORY, READS, TABLE, check_backup_fits
 from streamkeeper.manifest.manifest import Flow
-from streamkeeper.recover.requests.form import FLOW, Asking, accepted, asked
+from streamkeeper.recover.requests.form import FLOW, Asking, asked
 from streamkeeper.recover.requests.rehearsal import Rehearsable
 
 OF_KAFKA, OF_PATH, OF_BACKUP, WHICH = (
@@ -121,9 +121,6 @@ class BackfillRequest(Rehearsable):
         least=1,
         section=WHICH,
     )
-    accept: tuple[str, ...] = accepted()
-    reason: str = ""
-    by: str = "someone"
 
     @classmethod
     def check(cls, values: Mapping[str, Any], asking: Asking) -> Mapping[str, Any]:

@@ -31,7 +31,6 @@ from streamkeeper.recover.requests.form import (
     FLOW,
     Asking,
     FormField,
-    accepted,
     asked,
     asked_in_parts,
     find_flow,
@@ -117,10 +116,7 @@ class ResetRequest(Rehearsable):
         enum=tuple(map(str, STATES)),
         section="State",
     )
-    accept: tuple[str, ...] = accepted()
     infer_schemas: bool = schemas_inferred("State")
-    reason: str = ""
-    by: str = "someone"
 
     @property
     def restart(self) -> Restart:

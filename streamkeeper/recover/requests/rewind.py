@@ -13,7 +13,6 @@ from streamkeeper.recover.requests.form import (
     FLOW,
     Asking,
     FormField,
-    accepted,
     asked,
     asked_in_parts,
     find_flow,
@@ -91,9 +90,6 @@ class RewindRequest(Rehearsable):
         section="Table",
     )
     state: InitialState = state_then()
-    accept: tuple[str, ...] = accepted()
-    reason: str = ""
-    by: str = "someone"
 
     @classmethod
     def check(cls, values: Mapping[str, Any], asking: Asking) -> Mapping[str, Any]:

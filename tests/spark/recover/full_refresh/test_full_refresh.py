@@ -47,7 +47,7 @@ UNTIL_RELEASED = STEPS[:-1]
 
 def approve(settings: Settings, table: str, *accept: str) -> None:
     """Plan the refresh ``r1`` of a table, and approve it."""
-    request = RefreshRequest(table, accept, by="ada")
+    request = RefreshRequest(table, accept=accept, by="ada")
     made = engine.plan(settings, full_refresh.KIND, request, "r1")
     assert made.refusals == ()
     engine.propose(settings, made)
