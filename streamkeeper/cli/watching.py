@@ -11,6 +11,7 @@ import typer
 
 from streamkeeper.cli.examples import example
 from streamkeeper.cli.output import put, say, show
+from streamkeeper.cli.running import AsJson
 from streamkeeper.errors import RequestError
 from streamkeeper.settings import Settings
 from streamkeeper.times import in_iso
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from streamkeeper.flows.leases import Lease
     from streamkeeper.health.driver_log import LogTail
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 OfPipeline = Annotated[str | None, typer.Option("--pipeline", help="Only flows of this pipeline.")]
 InState = Annotated[str | None, typer.Option("--state", help="Only flows in this state.")]
 Watch = Annotated[

@@ -26,7 +26,7 @@ class AbandonRecovery(BaseOperator):
         try:
             values = forms.values(context, AbandonRequest.form(known))
             asked = AbandonRequest.parse(values, known, forms.asker(context))
-            pipeline = engine.pipeline_of_open(settings, asked.recovery)
+            pipeline = engine.pipeline_of(settings, asked.recovery)
         except RequestError as error:
             raise AirflowFailException(str(error)) from error
         why = f"{asked.by}: {asked.reason}" if asked.reason else asked.by
