@@ -249,10 +249,9 @@ def _driver(home: FlowHome) -> str:
 
 def _age(home: FlowHome, now: float) -> float | None:
     begun = last_begun(home)
-    folder = begun[1].checkpoint if begun else None
-    last = Checkpoint(home.storage, folder).last_commit() if folder is not None else None
-    written = home.storage.modified(f"{folder}/commits/{last}") if last is not None else None
-    return max(0.0, now - written) if written is not None else None
+    checkpoint = Checkpoint(home.storage, begun[1].checkpoint) if begun else None
+    written = checkpoint.committed_at(checkpoint.last_commit()) if checkpoint else None
+    return None if written is None else max(0.0, now - written)
 
 
 def _read_note(home: FlowHome) -> Note | None:

@@ -150,7 +150,7 @@ def at_moment(home: FlowHome, table_path: str, moment_ms: int) -> Place:
         checkpoint = Checkpoint(home.storage, start.checkpoint)
         own = standing.own_commits(checkpoint, start)
         for batch in reversed(own):
-            written = home.storage.modified(checkpoint.name(f"commits/{batch}"))
+            written = checkpoint.committed_at(batch)
             if written is not None and written * 1000 <= moment_ms:
                 found = at_batch(home, table_path, number, batch)
                 said = f"the last at or before {told}: its commit was written at {ms_in_iso(written * 1000)}"

@@ -185,7 +185,7 @@ def _since(kept: Kept, flow: Flow, state: str, lag: Behind | None, failing: Fail
     if failing is not None and state in _FAILS:
         return in_iso(failing.since)
     if state in _ENDED:
-        return leases.left_at(home, lease) or (lease.at if beat is None else beat.at)
+        return leases.told_leaving(home, lease).get("at") or (lease.at if beat is None else beat.at)
     if state == CATCHING_UP and lag is not None and lag.since is not None:
         return in_iso(lag.since)
     changed = change.read(home, flow.fingerprint) if state == FlowState.CHANGE_REFUSED else None

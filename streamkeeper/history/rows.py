@@ -259,7 +259,7 @@ def _highest(samples: Sequence[Sample]) -> Sample:
     def highest(name: str) -> Any:
         return max((item for one in samples if (item := getattr(one, name)) is not None), default=None)
 
-    return replace(samples[-1], **{name: highest(name) for name in ("state_rows", "state_bytes", *_LAG)})
+    return replace(samples[-1], **{name: highest(name) for name in ("state_rows", "state_bytes", *LAG)})
 
 
 def _rows(home: Home, folder: str, stamp: str, since: float | None) -> tuple[Row, ...]:
@@ -293,12 +293,13 @@ def _row(before: Sample, after: Sample) -> Row:
         state_rows=after.state_rows,
         state_bytes=after.state_bytes,
         watermark=after.watermark,
-        **{name: getattr(after, name) for name in _LAG},
+        **{name: getattr(after, name) for name in LAG},
     )
 
 
 _OF_SAMPLE = tuple(item.name for item in fields(Sample) if item.name != "totals")
-_LAG = tuple(name for name in _OF_SAMPLE if name.startswith("lag_"))
+LAG = tuple(name for name in _OF_SAMPLE if name.startswith("lag_"))
+"""Fields of a sample, and of a row, that say what waits."""
 _OF_TOTALS = tuple(item.name for item in fields(Totals))
 
 

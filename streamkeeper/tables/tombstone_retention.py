@@ -90,7 +90,7 @@ def _reads_what_is_older(home: FlowHome, flow: Flow, since: float, is_old: bool)
             continue
         start = generations.read_start(home, decided.number)
         superseded = start is None and decided.number != newest
-        if superseded or (start is not None and _moment(start.at) < since):
+        if superseded or (start is not None and datetime.fromisoformat(start.at).timestamp() < since):
             continue
         return f"{flow.full_name}, which writes it, {_what_it_did(decided, start is not None)}"
     return None
@@ -116,8 +116,7 @@ def _longest_pause(home: FlowHome, now: float) -> float | None:
             continue
         checkpoint = Checkpoint(home.storage, start.checkpoint)
         own = own_commits(checkpoint, start)[-LOOKED_AT:]
-        written = (home.storage.modified(checkpoint.name(f"commits/{batch}")) for batch in own)
-        moments += [moment for moment in written if moment is not None]
+        moments += [moment for batch in own if (moment := checkpoint.committed_at(batch)) is not None]
     if not moments:
         return None
     return max(0.0, *(later - earlier for earlier, later in pairwise([*sorted(moments), max(now, *moments)])))
@@ -125,8 +124,4 @@ def _longest_pause(home: FlowHome, now: float) -> float | None:
 
 def _first_decided(home: FlowHome) -> float | None:
     decided = next(generations.decided(home), None)
-    return None if decided is None else _moment(decided.at)
-
-
-def _moment(at: str) -> float:
-    return datetime.fromisoformat(at).timestamp()
+    return None if decided is None else datetime.fromisoformat(decided.at).timestamp()

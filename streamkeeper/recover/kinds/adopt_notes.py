@@ -39,9 +39,7 @@ def notes(settings: Settings, flow: Flow, request: AdoptRequest, found: Found) -
     named = ", ".join(f"{key} is {name}" for key, name in found.names.items() if key != name)
     if named:
         yield f"Its sources get the flow's names: {named}. The offset log is written as v2, by name."
-    written = (
-        None if where.last_commit is None else raw.storage.modified(raw.name(f"commits/{where.last_commit}"))
-    )
+    written = raw.committed_at(where.last_commit)
     if written is not None:
         yield (
             f"Its last commit was written {describe_age(max(0.0, time.time() - written))} ago. It must not"

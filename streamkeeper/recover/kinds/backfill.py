@@ -23,6 +23,7 @@ from streamkeeper.recover.plans.plan import Plan, Refusal
 from streamkeeper.recover.requests.backfill import BackfillRequest
 from streamkeeper.recover.restart import backfill_cost
 from streamkeeper.recover.restart.backfill_source import FILL, Backup, Filled, FillingIn, raw_source
+from streamkeeper.recover.restart.flow_now import DEDUPE
 from streamkeeper.recover.steps import rehearse
 from streamkeeper.recover.steps.shared import LOCK, release_all
 from streamkeeper.settings import Settings
@@ -34,9 +35,6 @@ from streamkeeper.times import now
 
 RECOVERY = "backfill"
 VERIFY, UNLOCK = "verify", "unlock"
-
-
-_DEDUPE = frozenset({"dedupe", "dedupeWithinWatermark"})
 
 
 def plan(settings: Settings, manifest: Manifest, request: BackfillRequest, recovery_id: str) -> Plan:
@@ -145,7 +143,7 @@ def _check_state(flow: Flow, operators: tuple[str, ...]) -> None:
 
     :raises RequestError: it aggregates, joins, or keeps a state of its own making.
     """
-    others = sorted(set(operators) - _DEDUPE)
+    others = sorted(set(operators) - DEDUPE)
     if others:
         raise RequestError(
             f"The query of {flow.full_name} keeps state ({', '.join(others)}) which rows of the backfill"

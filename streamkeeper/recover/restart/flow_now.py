@@ -16,7 +16,7 @@ from streamkeeper.flows.position import CommittedPosition, last_begun, look
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.settings import Settings
 
-_DEDUPE = frozenset({"dedupe", "dedupeWithinWatermark"})
+DEDUPE = frozenset({"dedupe", "dedupeWithinWatermark"})
 """Stateful operators that let a row through or not, and never change it."""
 _OWN = frozenset(
     {
@@ -55,7 +55,7 @@ class FlowNow:
         """
         declared = (self.failure or {}).get("operators")
         operators = self.operators if declared is None else declared
-        return self.stateful is False or (bool(operators) and _DEDUPE.issuperset(operators))
+        return self.stateful is False or (bool(operators) and DEDUPE.issuperset(operators))
 
     @property
     def makes_its_state(self) -> bool:
@@ -140,4 +140,4 @@ def is_safe_to_repeat(flow: Flow, operators: Iterable[str]) -> bool:
     """Return whether rows that are read again change nothing in the target: changes by key do not, unless
     state makes other rows of them.
     """
-    return isinstance(flow.declaration, AutoCdcFlow) and _DEDUPE.issuperset(operators)
+    return isinstance(flow.declaration, AutoCdcFlow) and DEDUPE.issuperset(operators)
