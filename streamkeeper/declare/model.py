@@ -463,15 +463,3 @@ def _flow_from_json(value: JsonObject) -> AnyFlow:
     if value.get("kind", APPEND) == APPEND:
         return read_as(AppendFlow, plain)
     return read_as(AutoCdcFlow, plain)
-
-
-def without_code(pipeline: Pipeline) -> Pipeline:
-    """Return the pipeline as in the manifest, without functions."""
-    return replace(
-        pipeline,
-        views=tuple(replace(view, function=None) for view in pipeline.views),
-        tables=tuple(replace(table, function=None) for table in pipeline.tables),
-        flows=tuple(
-            replace(flow, function=None) if isinstance(flow, AppendFlow) else flow for flow in pipeline.flows
-        ),
-    )
