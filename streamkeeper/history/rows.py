@@ -276,24 +276,13 @@ def _rows(home: Home, folder: str, stamp: str, since: float | None) -> tuple[Row
 
 def _row(before: Sample, after: Sample) -> Row:
     done = after.totals.since(before.totals)
+    sums = {name: getattr(done, name) for name in _OF_TOTALS if name != "seconds"}
     return Row(
-        at=after.at,
         seconds=_rounded(after.at - before.at),
-        epoch=after.epoch,
         drivers=max(0, after.epoch - before.epoch),
-        generation=after.generation,
-        state=after.state,
-        batches=done.batches,
-        rows=done.rows,
-        rows_out=done.rows_out,
         batch_seconds=done.seconds,
-        late=done.late,
-        phases=done.phases,
-        expectations=done.expectations,
-        state_rows=after.state_rows,
-        state_bytes=after.state_bytes,
-        watermark=after.watermark,
-        **{name: getattr(after, name) for name in LAG},
+        **sums,
+        **{name: getattr(after, name) for name in _OF_SAMPLE},
     )
 
 
