@@ -14,7 +14,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from pkgutil import resolve_name
@@ -357,26 +357,12 @@ def _from_bytes(content: bytes) -> Manifest:
 
 
 def _to_json(manifest: Manifest) -> dict[str, Any]:
-    return {
-        "format": FORMAT,
-        "key": manifest.key,
-        "pipelines": [pipeline_to_json(pipeline) for pipeline in manifest.pipelines],
-        "errors": manifest.errors,
-        "fingerprints": manifest.fingerprints,
-        "left_out": manifest.left_out,
-        "likenesses": manifest.likenesses,
-    }
+    pipelines = [pipeline_to_json(pipeline) for pipeline in manifest.pipelines]
+    return {**vars(manifest), "format": FORMAT, "pipelines": pipelines}
 
 
 def _from_json(value: dict[str, Any]) -> Manifest:
     if value["format"] > FORMAT:
         raise ValueError("it is of a later release")
-    pipelines = tuple(pipeline_from_json(item) for item in value["pipelines"])
-    return Manifest(
-        value["key"],
-        pipelines,
-        value["errors"],
-        value["fingerprints"],
-        value.get("left_out", {}),
-        value.get("likenesses", {}),
-    )
+    known = {field.name: value[field.name] for field in fields(Manifest) if field.name in value}
+    return Manifest(**{**known, "pipelines": tuple(map(pipeline_from_json, value["pipelines"]))})

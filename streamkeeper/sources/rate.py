@@ -80,9 +80,9 @@ class Rate(PlannedFormat[None, RatePosition]):
 
     def price_again(self, source: Source, move: Move, price: SourcePrice) -> SourcePrice:
         if move.position is None:
-            return read_again(price, UNREADABLE, move)
+            return read_again(price, UNREADABLE, move.restored)
         again = NONE if move.then(source) == move.offset(source) else no_history(source)
-        return read_again(price, again, move)
+        return read_again(price, again, move.restored)
 
     def waiting(self, source: Source, checkpoint: Checkpoint | None, key: str, end: Any) -> Waiting:
         return Waiting(True, f"the source {source.name} ({source.format}) has new rows all the time")

@@ -24,6 +24,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, replace
 from datetime import datetime, timezone
+from functools import partial
 from math import isfinite
 from typing import Any, ClassVar, Final, Literal, TypeVar
 
@@ -152,31 +153,11 @@ def schemas_inferred(section: str) -> Any:
     )
 
 
+_approval = partial(FormField, section="Approval")
 RUN = (
-    FormField(
-        APPROVAL,
-        "boolean",
-        "Ask for approval",
-        "Wait until someone approves the plan.",
-        True,
-        section="Approval",
-    ),
-    FormField(
-        DRY_RUN,
-        "boolean",
-        "Only plan",
-        "Stop before the approval; nothing is changed.",
-        False,
-        section="Approval",
-    ),
-    FormField(
-        "reason",
-        "string",
-        "Reason",
-        "Reason; it is kept in the ledger and with the generation.",
-        "",
-        section="Approval",
-    ),
+    _approval(APPROVAL, "boolean", "Ask for approval", "Wait until someone approves the plan.", True),
+    _approval(DRY_RUN, "boolean", "Only plan", "Stop before the approval; nothing is changed.", False),
+    _approval("reason", "string", "Reason", "Reason; it is kept in the ledger and with the generation.", ""),
 )
 """The last fields of every recovery's form, on how it is run and why."""
 

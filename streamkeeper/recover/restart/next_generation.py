@@ -7,8 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from streamkeeper import amounts
-from streamkeeper.amounts import LOSS, NONE, PRICES, REPEATS, Amount, SourcePrice
+from streamkeeper.amounts import LOSS, PRICES, REPEATS, Amount, SourcePrice
 from streamkeeper.declare.model import FILE_SINKS, UPDATE, quarantine_of
 from streamkeeper.errors import RequestError
 from streamkeeper.flows import generations
@@ -37,7 +36,7 @@ from streamkeeper.recover.restart.flow_now import FlowNow, look_at
 from streamkeeper.recover.restart.written_again import NextStart, written_again
 from streamkeeper.settings import Settings
 from streamkeeper.sources import replay_steps
-from streamkeeper.sources.base.format import Move
+from streamkeeper.sources.base.format import Move, read_again
 from streamkeeper.sources.cost import price_from, price_of
 
 
@@ -100,13 +99,11 @@ def plan_beginning(settings: Settings, flow: Flow, way: StartOptions) -> Planned
         )
     asked = ResetRequest((flow.full_name,), StartAt(EARLIEST), REBUILT, way.accept)
     sources = (opened_if_possible(source, settings) for source in flow.sources)
-    prices = tuple(
-        _read_again(
-            price_of(source, present.standing, present.position, asked.restart, present.stateful),
-            way.restored,
-        )
+    found = (
+        price_of(source, present.standing, present.position, asked.restart, present.stateful)
         for source in sources
     )
+    prices = tuple(read_again(price, price.repeated, way.restored) for price in found)
     begins = NextStart(asked.start, REBUILT, restored=way.restored)
     again = written_again(settings, flow, present, prices, begins)
     first = "It had written nothing at that version. It starts with all that its sources have."
@@ -126,19 +123,14 @@ def held_meanwhile(settings: Settings, flow: Flow) -> FlowPlan:
         return never_begun(settings, flow, note)
     present = look_at(settings, flow, strict=False)
     generation = present.standing.generation
-    return FlowPlan(
-        flow=flow.full_name,
-        target=flow.declaration.target,
-        generation=present.newest,
-        next_generation=None,
+    note = "Nothing it wrote is undone. It is held during the restore and then continues unchanged."
+    return replace(
+        never_begun(settings, flow, note),
         previous=generation.number,
-        fingerprint=flow.fingerprint,
         start=generation.start,
         state=generation.state,
         position=present.standing.evidence(),
         stateful=present.stateful,
-        notes=("Nothing it wrote is undone. It is held during the restore and then continues unchanged.",),
-        once=flow.declaration.once,
     )
 
 
@@ -302,13 +294,6 @@ def _quarantine_notes(flow: Flow) -> Iterator[str]:
             f"The quarantine {table} is kept: rows that are read again and dropped again are set aside again,"
             " under the new generation's number."
         )
-
-
-def _read_again(price: SourcePrice, restored: bool) -> SourcePrice:
-    if not restored or price.repeated.nothing:
-        return price
-    said = f"{amounts.in_words(price.repeated)} are read and written again, into the restored table"
-    return replace(price, repeated=NONE, notes=(*price.notes, said))
 
 
 def _table_notes(flow: Flow, present: FlowNow, way: StartOptions, again: Amount | None) -> Iterator[str]:

@@ -362,9 +362,9 @@ class PlannedFormat(SourceFormat[L, P]):
         return None
 
 
-def read_again(price: SourcePrice, amount: Amount, move: Move) -> SourcePrice:
+def read_again(price: SourcePrice, amount: Amount, restored: bool) -> SourcePrice:
     """Add what is read again: duplicates if the table is kept, no price if it is restored to before them."""
-    if not move.restored or amount.nothing:
+    if not restored or amount.nothing:
         return replace(price, repeated=amount)
     said = f"{in_words(amount)} are read and written again, into the restored table"
     return replace(price, repeated=NONE, notes=(*price.notes, said))

@@ -156,7 +156,7 @@ def price_again(source: Source, move: Move, price: SourcePrice) -> SourcePrice:
     again = UNREADABLE if move.position is None else read_again(source, move.offset(source), then)
     if move.restored and then is not None:
         price = _before_restore(source, move, price, then)
-    return with_read_again(price, again, move)
+    return with_read_again(price, again, move.restored)
 
 
 def _before_restore(source: Source, move: Move, price: SourcePrice, then: dict[str, Any]) -> SourcePrice:

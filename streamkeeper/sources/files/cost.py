@@ -227,9 +227,8 @@ def price_again(source: Source, move: Move, price: SourcePrice) -> SourcePrice:
     again = file_listing.amount(
         source, [present[path] for path in read if path in present and path not in skipped]
     )
-    found = read_again(
-        replace(price, lost=lost, notes=notes, otherwise=bool(gone or anew or skipped)), again, move
-    )
+    price = replace(price, lost=lost, notes=notes, otherwise=bool(gone or anew or skipped))
+    found = read_again(price, again, move.restored)
     if others and move.restored:  # the restored table has them already
         found = replace(found, repeated=file_listing.amount(source, [present[path] for path in others]))
     if anew:

@@ -257,7 +257,7 @@ def price_again(source: Source, move: Move, price: SourcePrice) -> SourcePrice:
         price = replace(price, lost=unknown(seen.holes))
     if move.restored and then is not None and seen.why:
         price = _unseen_before_restore(price, seen.why, move)
-    return with_read_again(price, UNREADABLE if move.position is None else again, move)
+    return with_read_again(price, UNREADABLE if move.position is None else again, move.restored)
 
 
 def _unseen_before_restore(price: SourcePrice, why: str, move: Move) -> SourcePrice:
