@@ -13,10 +13,10 @@ from typing import Any
 from streamkeeper.amounts import NONE, Amount, SourcePrice, unknown
 from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import describe
-from streamkeeper.errors import CheckpointError, RequestError, SourceError
+from streamkeeper.errors import RequestError, SourceError
 from streamkeeper.flows.generations import AFTER_LAST, EARLIEST, StartMode
 from streamkeeper.flows.position import CommittedPosition
-from streamkeeper.sources.base.format import UNREADABLE, Case, Move, Resolved
+from streamkeeper.sources.base.format import UNREADABLE, Before, Case, Move, Resolved
 from streamkeeper.sources.base.format import read_again as with_read_again
 from streamkeeper.sources.kafka import client as kafka_client
 from streamkeeper.sources.kafka.offsets import (
@@ -273,13 +273,8 @@ def look(source: Source, standing: CommittedPosition, offset: Offsets | None) ->
     :param source: opened as far as this process can.
     :param offset: the old offsets; None if nothing was committed.
     """
-    initial = None
-    ids: dict[str, str] = standing.start.evidence.get("topics", {}).get(source.name, {})
-    try:
-        if source.name in standing.checkpoint.sources():
-            initial = standing.checkpoint.initial_offsets(source.name)
-    except CheckpointError:
-        pass  # only the first offsets ever read are missing; damage of the checkpoint is reported elsewhere
+    before = Before.of(standing, source.name, offset, strict=False)
+    initial, ids = before.initial(), before.ids(source)
     try:
         return Seen(offset, initial, kafka_client.look_at(source), ids=ids)
     except SourceError as error:
