@@ -181,22 +181,8 @@ def create_source(
     registry = current(where)
     check_name("source", name, where)
     check_new(registry, name, where)
-    if format not in FORMATS:
-        raise DeclarationError(
-            f"{where}: source {name} has format {format!r}. Allowed are {listed(FORMATS)}."
-        )
+    _check_format(format, name, schema, track_schema, where)
     _check_place(format, name, path, table, where)
-    known = FORMATS[format]
-    if schema is not None and not known.files:
-        raise DeclarationError(
-            f"{where}: source {name} has format {format!r}, which brings its own schema. Leave schema out."
-        )
-    if not isinstance(track_schema, bool) or (track_schema and not known.table):
-        raise DeclarationError(
-            f"{where}: source {name} has track_schema {track_schema!r}. Only Delta sources take it: True or"
-            " False."
-        )
-    check_text(f"schema of source {name}", schema, where)
     plain = options_of(f"source {name}", options, where)
     check_variables(f"source {name}", plain, where)
     if format in CHECKS:
@@ -212,6 +198,25 @@ def create_source(
         start=check_start(name, format, start, where),
         track_schema=track_schema,
     )
+
+
+def _check_format(format: str, name: str, schema: object, track_schema: object, where: Where) -> None:
+    """Check that a source has a known format, and a schema and its log only where the format takes them."""
+    if format not in FORMATS:
+        raise DeclarationError(
+            f"{where}: source {name} has format {format!r}. Allowed are {listed(FORMATS)}."
+        )
+    known = FORMATS[format]
+    if schema is not None and not known.files:
+        raise DeclarationError(
+            f"{where}: source {name} has format {format!r}, which brings its own schema. Leave schema out."
+        )
+    if not isinstance(track_schema, bool) or (track_schema and not known.table):
+        raise DeclarationError(
+            f"{where}: source {name} has track_schema {track_schema!r}. Only Delta sources take it: True or"
+            " False."
+        )
+    check_text(f"schema of source {name}", schema, where)
 
 
 def _check_place(format: str, name: str, path: object, table: object, where: Where) -> None:
@@ -358,10 +363,9 @@ def create_streaming_table(
             f"{where}: the table {name} has the quarantine {quarantine!r} and no expect_all_or_drop. Nothing"
             " would be put there: leave it out."
         )
-    alert = (alert_above, alert_window)
     given = (
-        (expect_all, WARN, None, alert),
-        (expect_all_or_drop, DROP, quarantine, alert),
+        (expect_all, WARN, None, (alert_above, alert_window)),
+        (expect_all_or_drop, DROP, quarantine, (alert_above, alert_window)),
         (expect_all_or_fail, FAIL, None, (None, 1)),
     )
     registry.expected_of_tables[name] = tuple(
@@ -682,15 +686,14 @@ def create_auto_cdc_flow(
     """
     given = dict(locals())
     where = caller()
-    registry = current(where)
-    flow = new_flow(registry, name, where)
+    flow = new_flow(current(where), name, where)
     if not isinstance(source, str):
         raise DeclarationError(
             f"{where}: the flow {flow} has the source {source!r}. Give the name of one source or view, such"
             " as 'changes'."
         )
     spec = read_spec(flow, given, where)
-    registry.flows[flow] = AutoCdcFlow(flow, str(target), source, spec, **_runs(flow, given, where))
+    current(where).flows[flow] = AutoCdcFlow(flow, str(target), source, spec, **_runs(flow, given, where))
 
 
 def notifier(classpath: str, **arguments: Any) -> Notifier:
