@@ -32,30 +32,13 @@ _IN_HAND = 1000
 
 FEATURES = frozenset(
     {
-        "appendOnly",
-        "allowColumnDefaults",
-        "changeDataFeed",
-        "checkConstraints",
-        "clustering",
-        "columnMapping",
-        "deletionVectors",
-        "domainMetadata",
-        "generatedColumns",
-        "identityColumns",
-        "inCommitTimestamp",
-        "inCommitTimestamp-preview",
-        "invariants",
-        "rowTracking",
-        "timestampNtz",
-        "typeWidening",
-        "typeWidening-preview",
-        "v2Checkpoint",
-        "vacuumProtocolCheck",
-        "variantType",
-        "variantType-preview",
-        "variantShredding-preview",
+        "allowColumnDefaults", "appendOnly", "changeDataFeed", "checkConstraints", "clustering",
+        "columnMapping", "deletionVectors", "domainMetadata", "generatedColumns", "identityColumns",
+        "inCommitTimestamp", "inCommitTimestamp-preview", "invariants", "rowTracking", "timestampNtz",
+        "typeWidening", "typeWidening-preview", "v2Checkpoint", "vacuumProtocolCheck", "variantType",
+        "variantType-preview", "variantShredding-preview",
     }
-)
+)  # fmt: skip
 """Table features under which the files and one commit are the whole table. For others, such as a catalog's
 commits, this is unknown.
 """
