@@ -39,18 +39,14 @@ _SECONDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0}
 _OURS = ("path", "checkpointlocation", "schema", "startingoffsets", "startingversion", "startingtimestamp")
 
 
-def _check_not_taken(flow: str, where: Where) -> None:
+def new_flow(registry: Registry, name: object, where: Where) -> str:
+    """Return a flow's name, after a check that it is valid and that no other flow has it."""
+    flow = check_name("flow", name, where)
     if flow.lower() in OUR_FOLDERS:
         raise DeclarationError(
             f"{where}: the flow name {flow!r} cannot be used: beside the folders of a pipeline's flows,"
             f" Streamkeeper keeps its own {listed(OUR_FOLDERS)}. Give the flow another name."
         )
-
-
-def new_flow(registry: Registry, name: object, where: Where) -> str:
-    """Return a flow's name, after a check that it is valid and that no other flow has it."""
-    flow = check_name("flow", name, where)
-    _check_not_taken(flow, where)
     if flow in registry.flows:
         raise DeclarationError(
             f"{where}: the flow {flow} is declared at {registry.flows[flow].where} already. Rename one of the"

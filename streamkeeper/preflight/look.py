@@ -87,11 +87,8 @@ def look(settings: Settings, flow: Flow) -> Verdict | None:
     if newest is None:
         return Verdict(flow.full_name, Fit.GOES_ON, ("It never ran: its start makes its first checkpoint.",))
     if begun is None or begun[0].number != newest.number:
-        return Verdict(
-            flow.full_name,
-            Fit.GOES_ON,
-            (f"Generation {newest.number} is decided: the next start makes its checkpoint.",),
-        )
+        why = f"Generation {newest.number} is decided: the next start makes its checkpoint."
+        return Verdict(flow.full_name, Fit.GOES_ON, (why,))
     ran = last_run.read(home, newest.number)
     if ran is None or ran.fingerprint != flow.fingerprint:
         return None

@@ -118,10 +118,13 @@ def plan(
         notes=(
             *(item.why for item in removals),
             *notes,
-            *_backup_notes(copies),
+            *(f"The backup {item.id} of {item.table} is removed: {item.why}." for item in copies),
             *_strange_copies(without_entry.strange),
             *_tombstone_notes(forgets),
-            *_beside_notes(left),
+            *(
+                f"The table that {one} built and did not use is removed: that recovery is over."
+                for one in left
+            ),
             *_strange_notes(storage, manifest),
         ),
         at=in_words(),
@@ -171,11 +174,6 @@ def _tombstone_notes(forgets: Mapping[str, Forgets]) -> Iterator[str]:
             )
 
 
-def _backup_notes(copies: Iterable[BackupRemoval]) -> Iterator[str]:
-    for item in copies:
-        yield f"The backup {item.id} of {item.table} is removed: {item.why}."
-
-
 def _strange_copies(places: Iterable[str]) -> Iterator[str]:
     for place in places:
         yield (
@@ -183,11 +181,6 @@ def _strange_copies(places: Iterable[str]) -> Iterator[str]:
             " to another environment, or to a state folder that was lost. If it is not needed, remove it"
             " by hand."
         )
-
-
-def _beside_notes(left: Iterable[str]) -> Iterator[str]:
-    for recovery in left:
-        yield (f"The table that {recovery} built and did not use is removed: that recovery is over.")
 
 
 def _strange_notes(storage: Storage, manifest: Manifest) -> Iterator[str]:
@@ -327,8 +320,12 @@ def _forgotten(home: FlowHome, around: _Around) -> Removal:
             f"{home.full_name} cannot be removed: the recovery {open_ones[0]} is not over. Continue it, or"
             " abandon it."
         )
-    names = [f"{home.root}/{name}" for name in home.storage.names(home.root) if name not in _SMALL]
     why = f"{home.full_name} is removed, as requested: all its state but the list of its generations."
+    return _all_of(home, why)
+
+
+def _all_of(home: FlowHome, why: str) -> Removal:
+    names = [f"{home.root}/{name}" for name in home.storage.names(home.root) if name not in _SMALL]
     return Removal(home.flow, None, tuple(names), why, forget=True)
 
 
@@ -341,11 +338,8 @@ def _of_backfill(home: FlowHome, around: _Around) -> Iterator[Removal]:
         if name.endswith(mark)
     ]
     if all((end := book.end()) is not None and _long_ago(end.at, around.before) for book in books):
-        names = [f"{home.root}/{name}" for name in home.storage.names(home.root) if name not in _SMALL]
-        why = (
-            f"The files of the backfill {home.full_name} are removed: it ended longer ago than the retention."
-        )
-        yield Removal(home.flow, None, tuple(names), why, forget=True)
+        what = f"The files of the backfill {home.full_name}"
+        yield _all_of(home, f"{what} are removed: it ended longer ago than the retention.")
 
 
 def _has_past(home: FlowHome) -> bool:
