@@ -248,7 +248,7 @@ def seconds_of(option: str, text: str) -> int:
     """
     found = _TIME.fullmatch(text)
     if found is None:
-        raise UsageError(f"{option} is {text!r}. Give a number with s, m, h or d, such as 2h.")
+        raise UsageError(f"{option} is {text!r}. Allowed is a number with s, m, h or d, such as 2h.")
     return int(found[1]) * _UNITS[found[2]]
 
 

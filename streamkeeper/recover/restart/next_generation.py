@@ -97,7 +97,7 @@ def plan_beginning(settings: Settings, flow: Flow, way: StartOptions) -> Planned
             " were declared to start elsewhere than at their beginning. That position is no longer known."
             " Keep the target, or reset the flow on its own."
         )
-    asked = ResetRequest((flow.full_name,), StartAt(EARLIEST), REBUILT, way.accept)
+    asked = ResetRequest((flow.full_name,), StartAt(EARLIEST), REBUILT, accept=way.accept)
     sources = (opened_if_possible(source, settings) for source in flow.sources)
     found = (
         price_of(source, present.standing, present.position, asked.restart, present.stateful)

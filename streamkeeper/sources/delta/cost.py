@@ -315,4 +315,4 @@ def _rows(table: _Table, version: int | None) -> Amount:
 
 
 def _amount(found: Between) -> Amount:
-    return unknown(found.why) if found.rows is None else Amount(found.files, 0, found.rows)
+    return unknown(found.why or "") if found.rows is None else Amount(found.files, 0, found.rows)
