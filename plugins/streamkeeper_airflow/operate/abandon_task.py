@@ -23,7 +23,7 @@ class AbandonRecovery(BaseOperator):
         settings, asked = Settings.from_environment(), forms.asked(AbandonRequest, context)
         why = f"{asked.by}: {asked.reason}" if asked.reason else asked.by
         try:
-            pipeline = engine.pipeline_of_open(settings, asked.recovery)
+            pipeline = engine.pipeline_of(settings, asked.recovery)
             engine.abandon(settings, pipeline, asked.recovery, why)
         except StreamkeeperError as error:
             raise AirflowFailException(str(error)) from error
