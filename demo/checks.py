@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import socket
 import uuid
+from collections.abc import Callable
+from functools import partial
 
 from streamkeeper.errors import StorageError
 from streamkeeper.settings import Settings
@@ -25,7 +27,7 @@ def check_ready(settings: Settings, port: int) -> None:
 
     :raises NotReady: any of them does not do.
     """
-    wrong = [*_java(), *_jars(settings), *_port(port), *_folders(settings)]
+    wrong = [*_installed(settings), *_port(port), *_folders(settings)]
     if wrong:
         raise NotReady(
             "\n".join(["The demo cannot start, and nothing was started:", *(f"- {item}" for item in wrong)])
@@ -43,20 +45,15 @@ def port_is_free(port: int) -> bool:
     return True
 
 
-def _java() -> list[str]:
-    try:
-        find_java()
-    except JavaError as error:
-        return [str(error)]
-    return []
-
-
-def _jars(settings: Settings) -> list[str]:
-    try:
-        jar_paths(settings.jars)
-    except JarsError as error:
-        return [str(error)]
-    return []
+def _installed(settings: Settings) -> list[str]:
+    looks: tuple[Callable[[], object], ...] = (find_java, partial(jar_paths, settings.jars))
+    wrong = []
+    for look in looks:
+        try:
+            look()
+        except (JavaError, JarsError) as error:
+            wrong.append(str(error))
+    return wrong
 
 
 def _port(port: int) -> list[str]:
@@ -78,11 +75,8 @@ def _port(port: int) -> list[str]:
 
 def _folders(settings: Settings) -> list[str]:
     wrong = []
-    for name, location in (
-        ("STATE", settings.state),
-        ("WAREHOUSE", settings.warehouse),
-        ("DATA", settings.data),
-    ):
+    places = {"STATE": settings.state, "WAREHOUSE": settings.warehouse, "DATA": settings.data}
+    for name, location in places.items():
         probe = f".writable-{uuid.uuid4().hex}"
         storage = open_storage(location)
         try:

@@ -31,9 +31,7 @@ class Console:
     _said: dict[str, str] = field(default_factory=dict)
 
     def look(self) -> None:
-        """Print one line a flow, and once what a state means that asks for somebody; say what cannot be
-        looked at.
-        """
+        """Print a line a flow, once what a state means that asks for somebody, and what has no answer."""
         try:
             manifest = read_manifest(self.settings)
         except StreamkeeperError as error:

@@ -12,7 +12,6 @@ import os
 import uuid
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import IO
 
 from demo.processes import started
@@ -69,9 +68,7 @@ class DemoLock:
         self._write(json.dumps(asdict(self.owner)))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         assert self._file is not None, "__enter__ opened it"
         self._write("")
         self._file.close()

@@ -1,6 +1,4 @@
-"""What the story looks at, and how it waits: by conditions, with an end, and with words for what was seen
-instead.
-"""
+"""What the story looks at, and how it waits: with an end, and with words for what was seen instead."""
 
 from __future__ import annotations
 
@@ -87,21 +85,9 @@ class FlowView:
         """Return the generations and the holds: what a dry run must leave as they are."""
         return self.home.generations(), self.home.owners()
 
-    def rows_above(self, least: int) -> Callable[[], Seen[int]]:
-        """Look whether the table has more rows."""
-        watch = TableWatch(self.table)
-
-        def look() -> Seen[int]:
-            rows = watch.rows()
-            return (
-                rows if rows is not None and rows > least else None
-            ), f"{rows} rows; the flow is {self.status()}"
-
-        return look
-
     def other_rows_than(self, before: int) -> Callable[[], Seen[int]]:
-        """Look whether the table has another number of rows: changes may delete, and a truncate takes all
-        that was before.
+        """Look whether the table is there, with another number of rows: changes may delete, and a truncate
+        takes all that was before.
         """
         watch = TableWatch(self.table)
 
@@ -115,12 +101,8 @@ class FlowView:
         """Look whether the flow runs on a generation, and has committed a batch, or a later one."""
 
         def fits(found: FlowStatus) -> bool:
-            return (
-                found.state == "running"
-                and found.generation == generation
-                and found.batch is not None
-                and found.batch >= batch
-            )
+            here = found.state == "running" and found.generation == generation
+            return here and found.batch is not None and found.batch >= batch
 
         return self._status_that(fits)
 
@@ -137,14 +119,10 @@ class FlowView:
 
         def look() -> Seen[bool]:
             start = generations.read_start(self.home, generation)
-            done = (
-                evidence.committed_files(Checkpoint(self.home.storage, start.checkpoint))
-                if start
-                else frozenset()
-            )
-            return (
-                True if paths <= done else None
-            ), f"{len(paths & done)} of {len(paths)} are; the flow is {self.status()}"
+            at = Checkpoint(self.home.storage, start.checkpoint) if start else None
+            done = evidence.committed_files(at) if at else frozenset()
+            seen = f"{len(paths & done)} of {len(paths)} are; the flow is {self.status()}"
+            return (True if paths <= done else None), seen
 
         return look
 

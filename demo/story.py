@@ -206,7 +206,7 @@ class Story:
         return f"{seconds // 60} min {seconds % 60} s"
 
     def _changes(self, generation: int, batch: int) -> None:
-        first = wait("the table has rows", self.view.rows_above(0))
+        first = wait("the table has rows", self.view.other_rows_than(0))
         then = wait(f"the table has other than {first:,} rows", self.view.other_rows_than(first))
         seen = wait(
             f"the flow runs on generation {generation}, at batch {batch} or later",

@@ -58,6 +58,11 @@ class Amount:
 NONE = Amount()
 
 
+def unknown(why: str) -> Amount:
+    """Return an amount of which nothing is known, with the reason."""
+    return Amount(None, 0, None, why)
+
+
 @dataclass(frozen=True)
 class SourcePrice:
     """Price of a plan in one source.
@@ -92,14 +97,11 @@ def in_words(amount: Amount) -> str:
     """Return an amount as text: ``nothing``, ``3 files, 1.2 kB, 40 rows``."""
     if amount.nothing:
         return "nothing"
-    parts = [] if amount.files is None else [f"{amount.files:,} file{'' if amount.files == 1 else 's'}"]
+    parts = [] if amount.files is None else [counted(amount.files, "files")]
     parts += [size_in_words(amount.bytes)] if parts and amount.bytes else []
-    count = (
-        f"{'at most ' if amount.at_most else ''}{amount.rows:,} row{'' if amount.rows == 1 else 's'}"
-        if amount.rows is not None
-        else ""
-    )
-    parts.append(f"rows unknown: {amount.rows_unknown}" if amount.rows_unknown else count)
+    count = "" if amount.rows is None else counted(amount.rows, "rows")
+    at_most = "at most " if count and amount.at_most else ""
+    parts.append(f"rows unknown: {amount.rows_unknown}" if amount.rows_unknown else f"{at_most}{count}")
     return ", ".join(parts)
 
 

@@ -1,24 +1,5 @@
 """Every error that Streamkeeper raises on purpose.
 
-    StreamkeeperError
-    ├── UsageError              a request or declaration that is not possible: nothing was touched (exit 2)
-    │   ├── DeclarationError    a declaration in a pipeline file that is not allowed
-    │   │   └── NotOffered      a pipeline file that is not offered in this environment
-    │   ├── SettingsError       an environment variable with an unusable value
-    │   └── RequestError        a recovery's request with values that do not fit the flow
-    ├── CheckpointError         a checkpoint that cannot be read
-    │   └── SinkDisagrees       a checkpoint and its query's table that contradict each other
-    ├── StorageError            a state folder that cannot be read or written
-    ├── SourceError             a source that cannot be inspected now: no answer, or missing
-    │   └── NotAskable          a source that cannot be inspected from this process
-    ├── FlowHeld                a hold keeps the flow from running
-    ├── LeaseHeld               another driver has the flow's lease
-    ├── LeaseLost               another driver took the lease over
-    ├── TableLocked             another recovery has the table's lock
-    ├── ChangeRefused           a batch with rows that an AUTO CDC flow cannot apply
-    ├── RecoveryError           a recovery's step that could not be carried out; it may be run again
-    └── PlanRefused             a plan whose price was not accepted; nothing was touched
-
 Each message says what was found, what is allowed, and what to do next.
 """
 
@@ -45,7 +26,7 @@ class StreamkeeperError(Exception):
 
 
 class UsageError(StreamkeeperError):
-    """A request or declaration that is not possible; nothing was touched."""
+    """A request or declaration that is not possible; nothing was touched. The command line ends with 2."""
 
 
 class DeclarationError(UsageError):

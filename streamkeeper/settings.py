@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 from streamkeeper.errors import SettingsError
 
@@ -123,34 +124,11 @@ class Settings:
         :raises SettingsError: a choice is neither true nor false, or an address is none.
         """
         env = os.environ if environment is None else environment
-        home = PROJECT / ".demo"
-        settings = cls(
-            pipelines=_local(
-                "STREAMKEEPER_PIPELINES",
-                env.get("STREAMKEEPER_PIPELINES"),
-                PROJECT / "spark_jobs" / "pipelines",
-            ),
-            state=_location("STREAMKEEPER_STATE", env.get("STREAMKEEPER_STATE"), home / "state"),
-            warehouse=_location(
-                "STREAMKEEPER_WAREHOUSE", env.get("STREAMKEEPER_WAREHOUSE"), home / "warehouse"
-            ),
-            data=_location("STREAMKEEPER_DATA", env.get("STREAMKEEPER_DATA"), home / "data"),
-            jars=_local("STREAMKEEPER_JARS", env.get("STREAMKEEPER_JARS"), PROJECT / ".cache" / "jars"),
-            lease_term=_seconds("STREAMKEEPER_LEASE_TERM", env, cls.lease_term),
-            heartbeat_interval=_seconds("STREAMKEEPER_HEARTBEAT_INTERVAL", env, cls.heartbeat_interval),
-            supervisor_timeout=_seconds("STREAMKEEPER_SUPERVISOR_TIMEOUT", env, cls.supervisor_timeout),
-            executors_timeout=_seconds("STREAMKEEPER_EXECUTORS_TIMEOUT", env, cls.executors_timeout),
-            log_retention=_seconds("STREAMKEEPER_LOG_RETENTION", env, cls.log_retention),
-            stop_timeout=_seconds("STREAMKEEPER_STOP_TIMEOUT", env, cls.stop_timeout),
-            backups=_location("STREAMKEEPER_BACKUPS", env.get("STREAMKEEPER_BACKUPS"), ""),
-            untested_storage=_yes(UNTESTED, env),
-            environment=env.get("STREAMKEEPER_ENV", ""),
-            read_at_most=int(_seconds("STREAMKEEPER_READ_AT_MOST", env, 0)),
-            spark_ui=_yes("STREAMKEEPER_SPARK_UI", env),
-            event_log=_location("STREAMKEEPER_EVENT_LOG", env.get("STREAMKEEPER_EVENT_LOG"), ""),
-            history_server=_page("STREAMKEEPER_HISTORY_SERVER", env),
-            pipeline_env=pipeline_env(env),
-        )
+        found: dict[str, Any] = {}
+        for field in fields(cls):
+            name, default = _variable(field.name), _FOLDERS.get(field.name, field.default)
+            found[field.name] = _READERS.get(field.name, _seconds)(name, env.get(name), default)
+        settings = cls(**found)
         settings._check_folders()
         if settings.lease_term < 2 * settings.heartbeat_interval:
             raise SettingsError(
@@ -169,27 +147,7 @@ class Settings:
 
     def as_environment(self) -> dict[str, str]:
         """Return environment variables from which another process reads the same settings."""
-        return {
-            "STREAMKEEPER_PIPELINES": str(self.pipelines),
-            "STREAMKEEPER_STATE": self.state,
-            "STREAMKEEPER_WAREHOUSE": self.warehouse,
-            "STREAMKEEPER_DATA": self.data,
-            "STREAMKEEPER_JARS": str(self.jars),
-            "STREAMKEEPER_LEASE_TERM": str(self.lease_term),
-            "STREAMKEEPER_HEARTBEAT_INTERVAL": str(self.heartbeat_interval),
-            "STREAMKEEPER_SUPERVISOR_TIMEOUT": str(self.supervisor_timeout),
-            "STREAMKEEPER_EXECUTORS_TIMEOUT": str(self.executors_timeout),
-            "STREAMKEEPER_LOG_RETENTION": str(self.log_retention),
-            "STREAMKEEPER_STOP_TIMEOUT": str(self.stop_timeout),
-            "STREAMKEEPER_BACKUPS": self.backups,
-            **({"STREAMKEEPER_ENV": self.environment} if self.environment else {}),
-            **({"STREAMKEEPER_READ_AT_MOST": str(self.read_at_most)} if self.read_at_most else {}),
-            "STREAMKEEPER_SPARK_UI": str(self.spark_ui).lower(),
-            "STREAMKEEPER_EVENT_LOG": self.event_log,
-            "STREAMKEEPER_HISTORY_SERVER": self.history_server,
-            UNTESTED: str(self.untested_storage).lower(),
-            PIPELINE_ENV: ",".join(self.pipeline_env),
-        }
+        return {_variable(field.name): _as_text(getattr(self, field.name)) for field in fields(self)}
 
     def _check_folders(self) -> None:
         """Check that each folder is on a store that was tried, and outside of the others.
@@ -373,21 +331,20 @@ def _is_no_table(warehouse: str, place: str) -> bool:
     return _parts(place)[len(_parts(warehouse))].startswith(("_", "."))
 
 
-def _yes(name: str, env: Mapping[str, str]) -> bool:
-    text = env.get(name, "")
-    if text.lower() not in ("", "true", "false"):
+def _yes(name: str, text: str | None, default: bool) -> bool:
+    said = (text or str(default)).lower()
+    if said not in ("true", "false"):
         raise SettingsError(f"{name} is {text!r}; it must be true or false. Correct it, or unset it.")
-    return text.lower() == "true"
+    return said == "true"
 
 
-def _page(name: str, env: Mapping[str, str]) -> str:
-    text = env.get(name, "")
+def _page(name: str, text: str | None, default: str) -> str:
     if text and not text.startswith(("http://", "https://")):
         raise SettingsError(
             f"{name} is {text!r}; it must be an address such as http://history:18080. Correct it, or"
             " unset it."
         )
-    return text.rstrip("/")
+    return (text or default).rstrip("/")
 
 
 def _local(name: str, value: str | None, default: Path) -> Path:
@@ -410,8 +367,7 @@ def _absolute(name: str, value: str) -> Path:
     return path.resolve()
 
 
-def _seconds(name: str, env: Mapping[str, str], default: float) -> float:
-    text = env.get(name)
+def _seconds(name: str, text: str | None, default: float) -> float:
     if not text:
         return default
     try:
@@ -424,3 +380,35 @@ def _seconds(name: str, env: Mapping[str, str], default: float) -> float:
             f" {default:g}."
         )
     return seconds
+
+
+def _variable(field: str) -> str:
+    """Return the environment variable of a field."""
+    return f"STREAMKEEPER_{'ENV' if field == 'environment' else field.upper()}"
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(value) if isinstance(value, tuple) else str(value or "")
+
+
+_DEMO = PROJECT / ".demo"
+_FOLDERS = {
+    "pipelines": PROJECT / "spark_jobs" / "pipelines",
+    "state": _DEMO / "state",
+    "warehouse": _DEMO / "warehouse",
+    "data": _DEMO / "data",
+    "jars": PROJECT / ".cache" / "jars",
+}
+"""Defaults of the folders that every installation has."""
+_READERS: Mapping[str, Callable[[str, str | None, Any], Any]] = {
+    **dict.fromkeys(("pipelines", "jars"), _local),
+    **dict.fromkeys(("state", "warehouse", "data", "backups", "event_log"), _location),
+    **dict.fromkeys(("untested_storage", "spark_ui"), _yes),
+    "environment": lambda _, text, default: text or default,
+    "history_server": _page,
+    "read_at_most": lambda *given: int(_seconds(*given)),
+    "pipeline_env": lambda name, text, _: pipeline_env({} if text is None else {name: text}),
+}
+"""How a field is read, from its variable's name and text, and its default; all others are seconds."""

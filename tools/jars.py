@@ -128,7 +128,7 @@ def ensure(folder: Path = FOLDER, *locks: Path) -> bool:
     for each other. Raises JarsError, IvyError or JavaError.
     """
     folder = folder.absolute()
-    with _alone(folder):
+    with alone(folder):
         if not problems(folder, *locks):
             return False
         with tempfile.TemporaryDirectory(prefix=f"{folder.name}-", dir=folder.parent) as name:
@@ -220,7 +220,8 @@ def _sha256(path: Path) -> str:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def alone(folder: Path) -> Iterator[None]:
+    """Let one process at a time make a folder."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (folder.parent / f".{folder.name}.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -241,9 +242,7 @@ def _resolve(lock: Path, roots: list[Module], *, beside_spark: bool) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line described at the top of this module; returns 0, or 1 after saying what is
-    wrong.
-    """
+    """Run the command line described above; returns 0, or 1 after saying what is wrong."""
     parser = argparse.ArgumentParser(
         prog="python -m tools.jars", description="Keep a folder of exactly the jars that a lock names."
     )

@@ -18,7 +18,6 @@ import subprocess
 import sys
 import uuid
 from pathlib import Path
-from types import TracebackType
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
@@ -30,6 +29,7 @@ from tools.waiting import NeverCame, NotYet, told_to_stop, wait_until
 
 LOCK = Path(__file__).with_suffix(".lock")
 JARS = PROJECT / ".cache" / "kafka-4.1.0"
+START_SECONDS = 120.0
 _JAVA_OPTIONS = ("-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
@@ -49,14 +49,12 @@ class KafkaBroker:
         self,
         folder: Path,
         settings: dict[str, str] | None = None,
-        start_timeout: float = 120.0,
         environment: dict[str, str] | None = None,
         port: int | None = None,
     ) -> None:
         self.folder = folder.absolute()
         self.log = self.folder / "broker.log"
         self._settings = settings or {}
-        self._start_timeout = start_timeout
         self._environment = {**os.environ, **(environment or {})}
         free, self._controller_port = free_ports(2)
         self._port = port or free
@@ -84,9 +82,7 @@ class KafkaBroker:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def start(self) -> None:
@@ -151,14 +147,8 @@ class KafkaBroker:
         if (self.folder / "data" / "meta.properties").exists():
             return
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        command = self._java(
-            "kafka.tools.StorageTool",
-            "format",
-            "--cluster-id",
-            f"a{cluster[1:]}",
-            "--config",
-            str(self._properties),
-        )
+        given = ("format", "--cluster-id", f"a{cluster[1:]}", "--config", str(self._properties))
+        command = self._java("kafka.tools.StorageTool", *given)
         answer = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
@@ -201,7 +191,7 @@ class KafkaBroker:
         try:
             wait_until(
                 lambda: self._answers(process),
-                self._start_timeout,
+                START_SECONDS,
                 f"the broker answers at {self.bootstrap_servers}",
                 0.1,
             )

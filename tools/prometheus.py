@@ -8,14 +8,14 @@ that are on the path already are taken instead.
 
 from __future__ import annotations
 
-import fcntl
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-PROJECT = Path(__file__).resolve().parent.parent
+from tools.jars import PROJECT, alone
+
 FOLDER = PROJECT / ".cache" / "prometheus"
 PROGRAMS = ("prometheus", "promtool")
 
@@ -44,9 +44,7 @@ def ensure(folder: Path = FOLDER) -> bool:
     """
     if all(map(shutil.which, PROGRAMS)):
         return False
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with (folder.parent / f".{folder.name}.lock").open("w") as alone:
-        fcntl.flock(alone, fcntl.LOCK_EX)
+    with alone(folder):
         if folder.is_dir():
             return False
         with tempfile.TemporaryDirectory(prefix=f"{folder.name}-", dir=folder.parent) as name:

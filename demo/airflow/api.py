@@ -79,9 +79,7 @@ class AirflowApi:
     def insist(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, timeout: float = PATIENCE
     ) -> None:
-        """Ask for what may be asked for twice, until Airflow took it; 409 says that it had taken it
-        before.
-        """
+        """Ask for what may be asked for twice, until Airflow took it; 409 says that it had before."""
 
         def ask() -> bool:
             try:
@@ -125,16 +123,6 @@ class AirflowApi:
         """Return a DAG run: ``state``, ``note``, ``conf`` and more."""
         return self.read(f"/dags/{dag_id}/dagRuns/{_quoted(run_id)}")
 
-    def knows(self, dag_id: str) -> bool:
-        """Say whether Airflow has a DAG."""
-        try:
-            self.read(f"/dags/{dag_id}")
-        except ApiError as error:
-            if error.status != 404:
-                raise
-            return False
-        return True
-
     def runs(self, dag_id: str, limit: int = 20) -> list[JsonObject]:
         """Return the newest runs of a DAG, newest first."""
         return list(self.read(f"/dags/{dag_id}/dagRuns?order_by=-run_after&limit={limit}")["dag_runs"])
@@ -146,19 +134,19 @@ class AirflowApi:
 
     def log(self, dag_id: str, run_id: str, task_id: str, attempt: int = 1) -> str:
         """Return a task's log as text, one event a line, with what was raised."""
-        task = f"/dags/{dag_id}/dagRuns/{_quoted(run_id)}/taskInstances/{task_id}"
-        content = self.read(f"{task}/logs/{attempt}?full_content=true").get("content", [])
+        logs = f"{_task(dag_id, run_id, task_id)}/logs/{attempt}"
+        content = self.read(f"{logs}?full_content=true").get("content", [])
         return "\n".join(_event(item) if isinstance(item, dict) else str(item) for item in content)
 
     def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value") -> Any:
         """Return what a task handed on."""
-        task = f"/dags/{dag_id}/dagRuns/{_quoted(run_id)}/taskInstances/{task_id}"
-        value = self.read(f"{task}/xcomEntries/{key}?deserialize=false")["value"]
+        entry = f"{_task(dag_id, run_id, task_id)}/xcomEntries/{key}"
+        value = self.read(f"{entry}?deserialize=false")["value"]
         return json.loads(value) if isinstance(value, str) else value
 
     def question(self, dag_id: str, run_id: str, task_id: str) -> JsonObject:
         """Return what a task asks a person: ``subject``, ``body``, ``options``."""
-        return self.read(f"{self._task(dag_id, run_id, task_id)}/hitlDetails")
+        return self.read(f"{_task(dag_id, run_id, task_id)}/-1/hitlDetails")
 
     def answer(self, dag_id: str, run_id: str, task_id: str, option: str, timeout: float = 300) -> str:
         """Answer a task's question, ``Approve`` or ``Reject``, and wait until the task took it; give the
@@ -179,7 +167,7 @@ class AirflowApi:
             if state == "awaiting_input" and not self.question(dag_id, run_id, task_id)["response_received"]:
                 since = asked.setdefault(int(task["try_number"]), time.monotonic())
                 if time.monotonic() - since >= ANSWER_SECONDS * len(asked):
-                    self.call("PATCH", f"{self._task(dag_id, run_id, task_id)}/hitlDetails", body)
+                    self.call("PATCH", f"{_task(dag_id, run_id, task_id)}/-1/hitlDetails", body)
             return str(state) if state in (*FINAL, "skipped") else None
 
         return wait_until(take, timeout, f"task {task_id} of {dag_id} took the answer {option}")
@@ -192,9 +180,7 @@ class AirflowApi:
             self.insist("PUT", f"/parseDagFile/{token}")
 
     def clear(self, dag_id: str, run_id: str, task_id: str) -> list[str]:
-        """Clear a task of a run and all that comes after it, as the UI's button does; give which tasks that
-        were.
-        """
+        """Clear a task of a run and all that comes after it, as the UI's button does; give which."""
         body = {
             "dry_run": False,
             "dag_run_id": run_id,
@@ -227,9 +213,6 @@ class AirflowApi:
 
         return wait_until(look, timeout, f"task {task_id} of {dag_id} is {' or '.join(states)}")
 
-    def _task(self, dag_id: str, run_id: str, task_id: str) -> str:
-        return f"/dags/{dag_id}/dagRuns/{_quoted(run_id)}/taskInstances/{task_id}/-1"
-
     def _send(self, method: str, url: str, body: Mapping[str, Any] | None, token: str | None) -> JsonObject:
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if token:
@@ -257,6 +240,10 @@ def _event(item: JsonObject) -> str:
         f"{error.get('exc_type')}: {error.get('exc_value')}" for error in item.get("error_detail") or ()
     ]
     return "\n".join([str(item.get("event", item)), *raised])
+
+
+def _task(dag_id: str, run_id: str, task_id: str) -> str:
+    return f"/dags/{dag_id}/dagRuns/{_quoted(run_id)}/taskInstances/{task_id}"
 
 
 def _quoted(run_id: str) -> str:

@@ -14,10 +14,8 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 
 from demo.airflow.api import REQUEST_SECONDS, AirflowApi
-from demo.checks import port_is_free
 from demo.processes import await_end, end_group, end_process, session_members
 from streamkeeper.flows import leases
 from streamkeeper.flows.files import kept_flows, kept_pipelines
@@ -25,7 +23,7 @@ from streamkeeper.flows.leases import Lease, Life
 from streamkeeper.settings import PROJECT, Settings
 from streamkeeper.storage import open_storage
 from tools.ports import free_ports
-from tools.waiting import NeverCame, told_to_stop, wait_until
+from tools.waiting import NeverCame, wait_until
 
 POOL = "streaming_flows"
 PARALLELISM, FLOW_SLOTS = 12, 8
@@ -53,15 +51,7 @@ class Ports:
 
     @classmethod
     def free(cls, api: int | None = None) -> Ports:
-        """Choose free ports; ``api`` may be given.
-
-        :raises ServiceError: the given port is taken.
-        """
-        if api is not None and not port_is_free(api):
-            raise ServiceError(
-                f"Port {api} is taken by another program. Stop it (perhaps another demo), or choose another"
-                f" port: make demo PORT={api + 1}."
-            )
+        """Choose free ports; ``api`` may be given."""
         found = free_ports(3)
         return cls(api or found[0], found[1], found[2])
 
@@ -206,9 +196,7 @@ class AirflowService:
     def __enter__(self) -> AirflowService:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _launch_all(self) -> None:
@@ -264,18 +252,3 @@ def living_drivers(settings: Settings) -> Iterable[tuple[Lease, bool]]:
             if lease is not None and leases.life(home, lease) is Life.ALIVE:
                 beat = leases.read_heartbeat(home, lease.epoch)
                 yield lease, beat is not None and beat.phase == "stopping"
-
-
-def main() -> None:
-    """Run Airflow with the settings of the environment until it is interrupted: ``python -m
-    demo.airflow.service HOME``.
-    """
-    stopped = told_to_stop()
-    with AirflowService(Path(sys.argv[1]).resolve(), Settings.from_environment()) as service:
-        print(f"{service.url}  {USER} / {service.password}", flush=True)
-        while not stopped.wait(1):
-            pass
-
-
-if __name__ == "__main__":
-    main()

@@ -8,8 +8,7 @@ from __future__ import annotations
 import argparse
 import threading
 from pathlib import Path
-from types import TracebackType
-from typing import Protocol
+from typing import Protocol, Self
 
 from demo.data.customers import Customers
 from tools.waiting import told_to_stop
@@ -27,29 +26,33 @@ class Producer(Protocol):
         ...
 
 
-class Generator:
-    """Lets a producer write a file every few seconds, in a thread, until it is stopped.
+class Feed:
+    """Writes something every few seconds, in a thread, until it is stopped; use as a context.
 
-    :param every: seconds between two files.
+    ``written`` counts what came.
+
+    :param every: seconds between two times.
     :raises Exception: on :meth:`stop` and :meth:`check`, whatever ended the thread by itself.
     """
 
-    def __init__(self, producer: Producer, every: float = 2.0) -> None:
-        self.producer, self.every = producer, every
-        self.written = 0
+    def __init__(self, every: float) -> None:
+        self.every, self.written = every, 0
         self._failed: Exception | None = None
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="generator", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=type(self).__name__, daemon=True)
 
-    def start(self) -> Generator:
-        """Write the first file at once, then go on in the thread."""
-        self._number = self.producer.last_number() + 1
-        self._write()
+    def write(self) -> None:
+        """Write once."""
+        raise NotImplementedError
+
+    def start(self) -> Self:
+        """Write once now, then go on in the thread."""
+        self.write()
         self._thread.start()
         return self
 
     def stop(self) -> None:
-        """Stop; no file appears after this returns."""
+        """Stop; nothing comes after this returns."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -60,26 +63,44 @@ class Generator:
         if self._failed is not None:
             raise self._failed
 
-    def __enter__(self) -> Generator:
+    def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _run(self) -> None:
         while not self._stopping.wait(self.every):
             try:
-                self._write()
+                self.write()
             except Exception as error:  # noqa: BLE001 - handed to the thread that asks
                 self._failed = error
                 return
 
-    def _write(self) -> None:
-        self.producer.write(self._number)
+
+class Generator(Feed):
+    """Lets a producer write a file every few seconds, after those that are there."""
+
+    def __init__(self, producer: Producer, every: float = 2.0) -> None:
+        super().__init__(every)
+        self.producer = producer
+
+    def start(self) -> Self:
+        self._number = self.producer.last_number()
+        return super().start()
+
+    def write(self) -> None:
         self._number += 1
+        self.producer.write(self._number)
         self.written += 1
+
+
+def run(feed: Feed) -> None:
+    """Let a feed write until SIGINT or SIGTERM."""
+    stopped = told_to_stop()
+    with feed:
+        while not stopped.wait(0.5):
+            feed.check()
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -92,10 +113,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=Customers.seed)
     parser.add_argument("--every", type=float, default=2.0, metavar="SECONDS")
     chosen = parser.parse_args(arguments)
-    stopped = told_to_stop()
-    with Generator(Customers(chosen.folder, chosen.seed), chosen.every) as generator:
-        while not stopped.wait(0.5):
-            generator.check()
+    generator = Generator(Customers(chosen.folder, chosen.seed), chosen.every)
+    run(generator)
     print(f"{generator.written} files written into {chosen.folder}")
     return 0
 

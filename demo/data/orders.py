@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import threading
 import uuid
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from random import Random
-from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from tools.waiting import NotYet, told_to_stop, wait_until
+from demo.data.generator import Feed, run
+from tools.waiting import NotYet, wait_until
 
 VARIABLE = "ORDERS_BROKERS"
 """Names the brokers; without it the pipeline ``orders`` is not offered."""
@@ -31,47 +29,34 @@ _KEPT = 500
 """Orders that may be sent again."""
 
 
-@dataclass
-class Orders:
-    """A topic and a thread that sends orders to it; use as a context.
+class Orders(Feed):
+    """Sends orders to a topic, which is made if it is not there.
 
     :param brokers: Kafka's address.
     :param size: new orders each time; repeated ones come on top.
-    :param every: seconds between two times.
-    :raises Exception: on :meth:`check` and at the end, whatever ended the thread by itself.
     """
 
-    brokers: str
-    size: int = 20
-    every: float = 2.0
-    written: int = 0
-    _recent: list[bytes] = field(default_factory=list)
-    _failed: Exception | None = None
-    _stopping: threading.Event = field(default_factory=threading.Event)
+    def __init__(self, brokers: str, size: int = 20, every: float = 2.0) -> None:
+        super().__init__(every)
+        self.brokers, self.size = brokers, size
+        self._random, self._recent = Random(), list[bytes]()
 
-    def __enter__(self) -> Orders:
+    def start(self) -> Self:
         self._make_topic()
-        self._producer = Producer(
-            {"bootstrap.servers": self.brokers, "enable.idempotence": True, "log_level": 3}
-        )
-        self._thread = threading.Thread(target=self._run, name="orders", daemon=True)
-        self._thread.start()
-        return self
+        settings = {"bootstrap.servers": self.brokers, "enable.idempotence": True, "log_level": 3}
+        self._producer = Producer(settings)
+        return super().start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stopping.set()
-        self._thread.join()
-        del self._producer  # before its broker, whose going it would report
-        self.check()
+    def stop(self) -> None:
+        try:
+            super().stop()
+        finally:
+            del self._producer  # before its broker, whose going it would report
 
-    def check(self) -> None:
-        """Raise what ended the thread, if something did: a silent producer must not look like a quiet
-        stream.
-        """
-        if self._failed is not None:
-            raise self._failed
+    def write(self) -> None:
+        for order in self._orders(self._random, datetime.now(timezone.utc)):
+            self._producer.produce(TOPIC, order, on_delivery=self._delivered)
+        self._producer.flush(30)
 
     def _make_topic(self) -> None:
         admin = AdminClient({"bootstrap.servers": self.brokers})
@@ -86,16 +71,6 @@ class Orders:
             return True
 
         wait_until(made, TOPIC_SECONDS, f"Kafka has the topic {TOPIC}")
-
-    def _run(self) -> None:
-        random = Random()
-        try:
-            while not self._stopping.wait(self.every):
-                for order in self._orders(random, datetime.now(timezone.utc)):
-                    self._producer.produce(TOPIC, order, on_delivery=self._delivered)
-                self._producer.flush(30)
-        except Exception as error:  # noqa: BLE001 - handed to the thread that asks
-            self._failed = error
 
     def _orders(self, random: Random, moment: datetime) -> list[bytes]:
         new = [_order(random, moment) for _ in range(self.size)]
@@ -167,12 +142,9 @@ def main(arguments: list[str] | None = None) -> None:
     """Send orders until SIGINT or SIGTERM."""
     parser = argparse.ArgumentParser(prog="python -m demo.data.orders", description="Send orders to Kafka.")
     parser.add_argument("brokers")
-    parser.add_argument("--every", type=float, default=Orders.every, metavar="SECONDS")
+    parser.add_argument("--every", type=float, default=2.0, metavar="SECONDS")
     chosen = parser.parse_args(arguments)
-    stopped = told_to_stop()
-    with Orders(chosen.brokers, every=chosen.every) as orders:
-        while not stopped.wait(0.5):
-            orders.check()
+    run(Orders(chosen.brokers, every=chosen.every))
 
 
 if __name__ == "__main__":

@@ -4,11 +4,40 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
+from datetime import timedelta
+from typing import Any, TypeVar
 
-from airflow.sdk import Context, Param
+from airflow.sdk import DAG, Context, Param
+from airflow.sdk.exceptions import AirflowFailException
 
-from streamkeeper.recover.requests.form import FormField
+from streamkeeper.errors import RequestError
+from streamkeeper.manifest.manifest import read_manifest
+from streamkeeper.recover.requests.form import FormField, Request
+from streamkeeper.settings import Settings
+
+R = TypeVar("R", bound=Request)
+
+
+def form_dag(of: type[Request], **more: Any) -> DAG:
+    """Return the DAG of a request that is carried out without a plan.
+
+    :param more: passed to :class:`airflow.sdk.DAG` as it is.
+    """
+    fields = of.form(read_manifest(Settings.from_environment()))
+    again = {"retries": 2, "retry_delay": timedelta(seconds=10)}
+    return DAG(schedule=None, catchup=False, params=params(fields), default_args=again, **more)
+
+
+def asked(of: type[R], context: Context) -> R:
+    """Return what a run asks for.
+
+    :raises AirflowFailException: a value of the form does not fit; another try would fail alike.
+    """
+    known = read_manifest(Settings.from_environment())
+    try:
+        return of.parse(values(context, of.form(known)), known, asker(context))
+    except RequestError as error:
+        raise AirflowFailException(str(error)) from error
 
 
 def params(fields: Iterable[FormField]) -> dict[str, Param]:
@@ -42,10 +71,7 @@ def asker(context: Context) -> str:
 
 
 def _object(value: Any) -> Any:
-    """Return the object that a text holds.
-
-    None for an empty one; any other value unchanged, to be refused.
-    """
+    """Return the object that a text holds, None for an empty one; another value stays, to be refused."""
     if not isinstance(value, str):
         return value or None
     try:

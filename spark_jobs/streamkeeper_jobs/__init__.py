@@ -1,4 +1,1 @@
-"""The driver of a flow: what runs inside spark-submit.
-
-It computes; its decisions are made in ``streamkeeper``.
-"""
+"""The driver of a flow, inside spark-submit: it computes, and its decisions are made in ``streamkeeper``."""

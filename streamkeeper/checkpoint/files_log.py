@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from urllib.parse import unquote, urlparse
 
@@ -54,9 +54,7 @@ class FilesLog:
         :raises CheckpointError: a batch is missing, the log ends before ``upto``, or a file of it is damaged.
         """
         for name, number in self._names(upto):
-            where = self.storage.path(name)
-            for line in self._lines(name):
-                entry = parse_file_entry(line.decode(errors="replace"), where)
+            for entry in self._parsed(name, self._lines(name)):
                 if upto is None or number <= upto or entry.batch <= upto:
                     yield entry
 
@@ -71,20 +69,18 @@ class FilesLog:
         found = [] if start is None else self._last_entries(f"{self.folder}/{start}.compact")
         for number in (number for number in plain if (-1 if start is None else start) < number <= upto):
             name = f"{self.folder}/{number}"
-            found += [
-                parse_file_entry(line.decode(errors="replace"), self.storage.path(name))
-                for line in self._lines(name)
-            ]
+            found += self._parsed(name, self._lines(name))
         return found
 
     def _last_entries(self, name: str) -> list[FileEntry]:
-        what = self._ends(name)
-        if what is not None:
-            raise damaged(self.storage.path(name), what)
+        self._check_ends(name)
         _, tail = _head_and_tail(self.storage, name, _BLOCK)
         # The first line is the version, or cut off.
-        lines = [line for line in tail.split(b"\n")[1:] if line]
-        return [parse_file_entry(line.decode(errors="replace"), self.storage.path(name)) for line in lines]
+        return list(self._parsed(name, (line for line in tail.split(b"\n")[1:] if line)))
+
+    def _parsed(self, name: str, lines: Iterable[bytes]) -> Iterator[FileEntry]:
+        where = self.storage.path(name)
+        return (parse_file_entry(line.decode(errors="replace"), where) for line in lines)
 
     def count(self, upto: int | None = None) -> int:
         """Return the number of processed files up to and including batch ``upto``, without parsing them.
@@ -163,6 +159,10 @@ class FilesLog:
             return f"is cut off: it ends with {tail[-30:]!r}"
         return None
 
+    def _check_ends(self, name: str) -> None:
+        if (what := self._ends(name)) is not None:
+            raise damaged(self.storage.path(name), what)
+
     def _lines(self, name: str) -> Iterator[bytes]:
         """Yield the lines after the version."""
         if isinstance(self.storage, LocalStorage):
@@ -180,9 +180,7 @@ class FilesLog:
             raise damaged(self.storage.path(name), f"starts with {first[:30]!r} instead of the version v1")
 
     def _count_lines(self, name: str) -> int:
-        what = self._ends(name)
-        if what is not None:
-            raise damaged(self.storage.path(name), what)
+        self._check_ends(name)
         if not isinstance(self.storage, LocalStorage):
             return (self.storage.read(name) or b"").rstrip(b"\n").count(b"\n")
         with self.storage.open(name) as file:
@@ -196,12 +194,7 @@ class FilesLog:
         count = 0
         for line in self._lines(name):
             match = _BATCH.search(line, max(0, len(line) - 40))
-            batch = (
-                int(match[1])
-                if match
-                else parse_file_entry(line.decode(errors="replace"), self.storage.path(name)).batch
-            )
-            count += batch <= upto
+            count += (int(match[1]) if match else next(self._parsed(name, [line])).batch) <= upto
         return count
 
 

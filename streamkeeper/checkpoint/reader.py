@@ -102,6 +102,10 @@ class Checkpoint:
         """Return the newest committed batch, or None. Its offsets are the last processed position."""
         return next(reversed(self.commit_batches()), None)
 
+    def committed_at(self, batch: int | None) -> float | None:
+        """Return when a batch was committed, in seconds since 1970; None for None, or if that is gone."""
+        return None if batch is None else self.storage.modified(self.name(f"commits/{batch}"))
+
     def offsets(self, batch: int) -> OffsetEntry:
         """Read the end position of a batch in each source.
 

@@ -15,6 +15,7 @@ import typer
 from streamkeeper import __version__
 from streamkeeper.cli.examples import example
 from streamkeeper.cli.output import put, show
+from streamkeeper.cli.running import AsJson, user
 from streamkeeper.settings import Settings, of_environment
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ app = typer.Typer(
         "Keep streaming flows running, and recover them. Exit codes: 0, 1 for a failure, 2 for wrong usage."
     ),
 )
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def _tell_version(wanted: bool) -> None:
@@ -204,11 +203,9 @@ def rename(
     Its drivers must be stopped, and no recovery of the pipeline may be open. Also change the name in the
     declaration of the flow, or the name of the pipeline's file, before or after.
     """
-    import getpass
-
     from streamkeeper.flows import rename as renaming
 
-    done = renaming.rename(Settings.from_environment(), old, new, getpass.getuser())
+    done = renaming.rename(Settings.from_environment(), old, new, user())
     lines = [f"{old} is named {new} {'already' if done.done_before else 'now'}."]
     lines += [f"{name} continues in generation {number}." for name, number in done.flows.items()]
     todo = f"Declare the flow as {new.partition('.')[2]!r}" if "." in new else f"Name the file {new}.py"

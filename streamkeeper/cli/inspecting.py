@@ -10,7 +10,6 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,7 @@ from streamkeeper.errors import CheckpointError, RequestError
 from streamkeeper.health.inspection import Inspection, SourceStand, inspect
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
-from streamkeeper.times import describe_age
+from streamkeeper.times import describe_age, ms_in_iso
 
 if TYPE_CHECKING:
     from streamkeeper.flows.generations import Generation, Start
@@ -77,12 +76,12 @@ def _inspect_flow(settings: Settings, name: str, files: bool) -> tuple[dict[str,
     from streamkeeper.checkpoint import Checkpoint
     from streamkeeper.drivers.submit import written_by
     from streamkeeper.flows import generations, past_positions
-    from streamkeeper.flows.files import FlowHome
+    from streamkeeper.flows.files import open_home
     from streamkeeper.flows.position import last_begun
     from streamkeeper.manifest.manifest import read_manifest
 
     flow = read_manifest(settings).find(name)
-    home = FlowHome(open_storage(settings.state), flow.pipeline.name, flow.name)
+    home = open_home(settings, flow.full_name)
     newest, begun = generations.latest(home), last_begun(home)
     if newest is None or begun is None:
         why = (
@@ -95,11 +94,7 @@ def _inspect_flow(settings: Settings, name: str, files: bool) -> tuple[dict[str,
             f" streamkeeper run {flow.full_name}."
         )
     generation, start = begun
-    inferred = {
-        source.name
-        for source in flow.pipeline.sources_of(flow.declaration)
-        if source.schema is None and source.reads_files
-    }
+    inferred = {source.name for source in flow.sources if source.schema is None and source.reads_files}
     classes = written_by(settings)
     try:
         found = inspect(home.storage, start.checkpoint, home, count_files=files)
@@ -168,7 +163,7 @@ def _words(found: Inspection) -> Iterator[str]:
         "in flight      "
         f" {'nothing' if found.in_flight is None else f'batch {found.in_flight}: planned, not committed'}"
     )
-    yield f"watermark       {'none' if not found.watermark_ms else _moment(found.watermark_ms)}"
+    yield f"watermark       {'none' if not found.watermark_ms else ms_in_iso(found.watermark_ms)}"
     for source in found.sources:
         yield from _source(source)
     for operator in found.operators:
@@ -188,10 +183,5 @@ def _source(source: SourceStand) -> Iterator[str]:
         yield f"  in flight     {describe(source.in_flight)}"
     if source.initial is not None:
         # The rate source keeps its start time instead of a position.
-        yield (
-            f"  began at      {_moment(source.initial) if source.kind == RATE else describe(source.initial)}"
-        )
-
-
-def _moment(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, timezone.utc).isoformat(timespec="milliseconds")
+        began = ms_in_iso(source.initial) if source.kind == RATE else describe(source.initial)
+        yield f"  began at      {began}"

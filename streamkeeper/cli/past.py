@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as plain_json
-import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timezone
@@ -14,7 +13,8 @@ import typer
 from streamkeeper.cli import output
 from streamkeeper.cli.examples import example
 from streamkeeper.cli.output import Grid, put, show
-from streamkeeper.errors import RequestError, UsageError
+from streamkeeper.cli.running import seconds_of
+from streamkeeper.errors import RequestError
 from streamkeeper.flows.files import FlowHome, kept_flows, kept_pipelines
 from streamkeeper.history import events, rows
 from streamkeeper.history.events import Event, Kind
@@ -30,8 +30,6 @@ FOLLOWED_SECONDS = 600.0
 """Age of the events that ``--follow`` begins with, unless a time is given."""
 MINUTES_SECONDS, HOURS_SECONDS = 7_200.0, 172_800.0
 """How far ``history`` goes back, by minutes and by hours, unless a time is given."""
-
-_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON; with --follow an object a line.")]
 Since = Annotated[str, typer.Option(help="How far to go back: a number with s, m, h or d.", metavar="2h")]
@@ -134,12 +132,7 @@ def _kinds(given: Sequence[str]) -> frozenset[str]:
 
 def _begin(since: str) -> float | None:
     """Return when a span of time before now began; None if none is given."""
-    if not since:
-        return None
-    found = re.fullmatch(r"([0-9]{1,6})([smhd])", since)
-    if found is None:
-        raise UsageError(f"--since is {since!r}. Give a number with s, m, h or d, such as 2h.")
-    return time.time() - int(found[1]) * _UNITS[found[2]]
+    return time.time() - seconds_of("--since", since) if since else None
 
 
 def _chosen(

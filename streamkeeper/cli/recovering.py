@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 from streamkeeper.cli.examples import example
 from streamkeeper.cli.output import show
+from streamkeeper.cli.running import AsJson, user
 from streamkeeper.errors import RequestError
 from streamkeeper.settings import DEFAULT_MASTER, Settings
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from streamkeeper.recover.plans.kind import Kind
     from streamkeeper.recover.requests.form import FormField
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 Master = Annotated[
     str, typer.Option("--master", help="Spark's master, for the steps that need Spark and for drivers.")
@@ -54,7 +54,7 @@ def abandon(
     from streamkeeper.recover import engine
 
     settings = Settings.from_environment()
-    engine.abandon(settings, _pipeline_of(settings, recovery), recovery, _user())
+    engine.abandon(settings, engine.pipeline_of(settings, recovery, or_over=True), recovery, user())
     show({"abandoned": recovery}, json, f"{recovery} is given up; its holds and locks are removed.")
 
 
@@ -116,7 +116,7 @@ def _recover_command(of: Kind) -> Callable[..., None]:
 
         settings = Settings.from_environment()
         if resume:
-            plan = engine.read_plan(settings, _pipeline_of(settings, resume), resume)
+            plan = engine.read_plan(settings, engine.pipeline_of(settings, resume, or_over=True), resume)
             if plan.recovery != of.name:
                 raise RequestError(
                     f"The recovery {resume} is a {plan.recovery}, no {of.name}. Continue it with:"
@@ -218,7 +218,7 @@ def _request(settings: Settings, of: Kind, values: dict[str, Any]) -> Any:
         for name, value in values.items()
         if value is not None and value != []
     }
-    return of.parse(of.request.shorthand(given), manifest, _user())
+    return of.parse(of.request.shorthand(given), manifest, user())
 
 
 def _value(field: FormField, value: Any) -> Any:
@@ -238,27 +238,9 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
 
 
-def _pipeline_of(settings: Settings, recovery: str) -> str:
-    from streamkeeper.flows import ledger
-    from streamkeeper.storage import open_storage
-
-    storage = open_storage(settings.state)
-    pipeline = ledger.pipeline_of(storage, recovery)
-    if pipeline is None:
-        found = ", ".join(ledger.open_recoveries(storage)) or "none"
-        raise RequestError(f"There is no recovery {recovery!r}. Those that are not over: {found}.")
-    return pipeline
-
-
 def _new_id(of: Kind) -> str:
     import uuid
 
     from streamkeeper.recover import engine
 
     return engine.recovery_id(of.name, f"cli-{uuid.uuid4().hex[:12]}")
-
-
-def _user() -> str:
-    import getpass
-
-    return getpass.getuser()

@@ -29,6 +29,10 @@ class Session:
     master: str = DEFAULT_MASTER
 
     @property
+    def _named(self) -> tuple[Settings, str, str]:
+        return self.settings, self.plan.pipeline, self.plan.recovery_id
+
+    @property
     def again(self) -> str:
         """The command that continues this recovery."""
         elsewhere = "" if self.master == DEFAULT_MASTER else f" --master '{self.master}'"
@@ -54,12 +58,7 @@ class Session:
         try:
             return {step.name: self.carry_out(step.name) for step in unasked}
         except StreamkeeperError as error:
-            engine.give_up(
-                self.settings,
-                self.plan.pipeline,
-                self.plan.recovery_id,
-                f"its rehearsal failed: {error}",
-            )
+            engine.give_up(*self._named, f"its rehearsal failed: {error}")
             raise
 
     def dry_run(self) -> dict[str, dict[str, Any]]:
@@ -69,7 +68,7 @@ class Session:
         try:
             return self.try_out()
         finally:
-            engine.end_dry_run(self.settings, self.plan.pipeline, self.plan.recovery_id)
+            engine.end_dry_run(*self._named)
 
     def approve(self) -> None:
         """Ask, and write plan and approval to the ledger; a rehearsal has nothing that needs approval.
@@ -82,13 +81,11 @@ class Session:
         if not kind(self.plan.recovery).asked:
             return
         if not self.yes and not _confirmed("Carry this out?", self.as_json):
-            if engine.is_open(self.settings, self.plan.pipeline, self.plan.recovery_id):
-                engine.give_up(
-                    self.settings, self.plan.pipeline, self.plan.recovery_id, "the plan was not approved"
-                )
+            if engine.is_open(*self._named):
+                engine.give_up(*self._named, "the plan was not approved")
             raise PlanRefused("The plan was not approved. Nothing was changed.")
         engine.propose(self.settings, self.plan)
-        engine.approve(self.settings, self.plan.pipeline, self.plan.recovery_id, self.plan.by)
+        engine.approve(*self._named, self.plan.by)
         self.tell(f"recovery {self.plan.recovery_id}; if it is interrupted, continue with: {self.again}")
 
     def carry_out(self, step: str) -> dict[str, Any]:
@@ -101,27 +98,25 @@ class Session:
         from streamkeeper.recover.plans.kind import kind
         from streamkeeper.recover.steps import shared as shared_steps
 
-        done = engine.is_done(self.settings, self.plan, step)
-        if step == shared_steps.VERIFY_PROGRESS.name and not done:
+        done = engine.evidence_of(*self._named, step)
+        if step == shared_steps.VERIFY_PROGRESS.name and done is None:
             for flow in self.plan.flows:
                 self._start_driver(flow)
-        named = (self.settings, self.plan.pipeline, self.plan.recovery_id, step)
-        if kind(self.plan.recovery).step(step).where == "spark" and engine.without_spark(*named) is None:
+        in_spark = kind(self.plan.recovery).step(step).where == "spark"
+        if in_spark and engine.without_spark(*self._named, step) is None:
             self._submit(step)
         try:
-            evidence = engine.carry_out(self.settings, self.plan.pipeline, self.plan.recovery_id, step)
+            evidence = engine.carry_out(*self._named, step)
         except TableLocked:
             # Another recovery locked the table between our plan and our first step: there is nothing to
             # continue.
-            engine.give_up(
-                self.settings, self.plan.pipeline, self.plan.recovery_id, "another recovery had the table"
-            )
+            engine.give_up(*self._named, "another recovery had the table")
             raise
         self.tell(f"{step}: done")
         if (
             step == shared_steps.PLAN_AGAIN.name
             and evidence["worse"]
-            and not engine.was_approved_again(self.settings, self.plan)
+            and not engine.was_approved(self.settings, self.plan, again=True)
         ):
             self._ask_again(evidence["why"])
         return evidence
@@ -145,16 +140,11 @@ class Session:
 
         say("\n".join(["The price got worse while the flows stopped:", *why]))
         if self.yes or not _confirmed("Continue anyway?", True):
-            engine.give_up(
-                self.settings,
-                self.plan.pipeline,
-                self.plan.recovery_id,
-                "the price got worse, and was not approved again",
-            )
+            engine.give_up(*self._named, "the price got worse, and was not approved again")
             raise PlanRefused(
                 "The plan got worse and was not approved again. The flows are released; nothing was changed."
             )
-        engine.approve(self.settings, self.plan.pipeline, self.plan.recovery_id, self.plan.by, again=True)
+        engine.approve(*self._named, self.plan.by, again=True)
 
     def _submit(self, step: str) -> None:
         """Run a step in an application of its own; its evidence and its error are in the ledger."""
@@ -162,15 +152,13 @@ class Session:
         from streamkeeper.recover.plans.kind import kind
         from streamkeeper.recover.steps import submission
 
-        job = submission.recovery_step(
-            self.settings, self.plan.pipeline, self.plan.recovery_id, step, self.master
-        )
+        job = submission.recovery_step(*self._named, step, self.master)
         output = sys.stderr if self.as_json else None
         code = subprocess.run(
             job.command(), env=job.environment, stdin=subprocess.DEVNULL, stdout=output, check=False
         ).returncode
         if code:
-            why = engine.why_failed(self.settings, self.plan.pipeline, self.plan.recovery_id, step)
+            why = engine.why_failed(*self._named, step)
             way_on = (
                 ""
                 if kind(self.plan.recovery).step(step).unasked

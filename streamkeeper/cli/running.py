@@ -11,6 +11,7 @@ import typer
 
 from streamkeeper.cli.examples import example
 from streamkeeper.cli.output import Grid, say, show
+from streamkeeper.errors import UsageError
 from streamkeeper.exit_codes import Outcome, described
 from streamkeeper.settings import DEFAULT_MASTER, Settings
 
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
     from streamkeeper.flows.files import FlowHome
     from streamkeeper.manifest.manifest import Flow, Manifest
 
-_TIME = re.compile(r"([1-9][0-9]{0,4})([mhd])")
+_TIME = re.compile(r"([1-9][0-9]{0,5})([smhd])")
+_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 Master = Annotated[str, typer.Option(help="Spark's master.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 FlowNames = Annotated[
@@ -146,8 +148,8 @@ def hold(
 
     settings, known = _known()
     values = {**_which(known, names, pipeline, every), "reason": reason, "deadline": deadline}
-    values["hours"] = None if for_ is None else _hours(for_)
-    asked = hold_flows.HoldRequest.parse(values, known, by or _user())
+    values["hours"] = None if for_ is None else seconds_of("--for", for_) / 3600
+    asked = hold_flows.HoldRequest.parse(values, known, by or user())
     homes = [_home(settings, name) for name in asked.flows]
     put = {home.full_name: asked.put(home).owner for home in homes}
     if not wait and deadline is None:
@@ -183,7 +185,7 @@ def accept(
             f"No change of {found.full_name} is refused or waits. `streamkeeper flows` shows each flow's"
             " state. Nothing was changed."
         )
-    change.write(home, replace(seen, state=change.ChangeState.ACCEPTED), _user())
+    change.write(home, replace(seen, state=change.ChangeState.ACCEPTED), user())
     value = {"flow": found.full_name, "fingerprint": seen.fingerprint, "was": seen.state}
     show(value, json, f"{found.full_name}: the change {seen.fingerprint} is accepted; it was {seen.state}")
 
@@ -208,12 +210,12 @@ def release(
 
     settings, known = _known()
     values = {**_which(known, names, pipeline, every), "owner": owner, "any_person": any_person}
-    asked = hold_flows.ReleaseRequest.parse(values, known, _user())
+    asked = hold_flows.ReleaseRequest.parse(values, known, user())
     whose = holds.PARK if park else asked.owner
     done: dict[str, dict[str, Any]] = {}
     lines: list[str] = []
     for name in asked.flows:
-        released, left = hold_flows.release(_home(settings, name), whose, _user())
+        released, left = hold_flows.release(_home(settings, name), whose, user())
         done[name] = {"released": bool(released), "left": [hold.owner for hold in left]}
         lines.append(f"{name}: {hold_flows.describe_release(whose, released, left)}")
     show(done, json, "\n".join(lines))
@@ -234,21 +236,24 @@ def _which(known: Manifest, names: list[str] | None, pipeline: str | None, every
 
 
 def _home(settings: Settings, name: str) -> FlowHome:
-    from streamkeeper.flows.files import FlowHome
-    from streamkeeper.storage import open_storage
+    from streamkeeper.flows.files import open_home
 
-    pipeline, _, flow = name.partition(".")
-    return FlowHome(open_storage(settings.state), pipeline, flow)
+    return open_home(settings, name)
 
 
-def _hours(text: str) -> float:
+def seconds_of(option: str, text: str) -> int:
+    """Return the seconds of a time such as ``2h``.
+
+    :raises UsageError: it is none.
+    """
     found = _TIME.fullmatch(text)
     if found is None:
-        raise typer.BadParameter(f"--for is {text!r}. Allowed is a number with m, h or d, such as 2h.")
-    return int(found[1]) * {"m": 1 / 60, "h": 1.0, "d": 24.0}[found[2]]
+        raise UsageError(f"{option} is {text!r}. Allowed is a number with s, m, h or d, such as 2h.")
+    return int(found[1]) * _UNITS[found[2]]
 
 
-def _user() -> str:
+def user() -> str:
+    """Return the name of the user of this process."""
     import getpass
 
     return getpass.getuser()

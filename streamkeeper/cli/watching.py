@@ -5,22 +5,22 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from streamkeeper.cli.examples import example
 from streamkeeper.cli.output import put, say, show
+from streamkeeper.cli.running import AsJson
 from streamkeeper.errors import RequestError
 from streamkeeper.settings import Settings
+from streamkeeper.times import in_iso
 
 if TYPE_CHECKING:
     from streamkeeper.flows.files import FlowHome
     from streamkeeper.flows.leases import Lease
     from streamkeeper.health.driver_log import LogTail
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 OfPipeline = Annotated[str | None, typer.Option("--pipeline", help="Only flows of this pipeline.")]
 InState = Annotated[str | None, typer.Option("--state", help="Only flows in this state.")]
 Watch = Annotated[
@@ -154,8 +154,7 @@ def _hold(hold: dict[str, Any]) -> str:
 
 def _event(event: dict[str, Any]) -> str:
     by = f", by {event['by']}" if event["by"] else ""
-    at = datetime.fromtimestamp(event["at"], timezone.utc).isoformat(timespec="seconds")
-    return f"{at} {event['kind']}: {event['text']}{by}"
+    return f"{in_iso(event['at'])} {event['kind']}: {event['text']}{by}"
 
 
 def _batch(batch: dict[str, Any]) -> str:

@@ -144,30 +144,17 @@ def with_keys(flow: AnyFlow, table: Table) -> AnyFlow:
 
 def _check_alike(first: AutoCdcFlow, other: AutoCdcFlow) -> None:
     """Raise if the changes of two flows of one table cannot be compared."""
-    differences = {
-        "keys": (list(first.spec.keys), list(other.spec.keys)),
-        "stored_as_scd_type": (first.spec.scd_type, other.spec.scd_type),
-        "ignore_null_updates": (first.spec.ignore_null_updates, other.spec.ignore_null_updates),
-        "track_history_column_list": (
-            first.spec.track_history_column_list,
-            other.spec.track_history_column_list,
-        ),
-        "track_history_except_column_list": (
-            first.spec.track_history_except_column_list,
-            other.spec.track_history_except_column_list,
-        ),
-    }
-    if (
-        first.spec.sequence_by
-        and other.spec.sequence_by
-        and len(first.spec.sequence_by) != len(other.spec.sequence_by)
-    ):
-        differences["sequence_by"] = (list(first.spec.sequence_by), list(other.spec.sequence_by))
-    for name, (mine, theirs) in differences.items():
-        if mine != theirs:
+    for name in ("keys", "scd_type", "ignore_null_updates", *_LISTS[2:], "sequence_by"):
+        mine, theirs = getattr(first.spec, name), getattr(other.spec, name)
+        alike = (
+            not mine or not theirs or len(mine) == len(theirs) if name == "sequence_by" else mine == theirs
+        )
+        if not alike:
+            said = "stored_as_scd_type" if name == "scd_type" else name
+            mine, theirs = (list(one) if isinstance(one, tuple) else one for one in (mine, theirs))
             raise DeclarationError(
-                f"{other.where}: the flow {other.name} writes {other.target} with {name}={theirs!r}, and the"
-                f" flow {first.name} ({first.where}) with {name}={mine!r}. Changes of one table are compared"
+                f"{other.where}: the flow {other.name} writes {other.target} with {said}={theirs!r}, and the"
+                f" flow {first.name} ({first.where}) with {said}={mine!r}. Changes of one table are compared"
                 " with one another, so its flows must agree there. Give both the same, or another table to"
                 " one of them."
             )

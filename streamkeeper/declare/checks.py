@@ -39,18 +39,14 @@ _SECONDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0}
 _OURS = ("path", "checkpointlocation", "schema", "startingoffsets", "startingversion", "startingtimestamp")
 
 
-def _check_not_taken(flow: str, where: Where) -> None:
+def new_flow(registry: Registry, name: object, where: Where) -> str:
+    """Return a flow's name, after a check that it is valid and that no other flow has it."""
+    flow = check_name("flow", name, where)
     if flow.lower() in OUR_FOLDERS:
         raise DeclarationError(
             f"{where}: the flow name {flow!r} cannot be used: beside the folders of a pipeline's flows,"
             f" Streamkeeper keeps its own {listed(OUR_FOLDERS)}. Give the flow another name."
         )
-
-
-def new_flow(registry: Registry, name: object, where: Where) -> str:
-    """Return a flow's name, after a check that it is valid and that no other flow has it."""
-    flow = check_name("flow", name, where)
-    _check_not_taken(flow, where)
     if flow in registry.flows:
         raise DeclarationError(
             f"{where}: the flow {flow} is declared at {registry.flows[flow].where} already. Rename one of the"
@@ -96,21 +92,15 @@ def check_policies(flow: str, on_failure: object, on_change: object, once: bool,
 
 def check_new(registry: Registry, name: str, where: Where) -> None:
     """Check that no source, view or initial state has the name already."""
-    for taken in (
-        registry.sources.get(name),
-        registry.views.get(name),
-        registry.initial_states.get(name),
-    ):
+    for taken in (registry.sources.get(name), registry.views.get(name), registry.initial_states.get(name)):
         if taken is not None:
             raise DeclarationError(
                 f"{where}: the name {name} is declared at {taken.where} already. Rename one of the two."
             )
 
 
-def check_table_name(registry: Registry, name: object, where: Where) -> None:
-    """Check a table's name: valid, not Streamkeeper's own, and with a folder that no other table's folder
-    contains.
-    """
+def check_named_table(name: object, where: Where) -> None:
+    """Check the name of a table of the warehouse."""
     parts = name.split(".") if isinstance(name, str) else [name]
     for part in parts:
         check_name("table", part, where)
@@ -118,6 +108,13 @@ def check_table_name(registry: Registry, name: object, where: Where) -> None:
         raise DeclarationError(
             f"{where}: the table name {name!r} has more than one dot. Allowed are `table` and `schema.table`."
         )
+
+
+def check_table_name(registry: Registry, name: object, where: Where) -> None:
+    """Check a table's name: valid, not Streamkeeper's own, and with a folder that no other table's folder
+    contains.
+    """
+    check_named_table(name, where)
     if str(name).lower().endswith(TOMBSTONES):
         raise DeclarationError(
             f"{where}: the table name {name!r} ends in {TOMBSTONES}. Beside an AUTO CDC table Streamkeeper"
@@ -189,18 +186,12 @@ def expectations_of(
             f"{where}: the expectations have the quarantine {quarantine!r}. Allowed is the name of a table,"
             " and only where rows are dropped (expect_or_drop, expect_all_or_drop)."
         )
-    share = isinstance(alert_above, int | float) and not isinstance(alert_above, bool)
-    if alert_above is not None and not (share and 0 <= float(str(alert_above)) < 1):
-        raise DeclarationError(
-            f"{where}: the expectations have alert_above {alert_above!r}. Allowed is a share of the rows of"
-            " at least 0 and below 1, such as 0.05, or None."
-        )
+    above = share("alert_above of the expectations", alert_above, where)
     if isinstance(alert_window, bool) or not isinstance(alert_window, int) or not 1 <= alert_window <= 1000:
         raise DeclarationError(
             f"{where}: the expectations have alert_window {alert_window!r}. Allowed is a number of batches"
             " from 1 to 1000."
         )
-    above = None if alert_above is None else float(str(alert_above))
     return tuple(
         Expectation(name, condition, action, where, quarantine, above, alert_window)
         for name, condition in conditions.items()

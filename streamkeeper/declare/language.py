@@ -4,7 +4,8 @@ Names and parameters are those of Lakeflow and ``pyspark.pipelines``. Named sour
 view gets one DataFrame per source, so it can be tested by itself. Positions are kept and reset by the
 source's name.
 
-Nothing here reads, writes or starts anything. Decorated functions are returned unchanged.
+Nothing here reads, writes or starts anything. Decorated functions are returned unchanged. A declaration that
+cannot be raises :class:`DeclarationError`, with file, line, what was found and what is allowed.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import PurePath
 from pkgutil import resolve_name
 from typing import Any, TypeVar
@@ -20,6 +22,7 @@ from typing import Any, TypeVar
 from streamkeeper.declare.auto_cdc import names_of, read_spec
 from streamkeeper.declare.checkpoint_window import with_window
 from streamkeeper.declare.checks import (
+    check_named_table,
     check_new,
     check_policies,
     check_table_name,
@@ -58,7 +61,6 @@ from streamkeeper.declare.model import (
     WARN,
     AppendFlow,
     AutoCdcFlow,
-    Expectation,
     GivenState,
     Notifier,
     Schedule,
@@ -68,8 +70,8 @@ from streamkeeper.declare.model import (
     Where,
     check_name,
 )
-from streamkeeper.declare.not_there import check_function, known_parameters, refuse
-from streamkeeper.declare.registry import Options, caller, code_hash, current, listed
+from streamkeeper.declare.not_there import check_function, known_parameters, refuse, with_parameters_of
+from streamkeeper.declare.registry import caller, code_hash, current, listed
 from streamkeeper.declare.source_options import CHECKS, SINKS, check_start
 from streamkeeper.errors import DeclarationError, NotOffered
 from streamkeeper.redaction import redact
@@ -174,28 +176,13 @@ def create_source(
         chosen by its recovery.
     :param track_schema: for ``delta``: follow changes of the table's schema with a log in the generation's
         checkpoint.
-    :raises DeclarationError: with file, line, what was found and what is allowed.
     """
     where = caller()
     registry = current(where)
     check_name("source", name, where)
     check_new(registry, name, where)
-    if format not in FORMATS:
-        raise DeclarationError(
-            f"{where}: source {name} has format {format!r}. Allowed are {listed(FORMATS)}."
-        )
+    _check_format(format, name, schema, track_schema, where)
     _check_place(format, name, path, table, where)
-    known = FORMATS[format]
-    if schema is not None and not known.files:
-        raise DeclarationError(
-            f"{where}: source {name} has format {format!r}, which brings its own schema. Leave schema out."
-        )
-    if not isinstance(track_schema, bool) or (track_schema and not known.table):
-        raise DeclarationError(
-            f"{where}: source {name} has track_schema {track_schema!r}. Only Delta sources take it: True or"
-            " False."
-        )
-    check_text(f"schema of source {name}", schema, where)
     plain = options_of(f"source {name}", options, where)
     check_variables(f"source {name}", plain, where)
     if format in CHECKS:
@@ -211,6 +198,25 @@ def create_source(
         start=check_start(name, format, start, where),
         track_schema=track_schema,
     )
+
+
+def _check_format(format: str, name: str, schema: object, track_schema: object, where: Where) -> None:
+    """Check that a source has a known format, and a schema and its log only where the format takes them."""
+    if format not in FORMATS:
+        raise DeclarationError(
+            f"{where}: source {name} has format {format!r}. Allowed are {listed(FORMATS)}."
+        )
+    known = FORMATS[format]
+    if schema is not None and not known.files:
+        raise DeclarationError(
+            f"{where}: source {name} has format {format!r}, which brings its own schema. Leave schema out."
+        )
+    if not isinstance(track_schema, bool) or (track_schema and not known.table):
+        raise DeclarationError(
+            f"{where}: source {name} has track_schema {track_schema!r}. Only Delta sources take it: True or"
+            " False."
+        )
+    check_text(f"schema of source {name}", schema, where)
 
 
 def _check_place(format: str, name: str, path: object, table: object, where: Where) -> None:
@@ -237,19 +243,7 @@ def _check_place(format: str, name: str, path: object, table: object, where: Whe
         raise DeclarationError(
             f"{where}: source {name} has format {format!r}, which takes no table. Only Delta sources do."
         )
-    _check_named_table(table, where)
-
-
-def _check_named_table(table: object, where: Where) -> None:
-    """Check the name of a table of the warehouse."""
-    parts = table.split(".") if isinstance(table, str) else [table]
-    for part in parts:
-        check_name("table", part, where)
-    if len(parts) > 2:
-        raise DeclarationError(
-            f"{where}: the table name {table!r} has more than one dot. Allowed are `table` and"
-            " `schema.table`."
-        )
+    check_named_table(table, where)
 
 
 @known_parameters
@@ -272,7 +266,6 @@ def create_initial_state(
     :param rows: dicts by column, one value for each, at most 1,000. Times are ISO texts or ``datetime``.
     :param table: instead of rows, a table of the warehouse, read at its version of the moment when a
         generation begins anew.
-    :raises DeclarationError: with file, line, what was found and what is allowed.
     """
     where = caller()
     registry = current(where)
@@ -286,7 +279,7 @@ def create_initial_state(
         )
     check_text(f"schema of {what}", schema, where)
     if table is not None:
-        _check_named_table(table, where)
+        check_named_table(table, where)
         if schema is not None:
             schema_columns(what, schema, where)
         registry.initial_states[name] = GivenState(name, schema, where, table=table)
@@ -306,7 +299,6 @@ def temporary_view(*, sources: Sequence[str], name: str | None = None) -> Callab
 
     :param sources: names of sources or of other views.
     :param name: the function's name by default.
-    :raises DeclarationError: with file, line, what was found and what is allowed.
     """
     where = caller()
 
@@ -349,7 +341,6 @@ def create_streaming_table(
     :param quarantine: as for :func:`expect_or_drop`, for rows that ``expect_all_or_drop`` drops.
     :param alert_above: as for :func:`expect`, for each of ``expect_all`` and ``expect_all_or_drop``; so is
         ``alert_window``.
-    :raises DeclarationError: with file, line, what was found and what is allowed.
     """
     where = caller()
     registry = current(where)
@@ -372,12 +363,17 @@ def create_streaming_table(
             f"{where}: the table {name} has the quarantine {quarantine!r} and no expect_all_or_drop. Nothing"
             " would be put there: leave it out."
         )
-    found = [
-        *_expected(expect_all, WARN, where, None, (alert_above, alert_window)),
-        *_expected(expect_all_or_drop, DROP, where, quarantine, (alert_above, alert_window)),
-        *_expected(expect_all_or_fail, FAIL, where),
-    ]
-    registry.expected_of_tables[name] = tuple(found)
+    given = (
+        (expect_all, WARN, None, (alert_above, alert_window)),
+        (expect_all_or_drop, DROP, quarantine, (alert_above, alert_window)),
+        (expect_all_or_fail, FAIL, None, (None, 1)),
+    )
+    registry.expected_of_tables[name] = tuple(
+        item
+        for conditions, action, aside, above in given
+        if conditions is not None
+        for item in expectations_of(conditions, action, where, aside, above)
+    )
     key_names = () if keys is None else names_of(f"{where}: the table {name}", "keys", keys)
     registry.tables[name] = Table(name, comment, properties, tuple(partition_cols), where, key_names)
 
@@ -391,7 +387,6 @@ def create_sink(name: str, format: str, options: Mapping[str, object] | None = N
     :param options: options of Spark's writer. Of Kafka ``kafka.bootstrap.servers``, others of its producer,
         and ``topic`` unless each row has one. Of files the ``path`` of their folder; ``{data}`` in it stands
         for the data folder. ``{env:NAME}`` in a value stands for an environment variable of the driver.
-    :raises DeclarationError: with file, line, what was found and what is allowed.
     """
     where = caller()
     registry = current(where)
@@ -419,7 +414,6 @@ def foreach_batch_sink(*, name: str | None = None) -> Callable[[Function], Funct
     finds what it wrote: ``batch.write.options(**transaction.options)`` makes writes into Delta tables exact.
 
     :param name: the function's name by default.
-    :raises DeclarationError: with file, line, what was found and what is allowed.
     """
     where = caller()
 
@@ -440,19 +434,12 @@ def foreach_batch_sink(*, name: str | None = None) -> Callable[[Function], Funct
     return declare
 
 
-def _expected(
-    conditions: Mapping[str, str] | None,
-    action: str,
-    where: Where,
-    quarantine: str | None = None,
-    alert: tuple[object, object] = (None, 1),
-) -> tuple[Expectation, ...]:
-    if conditions is None:
-        return ()
-    return expectations_of(conditions, action, where, quarantine, alert)
+def _expects(
+    conditions: object, action: str, quarantine: object = None, alert: tuple[object, object] = (None, 1)
+) -> Callable[[Function], Function]:
+    where = caller()
+    found = expectations_of(conditions, action, where, quarantine, alert)
 
-
-def _expects(found: tuple[Expectation, ...], where: Where) -> Callable[[Function], Function]:
     def declare(function: Function) -> Function:
         current(where).expected_of_functions += [(function, item) for item in found]
         return function
@@ -472,11 +459,8 @@ def expect(
     :param condition: in SQL, over the columns that the function returns. A row for which it is null fails.
     :param alert_above: the share of failed rows, such as 0.05, above which an alert is sent.
     :param alert_window: the number of last batches that the share is taken over.
-    :raises DeclarationError: with file, line, what was found and what is allowed.
     """
-    where = caller()
-    items = expectations_of({name: condition}, WARN, where, None, (alert_above, alert_window))
-    return _expects(items, where)
+    return _expects({name: condition}, WARN, None, (alert_above, alert_window))
 
 
 @known_parameters
@@ -492,22 +476,16 @@ def expect_or_drop(
 
     :param quarantine: a table declared with :func:`create_streaming_table`, which no flow writes. It gets
         each dropped row once, as JSON, with the names of the expectations that it failed.
-    :raises DeclarationError: with file, line, what was found and what is allowed.
     """
-    where = caller()
-    items = expectations_of({name: condition}, DROP, where, quarantine, (alert_above, alert_window))
-    return _expects(items, where)
+    return _expects({name: condition}, DROP, quarantine, (alert_above, alert_window))
 
 
 @known_parameters
 def expect_or_fail(name: str, condition: str) -> Callable[[Function], Function]:
     """Expect a condition, as :func:`expect` does; a batch with a row that fails it is not written, and parks
     the flow.
-
-    :raises DeclarationError: with file, line, what was found and what is allowed.
     """
-    where = caller()
-    return _expects(expectations_of({name: condition}, FAIL, where), where)
+    return _expects({name: condition}, FAIL)
 
 
 @known_parameters
@@ -515,8 +493,7 @@ def expect_all(
     expectations: Mapping[str, str], *, alert_above: float | None = None, alert_window: int = 1
 ) -> Callable[[Function], Function]:
     """Expect several conditions, by name, each as :func:`expect` does."""
-    where = caller()
-    return _expects(expectations_of(expectations, WARN, where, None, (alert_above, alert_window)), where)
+    return _expects(expectations, WARN, None, (alert_above, alert_window))
 
 
 @known_parameters
@@ -528,17 +505,13 @@ def expect_all_or_drop(
     alert_window: int = 1,
 ) -> Callable[[Function], Function]:
     """Expect several conditions, by name, each as :func:`expect_or_drop` does."""
-    where = caller()
-    return _expects(
-        expectations_of(expectations, DROP, where, quarantine, (alert_above, alert_window)), where
-    )
+    return _expects(expectations, DROP, quarantine, (alert_above, alert_window))
 
 
 @known_parameters
 def expect_all_or_fail(expectations: Mapping[str, str]) -> Callable[[Function], Function]:
     """Expect several conditions, by name, each as :func:`expect_or_fail` does."""
-    where = caller()
-    return _expects(expectations_of(expectations, FAIL, where), where)
+    return _expects(expectations, FAIL)
 
 
 @known_parameters
@@ -586,129 +559,78 @@ def append_flow(
     :param driver: what the flow's driver needs (:func:`driver`). What it names replaces the same of the
         pipeline's (:func:`configure_pipeline`), lists as a whole.
     :param initial_state: one of :func:`create_initial_state`, which the function gets as its last DataFrame.
-    :raises DeclarationError: with file, line, what was found and what is allowed.
     """
-    where = caller()
-    return _flow(
-        APPEND, where, target, sources, name, trigger, spark_conf, on_failure, on_change, once, rewind_window,
-        state_store, watermark_policy, driver, initial_state,
-    )  # fmt: skip
+    return _flow(APPEND, dict(locals()))
 
 
 @known_parameters
-def update_flow(
-    *,
-    target: str,
-    sources: Sequence[str],
-    name: str | None = None,
-    trigger: str | None = None,
-    spark_conf: Mapping[str, object] | None = None,
-    on_failure: str = PARK,
-    on_change: str = RESTART,
-    once: bool = False,
-    rewind_window: str | None = None,
-    state_store: str | None = None,
-    watermark_policy: str | None = None,
-    driver: Driver | None = None,
-    initial_state: str | None = None,
-) -> Callable[[Function], Function]:
+@with_parameters_of(append_flow)
+def update_flow(**given: Any) -> Callable[[Function], Function]:
     """Declare a flow whose query runs in Spark's output mode ``update``: an aggregate's updated rows replace
     those of the same key in ``target``, exactly once.
 
-    A row of a later generation replaces that of an earlier one, whatever their order of arrival.
+    A row of a later generation replaces that of an earlier one, whatever their order of arrival. Parameters
+    are those of :func:`append_flow`, but for
 
     :param target: a table declared with :func:`create_streaming_table` and ``keys``, which no other flow
         writes.
-    :raises DeclarationError: with file, line, what was found and what is allowed. Other parameters are those
-        of :func:`append_flow`.
     """
-    where = caller()
-    return _flow(
-        UPDATE, where, target, sources, name, trigger, spark_conf, on_failure, on_change, once, rewind_window,
-        state_store, watermark_policy, driver, initial_state,
-    )  # fmt: skip
+    return _flow(UPDATE, given)
 
 
 @known_parameters
-def complete_flow(
-    *,
-    target: str,
-    sources: Sequence[str],
-    name: str | None = None,
-    trigger: str | None = None,
-    spark_conf: Mapping[str, object] | None = None,
-    on_failure: str = PARK,
-    on_change: str = RESTART,
-    once: bool = False,
-    rewind_window: str | None = None,
-    state_store: str | None = None,
-    watermark_policy: str | None = None,
-    driver: Driver | None = None,
-    initial_state: str | None = None,
-) -> Callable[[Function], Function]:
+@with_parameters_of(append_flow)
+def complete_flow(**given: Any) -> Callable[[Function], Function]:
     """Declare a flow whose query runs in Spark's output mode ``complete``: each batch replaces the whole
-    ``target``, exactly once. For small aggregates.
+    ``target``, exactly once. For small aggregates. Parameters are those of :func:`append_flow`, but for
 
     :param target: a table declared with :func:`create_streaming_table`, which no other flow writes.
-    :raises DeclarationError: with file, line, what was found and what is allowed. Other parameters are those
-        of :func:`append_flow`.
     """
+    return _flow(COMPLETE, given)
+
+
+def _flow(mode: str, given: Mapping[str, Any]) -> Callable[[Function], Function]:
     where = caller()
-    return _flow(
-        COMPLETE, where, target, sources, name, trigger, spark_conf, on_failure, on_change, once,
-        rewind_window, state_store, watermark_policy, driver, initial_state,
-    )  # fmt: skip
 
-
-def _flow(  # noqa: PLR0917 - it mirrors the decorators
-    mode: str,
-    where: Where,
-    target: str,
-    sources: Sequence[str],
-    name: str | None,
-    trigger: str | None,
-    spark_conf: Mapping[str, object] | None,
-    on_failure: str,
-    on_change: str,
-    once: bool,
-    rewind_window: str | None,
-    state_store: str | None,
-    watermark_policy: str | None,
-    driver: Driver | None,
-    initial_state: str | None,
-) -> Callable[[Function], Function]:
     def declare(function: Function) -> Function:
         registry = current(where)
-        flow = new_flow(registry, name or function.__name__, where)
-        often = how_often(flow, trigger, once, where)
-        check_policies(flow, on_failure, on_change, once, where)
+        flow = new_flow(registry, given["name"] or function.__name__, where)
+        runs = _runs(flow, given, where)
         check_function(f"flow {flow}", function, where)
-        given = initial_state_of(registry, flow, initial_state, where)
-        inputs = inputs_of(f"flow {flow}", function, sources, where, given)
-        window = duration(f"rewind_window of flow {flow}", rewind_window, where)
-        settings = conf_of(
-            flow, spark_conf, where,
-            state_store=state_store, watermark_policy=watermark_policy, driver=driver,
-        )  # fmt: skip
-        conf = with_window(settings, flow, window, often, once=once, where=where)
+        state = initial_state_of(registry, flow, given["initial_state"], where)
+        inputs = inputs_of(f"flow {flow}", function, given["sources"], where, state)
+        code = code_hash(function)
         registry.flows[flow] = AppendFlow(
             flow,
-            str(target),
+            str(given["target"]),
             inputs,
-            code_hash(function),
-            often,
-            conf,
-            where,
-            on_failure,
-            once,
-            on_change,
+            code,
+            **runs,
             function=function,
             mode=mode,
-            initial_state=given,
+            initial_state=state,
         )
         return function
 
     return declare
+
+
+def _runs(flow: str, given: Mapping[str, Any], where: Where) -> dict[str, Any]:
+    """Return how a flow runs, by the names of its fields, from the parameters that all flows have."""
+    once = given["once"]
+    often = how_often(flow, given["trigger"], once, where)
+    check_policies(flow, given["on_failure"], given["on_change"], once, where)
+    window = duration(f"rewind_window of flow {flow}", given["rewind_window"], where)
+    named = {name: given[name] for name in ("state_store", "watermark_policy", "driver")}
+    settings = conf_of(flow, given["spark_conf"], where, **named)
+    return {
+        "trigger": often,
+        "spark_conf": with_window(settings, flow, window, often, once=once, where=where),
+        "where": where,
+        "on_failure": given["on_failure"],
+        "once": once,
+        "on_change": given["on_change"],
+    }
 
 
 @known_parameters
@@ -761,29 +683,17 @@ def create_auto_cdc_flow(
     :param track_history_except_column_list: the columns whose change does not.
     :param once: as for :func:`append_flow`, as are ``trigger``, ``spark_conf``, ``on_failure``,
         ``on_change``, ``rewind_window``, ``state_store``, ``watermark_policy`` and ``driver``.
-    :raises DeclarationError: with file, line, what was found and what is allowed.
     """
     given = dict(locals())
     where = caller()
-    registry = current(where)
-    flow = new_flow(registry, name, where)
+    flow = new_flow(current(where), name, where)
     if not isinstance(source, str):
         raise DeclarationError(
             f"{where}: the flow {flow} has the source {source!r}. Give the name of one source or view, such"
             " as 'changes'."
         )
     spec = read_spec(flow, given, where)
-    often = how_often(flow, trigger, once, where)
-    check_policies(flow, on_failure, on_change, once, where)
-    window = duration(f"rewind_window of flow {flow}", rewind_window, where)
-    settings = conf_of(
-        flow, spark_conf, where,
-        state_store=state_store, watermark_policy=watermark_policy, driver=driver,
-    )  # fmt: skip
-    conf = with_window(settings, flow, window, often, once=once, where=where)
-    registry.flows[flow] = AutoCdcFlow(
-        flow, str(target), source, spec, often, conf, where, on_failure, once, on_change
-    )
+    current(where).flows[flow] = AutoCdcFlow(flow, str(target), source, spec, **_runs(flow, given, where))
 
 
 def notifier(classpath: str, **arguments: Any) -> Notifier:
@@ -795,7 +705,6 @@ def notifier(classpath: str, **arguments: Any) -> Notifier:
 
     :param classpath: such as ``airflow.providers.smtp.notifications.smtp.SmtpNotifier``.
     :param arguments: arguments of the notifier's class, as JSON values.
-    :raises DeclarationError: with file, line, what was found and what is allowed.
     """
     where = caller()
     if not isinstance(classpath, str) or not _CLASSPATH.fullmatch(classpath):
@@ -850,7 +759,6 @@ def driver(
         the pipeline file need not be named.
     :param archives: unpacked in the working folder of each executor; ``path#name`` names the folder.
     :param spark_conf: further settings, as of a flow.
-    :raises DeclarationError: with file, line, what was found and what is allowed.
     """
     given = dict(locals())
     where = caller()
@@ -883,13 +791,12 @@ def configure_pipeline(
         watermark; None for no such alert.
     :param rehearse: recoveries that are refused unless they were rehearsed, such as ``["full_refresh"]``.
     :param driver: what the driver of each flow needs, or the shared one (:func:`driver`).
-    :raises DeclarationError: with file, line, what was found and what is allowed.
     """
     where = caller()
     registry = current(where)
-    if registry.options is not None:
+    if registry.configured_at is not None:
         raise DeclarationError(
-            f"{where}: the pipeline is configured at {registry.options.where} already. Leave one of the two."
+            f"{where}: the pipeline is configured at {registry.configured_at} already. Leave one of the two."
         )
     if not isinstance(shared_driver, bool):
         raise DeclarationError(f"{where}: shared_driver is {shared_driver!r}. Allowed are True and False.")
@@ -901,16 +808,17 @@ def configure_pipeline(
             f"{where}: rehearse has {found!r}. Give a list of recoveries that can be rehearsed:"
             f" {', '.join(REHEARSABLE)}."
         )
-    registry.options = Options(
-        shared_driver,
-        tuple(notifiers),
-        duration("no_progress_after", no_progress_after, where),
-        duration("behind_above", behind_above, where),
-        _behind_for(behind_for, where),
-        share("late_above", late_above, where),
-        tuple(rehearse),
-        where,
-        None if driver is None else driver_given(driver, where),
+    registry.configured_at = where
+    registry.driver = None if driver is None else driver_given(driver, where)
+    registry.configured = replace(
+        registry.configured,
+        shared_driver=shared_driver,
+        notifiers=tuple(notifiers),
+        no_progress_after=duration("no_progress_after", no_progress_after, where),
+        behind_above=duration("behind_above", behind_above, where),
+        behind_for=_behind_for(behind_for, where),
+        late_above=share("late_above", late_above, where),
+        rehearse=tuple(rehearse),
     )
 
 
@@ -934,7 +842,6 @@ def schedule(recovery: str, *, cron: str, name: str | None = None, **values: Any
     :param cron: minute, hour, day of month, month, day of week, in UTC; or ``@daily`` and the like.
     :param name: unique among the schedules of the pipeline; the recovery and its table or flow by default.
     :param values: values of the recovery's form. Tables and flows are those of this file, by their own names.
-    :raises DeclarationError: with file, line, what was found and what is allowed.
     """
     where = caller()
     registry = current(where)

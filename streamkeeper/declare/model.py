@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from streamkeeper.declare.cdc_spec import CdcSpec, UpdateSpec
 from streamkeeper.errors import DeclarationError
+from streamkeeper.json_values import read_as
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 """Names of pipelines, flows, sources and views: they become folders, DAG ids and Spark source names."""
@@ -435,44 +436,6 @@ def pipeline_to_json(pipeline: Pipeline) -> JsonObject:
     return plain
 
 
-def pipeline_from_json(value: JsonObject) -> Pipeline:
-    """Return a pipeline from a JSON object of :func:`pipeline_to_json`; its functions are None.
-
-    JSON of an earlier release may lack fields: these are treated as not declared.
-    """
-    return Pipeline(
-        name=value["name"],
-        file=value["file"],
-        shared=value["shared"],
-        sources=tuple(_restore(Source, item) for item in value["sources"]),
-        views=tuple(_restore(View, item) for item in value["views"]),
-        tables=tuple(_restore(Table, item) for item in value["tables"]),
-        flows=tuple(_flow_from_json(item) for item in value["flows"]),
-        shared_driver=value.get("shared_driver", False),
-        notifiers=tuple(Notifier(**item) for item in value.get("notifiers", ())),
-        no_progress_after=value.get("no_progress_after", DEFAULT_NO_PROGRESS),
-        behind_above=value.get("behind_above"),
-        behind_for=value.get("behind_for", DEFAULT_BEHIND_FOR),
-        late_above=value.get("late_above", DEFAULT_LATE),
-        schedules=tuple(
-            Schedule(**{**item, "where": Where(**item["where"])}) for item in value.get("schedules", ())
-        ),
-        rehearse=tuple(value.get("rehearse", ())),
-    )
-
-
-def without_code(pipeline: Pipeline) -> Pipeline:
-    """Return the pipeline as in the manifest, without functions."""
-    return replace(
-        pipeline,
-        views=tuple(replace(view, function=None) for view in pipeline.views),
-        tables=tuple(replace(table, function=None) for table in pipeline.tables),
-        flows=tuple(
-            replace(flow, function=None) if isinstance(flow, AppendFlow) else flow for flow in pipeline.flows
-        ),
-    )
-
-
 def _plain(value: Any) -> Any:
     if hasattr(value, "__dataclass_fields__"):
         return {
@@ -485,25 +448,18 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def pipeline_from_json(value: JsonObject) -> Pipeline:
+    """Return a pipeline from a JSON object of :func:`pipeline_to_json`; its functions are None.
+
+    JSON of an earlier release may lack fields: these are treated as not declared.
+    """
+    return replace(
+        read_as(Pipeline, {**value, "flows": ()}), flows=tuple(map(_flow_from_json, value["flows"]))
+    )
+
+
 def _flow_from_json(value: JsonObject) -> AnyFlow:
-    plain = dict(value)
-    plain["expectations"] = [
-        Expectation(**{**item, "where": Where(**item["where"])}) for item in value.get("expectations", ())
-    ]
-    kind = plain.pop("kind", APPEND)
-    if kind == APPEND:
-        if plain.get("initial_state") is not None:
-            plain["initial_state"] = _restore(GivenState, plain["initial_state"])
-        append: AppendFlow = _restore(AppendFlow, plain)
-        return append
-    spec: JsonObject = {
-        key: tuple(item) if isinstance(item, list) else item for key, item in plain["spec"].items()
-    }
-    changes: AutoCdcFlow = _restore(AutoCdcFlow, {**plain, "spec": CdcSpec(**spec)})
-    return changes
-
-
-def _restore(kind: type[Any], value: JsonObject) -> Any:
-    plain = {key: tuple(item) if isinstance(item, list) else item for key, item in value.items()}
-    plain["where"] = Where(**value["where"])
-    return kind(**plain)
+    plain = {name: item for name, item in value.items() if name != "kind"}
+    if value.get("kind", APPEND) == APPEND:
+        return read_as(AppendFlow, plain)
+    return read_as(AutoCdcFlow, plain)

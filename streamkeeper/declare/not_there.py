@@ -95,6 +95,23 @@ def known_parameters(declare: Callable[P, R]) -> Callable[P, R]:
     return checked
 
 
+def with_parameters_of(other: Callable[P, R]) -> Callable[[Callable[..., R]], Callable[P, R]]:
+    """Decorate a declaration that takes the same parameters as another: it gets them all, by name."""
+    signature = inspect.signature(other)
+
+    def decorate(declare: Callable[..., R]) -> Callable[P, R]:
+        @functools.wraps(declare)
+        def complete(*args: P.args, **given: P.kwargs) -> R:
+            bound = signature.bind(*args, **given)
+            bound.apply_defaults()
+            return declare(**bound.arguments)
+
+        vars(complete)["__signature__"] = signature
+        return complete
+
+    return decorate
+
+
 def check_function(what: str, function: Callable[..., Any], where: Where) -> None:
     """Check that a function does not write its rows itself.
 

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,10 @@ from streamkeeper.declare.auto_cdc import check_tables, with_keys
 from streamkeeper.declare.driver import Driver, check_shareable
 from streamkeeper.declare.fingerprint import hash_of, without_decorators
 from streamkeeper.declare.model import (
-    DEFAULT_BEHIND_FOR,
-    DEFAULT_LATE,
-    DEFAULT_NO_PROGRESS,
     AnyFlow,
     AppendFlow,
     Expectation,
     GivenState,
-    Notifier,
     Pipeline,
     Schedule,
     Source,
@@ -49,23 +45,8 @@ EXPECTATIONS = (
 """Decorators of a flow's function that leave what it does unchanged."""
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options of a whole pipeline, from :func:`configure_pipeline`."""
-
-    shared_driver: bool = False
-    notifiers: tuple[Notifier, ...] = ()
-    no_progress_after: float | None = DEFAULT_NO_PROGRESS
-    behind_above: float | None = None
-    behind_for: float = DEFAULT_BEHIND_FOR
-    late_above: float | None = DEFAULT_LATE
-    rehearse: tuple[str, ...] = ()
-    where: Where | None = None
-    driver: Driver | None = None
-
-
 class Registry:
-    """Declarations of one pipeline file so far."""
+    """Declarations of one pipeline file so far; ``configured`` has the options of the whole pipeline."""
 
     def __init__(self, name: str, file: str, data: str) -> None:
         self.name, self.file, self.data = name, file, data
@@ -75,7 +56,9 @@ class Registry:
         self.flows: dict[str, AnyFlow] = {}
         self.initial_states: dict[str, GivenState] = {}
         self.schedules: dict[str, Schedule] = {}
-        self.options: Options | None = None
+        self.configured = Pipeline(name, file, shared="")
+        self.configured_at: Where | None = None
+        self.driver: Driver | None = None
         self.expected_of_tables: dict[str, tuple[Expectation, ...]] = {}
         self.expected_of_functions: list[tuple[Callable[..., Any], Expectation]] = []
 
@@ -112,31 +95,22 @@ class Registry:
         check_tables(tuple(self.flows.values()), self.tables)
         self.flows = {name: with_keys(flow, self.tables[flow.target]) for name, flow in self.flows.items()}
         self._add_expectations()
-        options = self.options or Options()
-        if options.driver is not None:
-            needed = options.driver.conf
+        if self.driver is not None:
+            needed = self.driver.conf
             self.flows = {
                 name: replace(flow, spark_conf={**needed, **flow.spark_conf})
                 for name, flow in self.flows.items()
             }
-        if options.shared_driver:
+        if self.configured.shared_driver:
             check_shareable(tuple(self.flows.values()))
-        pipeline = Pipeline(
-            name=self.name,
-            file=self.file,
+        pipeline = replace(
+            self.configured,
             shared=shared,
             sources=tuple(self.sources.values()),
             views=tuple(self.views.values()),
             tables=tuple(self.tables.values()),
             flows=tuple(self.flows.values()),
-            shared_driver=options.shared_driver,
-            notifiers=options.notifiers,
-            no_progress_after=options.no_progress_after,
-            behind_above=options.behind_above,
-            behind_for=options.behind_for,
-            late_above=options.late_above,
             schedules=tuple(self.schedules.values()),
-            rehearse=options.rehearse,
         )
         check_no_echo(pipeline)
         check_connections(pipeline)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -30,7 +30,12 @@ TOPICS = ("subscribe", "subscribePattern", "assign")
 _PLACEHOLDER = re.compile(r"\{env:")
 _WHOLE = re.compile(r"[1-9][0-9]*")
 _SIZE = re.compile(r"[1-9][0-9]*\s*([kmgtp]?b?)?", re.IGNORECASE)
-_TRUTH = ("true", "false")
+_Fits = tuple[Callable[[str], bool], str]
+"""Whether a value is allowed, in small letters, and what is."""
+_NUMBER: _Fits = (lambda text: bool(_WHOLE.fullmatch(text)), "a whole number above 0")
+_TRUTH: _Fits = (("true", "false").__contains__, "true or false")
+_BYTES: _Fits = (lambda text: bool(_SIZE.fullmatch(text)), "a size such as 10m or 1g")
+_PORT: _Fits = (lambda text: bool(_WHOLE.fullmatch(text)) and int(text) < 65536, "a port, 1 to 65535")
 _SECRET = re.compile(r"(password|secret|jaas\.config|keystore\.key|credentials)$", re.IGNORECASE)
 _POSITIONS = (
     "positions belong to the flow's generation; create_source(start=…) says where the first one starts. Leave"
@@ -73,15 +78,18 @@ _DELTA_REFUSED = {
         " create_source(track_schema=True) instead.",
     ),
 }
-_KAFKA_NUMBERS = ("minoffsetspertrigger", "maxoffsetspertrigger", "minpartitions", "maxrecordsperpartition")
-_DELTA_TRUTHS = (
-    "readchangefeed",
-    "readchangedata",
-    "skipchangecommits",
-    "ignoredeletes",
-    "ignorechanges",
-    "failondataloss",
-)
+_KAFKA_VALUES = {
+    **dict.fromkeys(
+        ("minoffsetspertrigger", "maxoffsetspertrigger", "minpartitions", "maxrecordsperpartition"), _NUMBER
+    ),
+    **dict.fromkeys(("failondataloss", "includeheaders"), _TRUTH),
+}
+_FEEDS = ("readchangefeed", "readchangedata", "skipchangecommits")
+_DELTA_VALUES = {
+    **dict.fromkeys((*_FEEDS, "ignoredeletes", "ignorechanges", "failondataloss"), _TRUTH),
+    "maxfilespertrigger": _NUMBER,
+    "maxbytespertrigger": _BYTES,
+}
 
 
 def check_kafka(name: str, options: Mapping[str, str], where: Where) -> None:
@@ -90,18 +98,13 @@ def check_kafka(name: str, options: Mapping[str, str], where: Where) -> None:
     :raises DeclarationError: with file, line, what was found and what is allowed.
     """
     what = f"{where}: the Kafka source {name}"
-    known = {key.lower(): (key, value) for key, value in options.items()}
-    _check_refused(what, known, _KAFKA_REFUSED)
+    known = _known(what, options, _KAFKA_REFUSED, _KAFKA_VALUES)
     _check_broker(what, known)
     ways = [known[way.lower()] for way in TOPICS if way.lower() in known]
     if len(ways) != 1:
         found = " and ".join(key for key, _ in ways) or "none of them"
         raise DeclarationError(f"{what} has {found}. Give exactly one of the options {', '.join(TOPICS)}.")
     _check_topics(what, *ways[0])
-    _check_values(
-        what, known, _KAFKA_NUMBERS, lambda text: bool(_WHOLE.fullmatch(text)), "a whole number above 0"
-    )
-    _check_values(what, known, ("failondataloss", "includeheaders"), _TRUTH.__contains__, "true or false")
     _check_secrets(what, options)
 
 
@@ -111,9 +114,7 @@ def check_kafka_sink(name: str, options: Mapping[str, str], where: Where) -> Non
     :raises DeclarationError: with file, line, what was found and what is allowed.
     """
     what = f"{where}: the Kafka sink {name}"
-    known = {key.lower(): (key, value) for key, value in options.items()}
-    _check_refused(what, known, _KAFKA_SINK_REFUSED)
-    _check_broker(what, known)
+    _check_broker(what, _known(what, options, _KAFKA_SINK_REFUSED, {}))
     others = [key for key in options if key.lower() != "topic" and not key.lower().startswith("kafka.")]
     if others:
         raise DeclarationError(
@@ -128,8 +129,7 @@ def check_file_sink(name: str, options: Mapping[str, str], where: Where) -> None
     what = f"{where}: the sink {name}"
     if not options.get("path"):
         raise DeclarationError(f"{what} has no path. Give the folder of its files: {{'path': '…'}}.")
-    known = {key.lower(): (key, value) for key, value in options.items()}
-    _check_refused(what, known, {"checkpointlocation": _CHECKPOINT, "retention": _RETENTION})
+    _known(what, options, {"checkpointlocation": _CHECKPOINT, "retention": _RETENTION}, {})
     _check_secrets(what, options)
 
 
@@ -157,28 +157,8 @@ def check_delta(name: str, options: Mapping[str, str], where: Where) -> None:
     :raises DeclarationError: with file, line, what was found and what is allowed.
     """
     what = f"{where}: the Delta source {name}"
-    known = {key.lower(): (key, value) for key, value in options.items()}
-    _check_refused(what, known, _DELTA_REFUSED)
-    _check_values(what, known, _DELTA_TRUTHS, _TRUTH.__contains__, "true or false")
-    _check_values(
-        what,
-        known,
-        ("maxfilespertrigger",),
-        lambda text: bool(_WHOLE.fullmatch(text)),
-        "a whole number above 0",
-    )
-    _check_values(
-        what,
-        known,
-        ("maxbytespertrigger",),
-        lambda text: bool(_SIZE.fullmatch(text)),
-        "a size such as 10m or 1g",
-    )
-    on = [
-        known[key][0]
-        for key in ("readchangefeed", "readchangedata", "skipchangecommits")
-        if known.get(key, ("", ""))[1] == "true"
-    ]
+    known = _known(what, options, _DELTA_REFUSED, _DELTA_VALUES)
+    on = [known[key][0] for key in _FEEDS if known.get(key, ("", ""))[1] == "true"]
     if len(on) > 1:
         raise DeclarationError(
             f"{what} has {' and '.join(on)}. The change data feed gives changed rows as rows,"
@@ -192,23 +172,19 @@ def check_socket(name: str, options: Mapping[str, str], where: Where) -> None:
     :raises DeclarationError: with file, line, what was found and what is allowed.
     """
     what = f"{where}: the socket source {name}"
-    known = {key.lower(): (key, value) for key, value in options.items()}
+    known = _known(what, options, {}, {})
     for key, like in (("host", "localhost"), ("port", "9999")):
         if not known.get(key, ("", ""))[1].strip():
             raise DeclarationError(
                 f"{what} has no {key}. Give the option '{key}': '{like}', or '{{env:NAME}}' for what the"
                 " environment variable NAME holds where the flow runs."
             )
-    _check_values(what, known, ("port",), _is_port, "a port, 1 to 65535")
+    _known(what, options, {}, {"port": _PORT})
     if "includetimestamp" in known:
         raise DeclarationError(
             f"{what} has the option {known['includetimestamp'][0]!r}. Its only column is value: add"
             " current_timestamp() in a view, and leave the option out."
         )
-
-
-def _is_port(text: str) -> bool:
-    return bool(_WHOLE.fullmatch(text)) and int(text) < 65536
 
 
 CHECKS: dict[str, Callable[[str, Mapping[str, str], Where], None]] = {
@@ -321,23 +297,22 @@ def _assigns(text: str) -> bool:
     )
 
 
-def _check_refused(what: str, known: Mapping[str, tuple[str, str]], refused: Mapping[str, str]) -> None:
-    for key, why in refused.items():
-        if key in known:
-            raise DeclarationError(f"{what} has the option {known[key][0]!r}: {why}")
-
-
-def _check_values(
+def _known(
     what: str,
-    known: Mapping[str, tuple[str, str]],
-    keys: tuple[str, ...],
-    fits: Callable[[str], bool],
-    allowed: str,
-) -> None:
-    for key, value in _given(known, keys):
-        if not fits(value.strip().lower()) and not _PLACEHOLDER.search(value):
-            raise DeclarationError(f"{what} has {key} {value!r}. Allowed is {allowed}.")
+    options: Mapping[str, str],
+    refused: Mapping[str, str],
+    values: Mapping[str, _Fits],
+) -> dict[str, tuple[str, str]]:
+    """Return the options as given, with their values, by names in small letters.
 
-
-def _given(known: Mapping[str, tuple[str, str]], keys: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    return (known[key] for key in keys if key in known)
+    :raises DeclarationError: one is among the ``refused``, or has none of the allowed ``values``.
+    """
+    known = {key.lower(): (key, value) for key, value in options.items()}
+    for key, (given, value) in known.items():
+        if key in refused:
+            raise DeclarationError(f"{what} has the option {given!r}: {refused[key]}")
+        if key in values and not _PLACEHOLDER.search(value):
+            fits, allowed = values[key]
+            if not fits(value.strip().lower()):
+                raise DeclarationError(f"{what} has {given} {value!r}. Allowed is {allowed}.")
+    return known

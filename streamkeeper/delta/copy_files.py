@@ -8,10 +8,8 @@ and identity columns. The commit is written last; until then there is no table.
 
 from __future__ import annotations
 
-import base64
 import json
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,6 +18,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from streamkeeper.delta import remembered
+from streamkeeper.delta.log import vector_file
 from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.storage import Storage
 
@@ -33,40 +32,15 @@ _IN_HAND = 1000
 
 FEATURES = frozenset(
     {
-        "appendOnly",
-        "allowColumnDefaults",
-        "changeDataFeed",
-        "checkConstraints",
-        "clustering",
-        "columnMapping",
-        "deletionVectors",
-        "domainMetadata",
-        "generatedColumns",
-        "identityColumns",
-        "inCommitTimestamp",
-        "inCommitTimestamp-preview",
-        "invariants",
-        "rowTracking",
-        "timestampNtz",
-        "typeWidening",
-        "typeWidening-preview",
-        "v2Checkpoint",
-        "vacuumProtocolCheck",
-        "variantType",
-        "variantType-preview",
-        "variantShredding-preview",
+        "allowColumnDefaults", "appendOnly", "changeDataFeed", "checkConstraints", "clustering",
+        "columnMapping", "deletionVectors", "domainMetadata", "generatedColumns", "identityColumns",
+        "inCommitTimestamp", "inCommitTimestamp-preview", "invariants", "rowTracking", "timestampNtz",
+        "typeWidening", "typeWidening-preview", "v2Checkpoint", "vacuumProtocolCheck", "variantType",
+        "variantType-preview", "variantShredding-preview",
     }
-)
+)  # fmt: skip
 """Table features under which the files and one commit are the whole table. For others, such as a catalog's
 commits, this is unknown.
-"""
-
-_Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
-_B85 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
-_FROM_Z85 = str.maketrans(_Z85, _B85)
-_UUID_TEXT = 20
-"""Characters of a UUID in Z85, at the end of a relative deletion vector's name; a folder's name may come
-first.
 """
 
 
@@ -151,10 +125,10 @@ def files_of(commit: Iterable[str]) -> Iterator[CopiedFile]:
         if add is None:
             continue
         yield CopiedFile(_inside(unquote(add["path"])), int(add["size"]))
-        vector = _vector_file(add.get("deletionVector") or {})
+        vector = vector_file(add.get("deletionVector"))
         if vector is not None and vector not in vectors:
             vectors.add(vector)
-            yield CopiedFile(vector, None)
+            yield CopiedFile(_inside(vector), None)
 
 
 def copy_files(
@@ -208,17 +182,3 @@ def _inside(name: str) -> str:
             " TABLE … AS SELECT)."
         )
     return name
-
-
-def _vector_file(vector: dict[str, Any]) -> str | None:
-    """Return the file of a deletion vector, below the table's folder; None if there is no vector, or it is in
-    the log itself.
-    """
-    kind, place = vector.get("storageType"), str(vector.get("pathOrInlineDv", ""))
-    if kind is None or kind == "i":
-        return None
-    if kind != "u":
-        return _inside(unquote(place))
-    folder, text = place[:-_UUID_TEXT], place[-_UUID_TEXT:]
-    name = f"deletion_vector_{uuid.UUID(bytes=base64.b85decode(text.translate(_FROM_Z85)))}.bin"
-    return f"{folder}/{name}" if folder else name

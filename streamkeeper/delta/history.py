@@ -16,6 +16,7 @@ from itertools import islice
 from typing import Any
 from urllib.parse import unquote
 
+from streamkeeper.delta.log import rows_of
 from streamkeeper.errors import SourceError
 from streamkeeper.storage import Storage, open_storage
 
@@ -293,7 +294,7 @@ def _commit(storage: Storage, version: int) -> Commit:
     removes = feed = False
     for action in _actions(storage, version):
         if "add" in action and action["add"].get("dataChange", True):
-            files.append((unquote(action["add"]["path"]), _rows(action["add"])))
+            files.append((unquote(action["add"]["path"]), rows_of(action["add"])))
             sizes.append(int(action["add"].get("size", 0)))
         removes = removes or ("remove" in action and action["remove"].get("dataChange", True))
         feed = feed or "cdc" in action
@@ -314,16 +315,6 @@ def _actions(storage: Storage, version: int) -> Iterator[JsonObject]:
         raise SourceError(
             f"{storage.path(name)} is not a commit of a Delta table ({error}). Restore it from a copy."
         ) from error
-
-
-def _rows(add: JsonObject) -> int | None:
-    try:
-        counted = json.loads(add.get("stats") or "{}").get("numRecords")
-    except ValueError:
-        return None
-    if counted is None:
-        return None
-    return int(counted) - int((add.get("deletionVector") or {}).get("cardinality", 0))
 
 
 def _own_time(storage: Storage, version: int) -> int | None:

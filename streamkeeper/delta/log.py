@@ -8,6 +8,7 @@ written between reading the log and the seal.
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import uuid
@@ -27,7 +28,11 @@ SEAL = 2**62
 
 _COMMIT = re.compile(r"([0-9]{20})\.json")
 _LOG = "_delta_log"
-_Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+_FROM_Z85 = str.maketrans(
+    "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#",
+    "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~",
+)
+"""To the letters of Python's base 85."""
 
 
 @dataclass(frozen=True)
@@ -154,10 +159,10 @@ def _commit(storage: Storage, version: int) -> LogCommit:
             transactions[str(action["txn"]["appId"])] = int(action["txn"]["version"])
         for kind, files in (("add", added), ("remove", removed)):
             if kind in action:
-                files.append((unquote(action[kind]["path"]), _vector(action[kind].get("deletionVector"))))
+                files.append((unquote(action[kind]["path"]), vector_file(action[kind].get("deletionVector"))))
                 changes_data = changes_data or bool(action[kind].get("dataChange", True))
         if "add" in action and rows is not None:
-            held = _rows(action["add"])
+            held = rows_of(action["add"])
             rows = None if held is None else rows + held
     return LogCommit(
         version,
@@ -173,7 +178,7 @@ def _commit(storage: Storage, version: int) -> LogCommit:
     )
 
 
-def _rows(added: dict[str, Any]) -> int | None:
+def rows_of(added: dict[str, Any]) -> int | None:
     """Return the number of rows of an added file, by its statistics and its deletion vector; None if
     unknown.
     """
@@ -192,7 +197,7 @@ def _restored(info: dict[str, Any]) -> int | None:
     return None if told is None else int(told)
 
 
-def _vector(descriptor: Any) -> str | None:
+def vector_file(descriptor: Any) -> str | None:
     """Return the file of a deletion vector, relative to the table; None if there is none, or it is in the log
     itself.
 
@@ -204,14 +209,8 @@ def _vector(descriptor: Any) -> str | None:
     told = str(descriptor["pathOrInlineDv"])
     if descriptor.get("storageType") == "p":
         return unquote(told)
-    prefix, encoded = told[:-20], told[-20:]
-    number = b"".join(
-        sum(
-            _Z85.index(character) * 85 ** (4 - place) for place, character in enumerate(encoded[at : at + 5])
-        ).to_bytes(4, "big")
-        for at in range(0, 20, 5)
-    )
-    return f"{prefix}/deletion_vector_{uuid.UUID(bytes=number)}.bin".lstrip("/")
+    number = base64.b85decode(told[-20:].translate(_FROM_Z85))
+    return f"{told[:-20]}/deletion_vector_{uuid.UUID(bytes=number)}.bin".lstrip("/")
 
 
 def _action(storage: Storage, version: int, line: bytes) -> dict[str, Any]:

@@ -23,14 +23,13 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from enum import Enum
-from typing import Any
 
 from streamkeeper.declare.model import Notifier
 from streamkeeper.errors import StorageError
 from streamkeeper.flows.files import CLOCK, FlowHome
 from streamkeeper.history import events
 from streamkeeper.history.events import Kind
-from streamkeeper.storage import Storage, read_json, to_json
+from streamkeeper.storage import Storage, read_record, to_json
 from streamkeeper.times import now
 
 PAUSE = 600.0
@@ -40,26 +39,37 @@ MOST_ATTEMPTS = 144
 
 
 class AlertKind(Enum):
-    """Subjects of alerts; the value is part of file names."""
+    """Subjects of alerts: the value, which is part of file names, and what an alert says of its flow."""
 
-    PARKED = "parked"
-    CRASH_LOOP = "crash-loop"
-    NO_PROGRESS = "no-progress"
-    RECOVERED = "recovered"
-    RECOVERY_FINISHED = "recovery-finished"
-    RECOVERY_FAILED = "recovery-failed"
-    RETRIED_AS_DECLARED = "retried-as-declared"
-    SETTINGS = "settings"
-    CHANGE_REFUSED = "change-refused"
-    CHANGE_WAITS = "change-waits"
-    EXPECTATION = "expectation"
-    EXPECTATION_MET = "expectation-met"
-    BEHIND = "behind"
-    STATE_GROWS = "state-grows"
-    SLOW = "slow"
-    LATE_ROWS = "late-rows"
-    STATE_FAILS = "state-fails"
-    RELIEVED = "relieved"
+    _value_: str
+    said: str
+
+    def __new__(cls, value: str, said: str) -> AlertKind:
+        made = object.__new__(cls)
+        made._value_, made.said = value, said
+        return made
+
+    PARKED = "parked", "is parked"
+    CRASH_LOOP = "crash-loop", "is in a crash loop"
+    NO_PROGRESS = "no-progress", "makes no progress"
+    RECOVERED = "recovered", "is running again"
+    RECOVERY_FINISHED = "recovery-finished", "was recovered"
+    RECOVERY_FAILED = "recovery-failed", "could not be recovered"
+    RETRIED_AS_DECLARED = (
+        "retried-as-declared",
+        "is retried, as declared, after a failure that a restart cannot fix",
+    )
+    SETTINGS = "settings", "has settings that cannot work"
+    CHANGE_REFUSED = "change-refused", "runs on without a change that does not fit"
+    CHANGE_WAITS = "change-waits", "runs on without a change that fits and waits for a person"
+    EXPECTATION = "expectation", "has more rows that fail an expectation than it allows"
+    EXPECTATION_MET = "expectation-met", "meets an expectation again"
+    BEHIND = "behind", "is behind"
+    STATE_GROWS = "state-grows", "has a state that grows until it does not fit"
+    SLOW = "slow", "is slower than its trigger"
+    LATE_ROWS = "late-rows", "drops rows as late"
+    STATE_FAILS = "state-fails", "has a state folder that fails"
+    RELIEVED = "relieved", "is well again"
 
 
 TROUBLES = (AlertKind.PARKED, AlertKind.CRASH_LOOP, AlertKind.NO_PROGRESS)
@@ -71,27 +81,6 @@ LASTING = (*TROUBLES, *JUDGED, AlertKind.EXPECTATION)
 _ENDS = (AlertKind.RECOVERED, AlertKind.RELIEVED)
 """Kinds that take a trouble back; their occasion is its kind and its occasion."""
 _GOOD = (*_ENDS, AlertKind.EXPECTATION_MET, AlertKind.RECOVERY_FINISHED)
-
-_SUBJECTS = {
-    AlertKind.PARKED: "is parked",
-    AlertKind.CRASH_LOOP: "is in a crash loop",
-    AlertKind.NO_PROGRESS: "makes no progress",
-    AlertKind.RECOVERED: "is running again",
-    AlertKind.RECOVERY_FINISHED: "was recovered",
-    AlertKind.RECOVERY_FAILED: "could not be recovered",
-    AlertKind.RETRIED_AS_DECLARED: "is retried, as declared, after a failure that a restart cannot fix",
-    AlertKind.SETTINGS: "has settings that cannot work",
-    AlertKind.CHANGE_REFUSED: "runs on without a change that does not fit",
-    AlertKind.CHANGE_WAITS: "runs on without a change that fits and waits for a person",
-    AlertKind.EXPECTATION: "has more rows that fail an expectation than it allows",
-    AlertKind.EXPECTATION_MET: "meets an expectation again",
-    AlertKind.BEHIND: "is behind",
-    AlertKind.STATE_GROWS: "has a state that grows until it does not fit",
-    AlertKind.SLOW: "is slower than its trigger",
-    AlertKind.LATE_ROWS: "drops rows as late",
-    AlertKind.STATE_FAILS: "has a state folder that fails",
-    AlertKind.RELIEVED: "is well again",
-}
 
 
 @dataclass(frozen=True)
@@ -114,7 +103,7 @@ class Alert:
     @property
     def subject(self) -> str:
         """Subject in one line."""
-        return f"{self.flow} {_SUBJECTS[self.kind]}"
+        return f"{self.flow} {self.kind.said}"
 
     @property
     def incident(self) -> str:
@@ -198,7 +187,7 @@ def record(home: FlowHome, alert: Alert) -> bool:
     events.note(
         home,
         Kind.RECOVERED if alert.kind is AlertKind.RECOVERED else Kind.ALERT,
-        first if alert.kind is AlertKind.RECOVERED else f"{_SUBJECTS[alert.kind]}: {first}",
+        first if alert.kind is AlertKind.RECOVERED else f"{alert.kind.said}: {first}",
         alert.name,
         generation=alert.generation,
     )
@@ -264,19 +253,7 @@ def _key(notifier: Notifier) -> str:
 
 
 def _read_all(home: FlowHome, folder: str) -> list[Alert]:
-    found = (
-        read_json(home.storage, home.alert(f"{folder}/{name}"))
-        for name in home.storage.names(home.alert(folder))
-    )
-    return [_from_json(home, value) for value in found if value is not None]
-
-
-def _from_json(home: FlowHome, value: dict[str, Any]) -> Alert:
-    try:
-        return Alert(**{**value, "kind": AlertKind(value["kind"])})
-    except (TypeError, KeyError, ValueError) as error:
-        path = home.storage.path(home.alert("pending"))
-        raise StorageError(
-            f"A file in {path} or beside it is not an alert: {error}. Remove it; the alert is then not sent"
-            " again."
-        ) from error
+    names = (home.alert(f"{folder}/{name}") for name in home.storage.names(home.alert(folder)))
+    way = "Remove it; the alert is then not sent again."
+    found = (read_record(home.storage, name, Alert, "an alert", way) for name in names)
+    return [alert for alert in found if alert is not None]

@@ -10,12 +10,11 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
-from streamkeeper.errors import StorageError
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.leases import Heartbeat
 from streamkeeper.history.rows import Totals
 from streamkeeper.json_values import read_as
-from streamkeeper.storage import read_json, to_json
+from streamkeeper.storage import read_record, to_json
 
 KEPT = 60
 """Recent batches that are kept: some 15 kB."""
@@ -131,11 +130,17 @@ class Machinery:
         return any(name.startswith("rocksdb") for name in told)
 
 
+@dataclass(frozen=True)
+class _Recent:
+    """Content of a flow's ``recent.json``; ``machinery`` is what the last batch ran on."""
+
+    batches: tuple[Batch, ...]
+    machinery: Machinery | None = None
+
+
 def keep(home: FlowHome, batches: Sequence[Batch], machinery: Machinery | None = None) -> None:
     """Write the newest of some batches over those that are kept."""
-    ran_on = None if machinery is None else asdict(machinery)
-    kept = {"batches": [asdict(batch) for batch in batches[-KEPT:]], "machinery": ran_on}
-    home.storage.overwrite(home.recent, to_json(kept))
+    home.storage.overwrite(home.recent, to_json(asdict(_Recent(tuple(batches[-KEPT:]), machinery))))
 
 
 def machinery(home: FlowHome) -> Machinery | None:
@@ -143,11 +148,8 @@ def machinery(home: FlowHome) -> Machinery | None:
 
     :raises StorageError: the file is damaged.
     """
-    found = (read_json(home.storage, home.recent) or {}).get("machinery")
-    try:
-        return None if found is None else read_as(Machinery, found)
-    except (TypeError, ValueError, KeyError) as error:
-        raise _damaged(home, error) from error
+    found = _read(home)
+    return None if found is None else found.machinery
 
 
 def recent(home: FlowHome) -> tuple[Batch, ...]:
@@ -155,16 +157,13 @@ def recent(home: FlowHome) -> tuple[Batch, ...]:
 
     :raises StorageError: the file is damaged.
     """
-    found = read_json(home.storage, home.recent)
-    try:
-        return tuple(read_as(Batch, one) for one in (found or {"batches": ()})["batches"])
-    except (TypeError, ValueError, KeyError) as error:
-        raise _damaged(home, error) from error
+    found = _read(home)
+    return () if found is None else found.batches
 
 
-def _damaged(home: FlowHome, error: Exception) -> StorageError:
-    path = home.storage.path(home.recent)
-    return StorageError(f"{path} has no numbers of batches: {error!r}. Remove it: a driver writes it again.")
+def _read(home: FlowHome) -> _Recent | None:
+    way = "Remove it: a driver writes it again."
+    return read_record(home.storage, home.recent, _Recent, "a list of batches", way)
 
 
 def _seconds(moment: str | None) -> float | None:

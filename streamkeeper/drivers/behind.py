@@ -18,12 +18,11 @@ from streamkeeper.drivers.pending_input import Read, pause_after
 from streamkeeper.errors import SourceError, StorageError, StreamkeeperError
 from streamkeeper.flows import generations
 from streamkeeper.flows.files import FlowHome, of_each
-from streamkeeper.json_values import read_as
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.redaction import redact_text
 from streamkeeper.sources.base.format import Lag
 from streamkeeper.sources.formats import format_of
-from streamkeeper.storage import Storage, read_json, to_json
+from streamkeeper.storage import Storage, read_record, to_json
 
 MEASURE_SECONDS = 20.0
 """Seconds that measures may take of a look of the monitor at all flows."""
@@ -229,7 +228,7 @@ def _in_words(error: Exception) -> str:
 
 
 def _unknown(flow: Flow, why: str) -> dict[str, Lag]:
-    return {source.name: Lag(why=why) for source in flow.pipeline.sources_of(flow.declaration)}
+    return {source.name: Lag(why=why) for source in flow.sources}
 
 
 def read(home: FlowHome) -> Behind | None:
@@ -290,14 +289,8 @@ def _since(now: Behind, last: Behind | None) -> float | None:
 
 
 def _read(home: FlowHome) -> _Kept | None:
-    found = read_json(home.storage, home.lag)
-    try:
-        return None if found is None else read_as(_Kept, found)
-    except (TypeError, ValueError, AttributeError) as error:
-        raise StorageError(
-            f"{home.storage.path(home.lag)} does not say how far the flow is behind: {error!r}. Remove it:"
-            " the monitor writes it again."
-        ) from error
+    way = "Remove it: the monitor writes it again."
+    return read_record(home.storage, home.lag, _Kept, "a measure of how far the flow is behind", way)
 
 
 def _sum(numbers: Sequence[int | None]) -> int | None:

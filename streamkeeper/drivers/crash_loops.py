@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime, timezone
 
 from streamkeeper.drivers.progress import position as position_of
-from streamkeeper.errors import StorageError
 from streamkeeper.flows.files import FlowHome
-from streamkeeper.storage import read_json, to_json
+from streamkeeper.storage import read_record, to_json
+from streamkeeper.times import in_iso
 
 FAILURES = 5
 """Failures without a committed batch in between …"""
@@ -40,10 +39,7 @@ class Failures:
     @property
     def occasion(self) -> str:
         """Identifier of this series of failures, for an alert that is sent once."""
-        return (
-            f"{self.position}, since"
-            f" {datetime.fromtimestamp(self.since, timezone.utc).isoformat(timespec='seconds')}"
-        )
+        return f"{self.position}, since {in_iso(self.since)}"
 
 
 def note(home: FlowHome, now: float | None = None) -> Failures:
@@ -82,13 +78,5 @@ def read(home: FlowHome) -> Failures | None:
 
     :raises StorageError: the file is damaged.
     """
-    value = read_json(home.storage, home.failures)
-    if value is None:
-        return None
-    try:
-        return Failures(**{**value, "times": tuple(float(seen) for seen in value["times"])})
-    except (TypeError, ValueError, KeyError) as error:
-        path = home.storage.path(home.failures)
-        raise StorageError(
-            f"{path} is not a list of failures: {error}. Remove it; the supervising task writes it again."
-        ) from error
+    way = "Remove it; the supervising task writes it again."
+    return read_record(home.storage, home.failures, Failures, "a list of failures", way)

@@ -1,5 +1,5 @@
-"""Classes of failures: retry, or park the flow until a recovery. One table decides, by
-the error conditions of Spark (``error-conditions.json``) and Delta (``delta-error-classes.json``).
+"""Classes of failures: retry, or park the flow until a recovery. Tables decide, by the error conditions of
+Spark (``error-conditions.json``) and Delta (``delta-error-classes.json``).
 
 A Spark failure is a chain of causes. Its name is the first error condition other than the generic
 ``STREAM_FAILED``. Failures without a condition are identified by their message.
@@ -42,19 +42,6 @@ class Cause:
 
 
 @dataclass(frozen=True)
-class Rule:
-    """One row of the table: a condition (exact, or ``PREFIX.*``) or a pattern of the message, and its
-    meaning.
-    """
-
-    condition: str | None
-    message: str | None
-    classed: FailureClass
-    meaning: str
-    recovery: str | None = None
-
-
-@dataclass(frozen=True)
 class Failure:
     """Classified failure, described for the user. ``recovery`` names the DAG that helps, or None."""
 
@@ -77,234 +64,116 @@ class Failure:
 EXPECTATION_FAILED = "The expectation"
 """First words of the error that a row raises which fails an ``expect_or_fail``."""
 
-_RESET = "reset_checkpoint"
-_R, _C, _S, _T = (
-    FailureClass.NEEDS_RECOVERY,
-    FailureClass.NEEDS_CORRECTION,
-    FailureClass.RESTART,
-    FailureClass.TRANSIENT,
-)
+_BY_CONDITION: Mapping[FailureClass, Mapping[str, str]] = {
+    FailureClass.NEEDS_RECOVERY: {
+        "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA": (
+            "a stateful operation (dropDuplicates, an aggregation, a join) was removed or replaced, and the"
+            " checkpoint still has its state"
+        ),
+        "STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY": (
+            "a stateful operation (dropDuplicates, an aggregation, a join) was added, or its state was lost:"
+            " the checkpoint has none for it"
+        ),
+        "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE": "the key columns of a stateful operation changed",
+        "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE": (
+            "what a stateful operation keeps changed: other aggregates, another join type"
+        ),
+        "STATE_STORE_INVALID_CONFIG_AFTER_RESTART": (
+            "a setting of the state store changed that its checkpoint has fixed"
+        ),
+        "STATE_STORE_INVALID_VARIABLE_TYPE_CHANGE": "a state variable changed its type",
+        "CANNOT_LOAD_STATE_STORE.CANNOT_READ_MISSING_SNAPSHOT_FILE": "a snapshot file of the state is gone",
+        "CANNOT_LOAD_STATE_STORE.*": "files of the state are missing or damaged",
+        "CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED": "a file of the checkpoint does not fit its checksum",
+        "MALFORMED_LOG_FILE": "a file of the checkpoint's logs is damaged",
+        "STREAMING_CHECKPOINT_MISSING_METADATA_FILE": "the checkpoint's metadata file is gone",
+        "DIFFERENT_DELTA_TABLE_READ_BY_STREAMING_SOURCE": "the Delta table that the flow reads was recreated",
+        "DELTA_LOG_FILE_NOT_FOUND_FOR_STREAMING_SOURCE": (
+            "the history that the flow still had to read is gone from the Delta source"
+        ),
+        "DELTA_MISSING_FILES_UNEXPECTED_VERSION": (
+            "the history that the flow still had to read is gone from the Delta source"
+        ),
+        "KAFKA_DATA_LOSS.*": (
+            "records that the flow had yet to read are gone from Kafka, or their topic was recreated"
+        ),
+    },
+    FailureClass.NEEDS_CORRECTION: {
+        "STATE_STORE_CANNOT_CREATE_COLUMN_FAMILY_WITH_RESERVED_CHARS": (
+            "a state variable has a name that the state store refuses"
+        ),
+        "DELTA_SOURCE_TABLE_IGNORE_CHANGES": (
+            "rows of the Delta source were changed, and the flow reads appends only"
+        ),
+        "DELTA_SOURCE_IGNORE_DELETE": (
+            "rows of the Delta source were deleted, and the flow reads appends only"
+        ),
+        "KAFKA_START_OFFSET_DOES_NOT_MATCH_ASSIGNED": (
+            "the offsets that a Kafka source is declared to start at leave partitions out"
+        ),
+        "DELTA_METADATA_MISMATCH": "the columns of the flow do not match those of its table",
+        "DELTA_STREAMING_CANNOT_CONTINUE_PROCESSING_POST_SCHEMA_EVOLUTION": (
+            "columns of the Delta source were renamed, dropped or changed their type, and the flow must"
+            " declare that it is ready for it"
+        ),
+        "USER_RAISED_EXCEPTION": (
+            "a row fails an expectation that each row must meet, and nothing of its batch was written"
+        ),
+        "INVALID_LOG_VERSION.MAX_SUPPORTED_VERSION": (
+            "the checkpoint was written by a newer Spark than this one"
+        ),
+        "UNSUPPORTED_LOG_VERSION.*": "the checkpoint was written by another Spark than this one can read",
+    },
+    FailureClass.RESTART: {
+        "DELTA_STREAMING_METADATA_EVOLUTION": "the schema of the Delta source changed and was recorded",
+        "DELTA_SCHEMA_CHANGED": "the schema of the Delta source changed",
+        "DELTA_SCHEMA_CHANGED_WITH_STARTING_OPTIONS": "the schema of the Delta source changed",
+        "DELTA_SCHEMA_CHANGED_WITH_VERSION": "the schema of the Delta source changed",
+    },
+    FailureClass.TRANSIENT: {
+        "CANNOT_LOAD_STATE_STORE.UNRELEASED_THREAD_ERROR": (
+            "a task of an earlier batch still had the state store"
+        ),
+        "CANNOT_LOAD_STATE_STORE.HDFS_STORE_PROVIDER_OUT_OF_MEMORY": "loading the state ran out of memory",
+        "CANNOT_LOAD_STATE_STORE.ROCKSDB_STORE_PROVIDER_OUT_OF_MEMORY": "loading the state ran out of memory",
+        "CONCURRENT_STREAM_LOG_UPDATE": (
+            "two runs of the query wrote one checkpoint, or a file of its offset log is gone"
+        ),
+    },
+}
+"""Meanings of error conditions, or of all of a family (``PREFIX.*``): the condition itself comes first."""
+_ONLY_WITH = {"USER_RAISED_EXCEPTION": rf"{EXPECTATION_FAILED} .* fails for the row "}
+"""Patterns of the message, for a condition that a pipeline's own code may raise, too."""
 
-RULES: tuple[Rule, ...] = (
-    Rule(
-        "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA",
-        None,
-        _R,
-        "a stateful operation (dropDuplicates, an aggregation, a join) was removed or replaced, and the"
-        " checkpoint still has its state",
-        _RESET,
-    ),
-    Rule(
-        "STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY",
-        None,
-        _R,
-        "a stateful operation (dropDuplicates, an aggregation, a join) was added, or its state was lost: the"
-        " checkpoint has none for it",
-        _RESET,
-    ),
-    Rule(
-        "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE",
-        None,
-        _R,
-        "the key columns of a stateful operation changed",
-        _RESET,
-    ),
-    Rule(
-        "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE",
-        None,
-        _R,
-        "what a stateful operation keeps changed: other aggregates, another join type",
-        _RESET,
-    ),
-    Rule(
-        "STATE_STORE_INVALID_CONFIG_AFTER_RESTART",
-        None,
-        _R,
-        "a setting of the state store changed that its checkpoint has fixed",
-        _RESET,
-    ),
-    Rule("STATE_STORE_INVALID_VARIABLE_TYPE_CHANGE", None, _R, "a state variable changed its type", _RESET),
-    Rule(
-        "STATE_STORE_CANNOT_CREATE_COLUMN_FAMILY_WITH_RESERVED_CHARS",
-        None,
-        _C,
-        "a state variable has a name that the state store refuses",
-    ),
-    Rule(
-        "CANNOT_LOAD_STATE_STORE.UNRELEASED_THREAD_ERROR",
-        None,
-        _T,
-        "a task of an earlier batch still had the state store",
-    ),
-    Rule(
-        "CANNOT_LOAD_STATE_STORE.CANNOT_READ_MISSING_SNAPSHOT_FILE",
-        None,
-        _R,
-        "a snapshot file of the state is gone",
-        _RESET,
-    ),
-    Rule(
-        "CANNOT_LOAD_STATE_STORE.HDFS_STORE_PROVIDER_OUT_OF_MEMORY",
-        None,
-        _T,
-        "loading the state ran out of memory",
-    ),
-    Rule(
-        "CANNOT_LOAD_STATE_STORE.ROCKSDB_STORE_PROVIDER_OUT_OF_MEMORY",
-        None,
-        _T,
-        "loading the state ran out of memory",
-    ),
-    Rule("CANNOT_LOAD_STATE_STORE.*", None, _R, "files of the state are missing or damaged", _RESET),
-    Rule(
-        "CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED",
-        None,
-        _R,
-        "a file of the checkpoint does not fit its checksum",
-        _RESET,
-    ),
-    Rule("MALFORMED_LOG_FILE", None, _R, "a file of the checkpoint's logs is damaged", _RESET),
-    Rule(
-        "STREAMING_CHECKPOINT_MISSING_METADATA_FILE",
-        None,
-        _R,
-        "the checkpoint's metadata file is gone",
-        _RESET,
-    ),
-    Rule(
-        "CONCURRENT_STREAM_LOG_UPDATE",
-        None,
-        _T,
-        "two runs of the query wrote one checkpoint, or a file of its offset log is gone",
-        None,
-    ),
-    Rule(
-        "DIFFERENT_DELTA_TABLE_READ_BY_STREAMING_SOURCE",
-        None,
-        _R,
-        "the Delta table that the flow reads was recreated",
-        _RESET,
-    ),
-    Rule(
-        "DELTA_LOG_FILE_NOT_FOUND_FOR_STREAMING_SOURCE",
-        None,
-        _R,
-        "the history that the flow still had to read is gone from the Delta source",
-        _RESET,
-    ),
-    Rule(
-        "DELTA_MISSING_FILES_UNEXPECTED_VERSION",
-        None,
-        _R,
-        "the history that the flow still had to read is gone from the Delta source",
-        _RESET,
-    ),
-    Rule(
-        "DELTA_SOURCE_TABLE_IGNORE_CHANGES",
-        None,
-        _C,
-        "rows of the Delta source were changed, and the flow reads appends only",
-    ),
-    Rule(
-        "DELTA_SOURCE_IGNORE_DELETE",
-        None,
-        _C,
-        "rows of the Delta source were deleted, and the flow reads appends only",
-    ),
-    Rule(
-        "KAFKA_DATA_LOSS.*",
-        None,
-        _R,
-        "records that the flow had yet to read are gone from Kafka, or their topic was recreated",
-        _RESET,
-    ),
-    Rule(
-        "KAFKA_START_OFFSET_DOES_NOT_MATCH_ASSIGNED",
-        None,
-        _C,
-        "the offsets that a Kafka source is declared to start at leave partitions out",
-    ),
-    Rule("DELTA_METADATA_MISMATCH", None, _C, "the columns of the flow do not match those of its table"),
-    Rule(
-        "DELTA_STREAMING_METADATA_EVOLUTION",
-        None,
-        _S,
-        "the schema of the Delta source changed and was recorded",
-    ),
-    Rule(
-        "DELTA_STREAMING_CANNOT_CONTINUE_PROCESSING_POST_SCHEMA_EVOLUTION",
-        None,
-        _C,
-        "columns of the Delta source were renamed, dropped or changed their type, and the flow must"
-        " declare that it is ready for it",
-    ),
-    Rule("DELTA_SCHEMA_CHANGED", None, _S, "the schema of the Delta source changed"),
-    Rule("DELTA_SCHEMA_CHANGED_WITH_STARTING_OPTIONS", None, _S, "the schema of the Delta source changed"),
-    Rule("DELTA_SCHEMA_CHANGED_WITH_VERSION", None, _S, "the schema of the Delta source changed"),
-    Rule(
-        "USER_RAISED_EXCEPTION",
-        rf"{EXPECTATION_FAILED} .* fails for the row ",
-        _C,
-        "a row fails an expectation that each row must meet, and nothing of its batch was written",
-    ),
-    Rule(
-        "INVALID_LOG_VERSION.MAX_SUPPORTED_VERSION",
-        None,
-        _C,
-        "the checkpoint was written by a newer Spark than this one",
-    ),
-    Rule(
-        "UNSUPPORTED_LOG_VERSION.*",
-        None,
-        _C,
-        "the checkpoint was written by another Spark than this one can read",
-    ),
-    Rule(
-        None,
-        r"If startingOffsets contains specific offsets, you must specify all TopicPartitions",
-        _C,
-        "the offsets that a Kafka source is declared to start at leave partitions out",
-    ),
-    Rule(
-        None,
-        r"Checksum error: \S+/(metadata|(offsets|commits|sources|state)/\S+)",
-        _R,
-        "a file of the checkpoint does not fit its checksum (its hidden .crc twin)",
-        _RESET,
-    ),
-    Rule(None, r"Incomplete log file", _R, "a file of the checkpoint's logs is cut off", _RESET),
-    Rule(
-        None,
-        r"[Bb]atch \d+ doesn't exist|batch \d+ does not exist",
-        _R,
-        "a batch is gone from the checkpoint's logs",
-        _RESET,
-    ),
-    Rule(
-        None,
-        r"There are \[\d+\] sources in the checkpoint",
-        _R,
-        "the number of sources changed, and the checkpoint has the old ones",
-        _RESET,
-    ),
-    Rule(
-        None,
-        r"Wrong basePath",
-        _R,
-        "the path of a files source changed, and the checkpoint has files of the old one",
-        _RESET,
-    ),
-    Rule(
-        None,
-        r"Multiple streaming queries are concurrently using .*metadata",
-        _R,
-        "the checkpoint's metadata and its checksum do not match",
-        _RESET,
-    ),
-)
-"""Rules in order of precedence: the first that fits decides. A failure without a rule is transient, unless
-the declaration is at fault.
+_BY_MESSAGE: Mapping[FailureClass, Mapping[str, str]] = {
+    FailureClass.NEEDS_RECOVERY: {
+        r"Checksum error: \S+/(metadata|(offsets|commits|sources|state)/\S+)": (
+            "a file of the checkpoint does not fit its checksum (its hidden .crc twin)"
+        ),
+        r"Incomplete log file": "a file of the checkpoint's logs is cut off",
+        r"[Bb]atch \d+ doesn't exist|batch \d+ does not exist": "a batch is gone from the checkpoint's logs",
+        r"There are \[\d+\] sources in the checkpoint": (
+            "the number of sources changed, and the checkpoint has the old ones"
+        ),
+        r"Wrong basePath": "the path of a files source changed, and the checkpoint has files of the old one",
+        r"Multiple streaming queries are concurrently using .*metadata": (
+            "the checkpoint's metadata and its checksum do not match"
+        ),
+    },
+    FailureClass.NEEDS_CORRECTION: {
+        r"If startingOffsets contains specific offsets, you must specify all TopicPartitions": (
+            "the offsets that a Kafka source is declared to start at leave partitions out"
+        ),
+    },
+}
+"""Meanings of failures without a condition, by a pattern of the message; the first that fits decides.
+
+A failure that is in neither table is transient, unless the declaration is at fault.
 """
+_CONDITIONS, _MESSAGES = (
+    {key: (classed, meaning) for classed, meanings in table.items() for key, meaning in meanings.items()}
+    for table in (_BY_CONDITION, _BY_MESSAGE)
+)
 
 _NOT_SPARKS_FAULT = ("AnalysisException", "ParseException", "DeclarationError")
 
@@ -312,56 +181,36 @@ _NOT_SPARKS_FAULT = ("AnalysisException", "ParseException", "DeclarationError")
 def classify(causes: Sequence[Cause]) -> Failure:
     """Return the class of a failure from its chain of causes, outermost first.
 
-    A condition anywhere in the chain weighs more than a message. An ``AnalysisException`` without a rule is
-    the declaration's fault, as are a ``ParseException`` and a ``DeclarationError``.
+    A condition anywhere in the chain weighs more than a message. An ``AnalysisException`` that is in no table
+    is the declaration's fault, as are a ``ParseException`` and a ``DeclarationError``.
     """
-    for rules in ([rule for rule in RULES if rule.condition], [rule for rule in RULES if not rule.condition]):
+    for look_up in (_by_condition, _by_message):
         for cause in causes:
-            for rule in rules:
-                if _fits(rule, cause):
-                    return Failure(
-                        rule.classed,
-                        cause.condition,
-                        cause.sql_state,
-                        rule.meaning,
-                        rule.recovery,
-                        cause.message,
-                        {"type": cause.type},
-                    )
-    deepest = next(
-        (cause for cause in causes if cause.condition not in (None, "STREAM_FAILED")),
-        causes[-1] if causes else None,
-    )
-    if deepest is None:
-        return Failure(_T, None, None, "the driver ended without a reason", None, "")
-    faulty = any(cause.type.rsplit(".", 1)[-1].endswith(_NOT_SPARKS_FAULT) for cause in causes)
-    meaning = (
-        "the declaration of the flow cannot run"
-        if faulty
-        else "an unknown failure, which another try may fix"
-    )
-    return Failure(
-        _C if faulty else _T,
-        deepest.condition,
-        deepest.sql_state,
-        meaning,
-        None,
-        deepest.message,
-        {"type": deepest.type},
-    )
+            if (found := look_up(cause)) is not None:
+                return _failure(*found, cause)
+    if not causes:
+        return Failure(FailureClass.TRANSIENT, None, None, "the driver ended without a reason", None, "")
+    deepest = next((cause for cause in causes if cause.condition not in (None, "STREAM_FAILED")), causes[-1])
+    if any(cause.type.rsplit(".", 1)[-1].endswith(_NOT_SPARKS_FAULT) for cause in causes):
+        return _failure(FailureClass.NEEDS_CORRECTION, "the declaration of the flow cannot run", deepest)
+    return _failure(FailureClass.TRANSIENT, "an unknown failure, which another try may fix", deepest)
 
 
-def _fits(rule: Rule, cause: Cause) -> bool:
-    if rule.condition is not None:
-        if cause.condition is None:
-            return False
-        if rule.condition.endswith(".*"):
-            family = rule.condition.removesuffix(".*")
-            if cause.condition != family and not cause.condition.startswith(family + "."):
-                return False
-        elif cause.condition != rule.condition:
-            return False
-    return rule.message is None or re.search(rule.message, cause.message) is not None
+def _by_condition(cause: Cause) -> tuple[FailureClass, str] | None:
+    name = cause.condition or ""
+    if name in _ONLY_WITH and not re.search(_ONLY_WITH[name], cause.message):
+        return None
+    return _CONDITIONS.get(name) or _CONDITIONS.get(f"{name.partition('.')[0]}.*")
+
+
+def _by_message(cause: Cause) -> tuple[FailureClass, str] | None:
+    return next((found for pattern, found in _MESSAGES.items() if re.search(pattern, cause.message)), None)
+
+
+def _failure(classed: FailureClass, meaning: str, cause: Cause) -> Failure:
+    recovery = "reset_checkpoint" if classed is FailureClass.NEEDS_RECOVERY else None
+    context = {"type": cause.type}
+    return Failure(classed, cause.condition, cause.sql_state, meaning, recovery, cause.message, context)
 
 
 def read(details: Mapping[str, Any]) -> Failure | None:

@@ -74,7 +74,7 @@ class Read:
         """Yield each source that a flow reads, its name in the checkpoint, and the offset up to which it was
         read.
         """
-        for index, source in enumerate(flow.pipeline.sources_of(flow.declaration)):
+        for index, source in enumerate(flow.sources):
             # Version 1 of the offset log has no names.
             named = source.name in self.ends or str(index) not in self.ends
             key = source.name if named else str(index)

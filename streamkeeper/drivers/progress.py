@@ -21,14 +21,13 @@ from enum import Enum
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.drivers.alerts import TROUBLES, Alert
 from streamkeeper.drivers.pending_input import pause_after, what_waits
-from streamkeeper.errors import StorageError
 from streamkeeper.flows import generations, leases, status
 from streamkeeper.flows.files import LOOKED, FlowHome
 from streamkeeper.flows.leases import Life
 from streamkeeper.flows.position import last_begun
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.sources.base.format import Waiting
-from streamkeeper.storage import Storage, read_json, to_json
+from streamkeeper.storage import Storage, read_json, read_record, to_json
 from streamkeeper.times import describe_age
 
 
@@ -250,20 +249,11 @@ def _driver(home: FlowHome) -> str:
 
 def _age(home: FlowHome, now: float) -> float | None:
     begun = last_begun(home)
-    folder = begun[1].checkpoint if begun else None
-    last = Checkpoint(home.storage, folder).last_commit() if folder is not None else None
-    written = home.storage.modified(f"{folder}/commits/{last}") if last is not None else None
-    return max(0.0, now - written) if written is not None else None
+    checkpoint = Checkpoint(home.storage, begun[1].checkpoint) if begun else None
+    written = checkpoint.committed_at(checkpoint.last_commit()) if checkpoint else None
+    return None if written is None else max(0.0, now - written)
 
 
 def _read_note(home: FlowHome) -> Note | None:
-    value = read_json(home.storage, home.progress)
-    if value is None:
-        return None
-    try:
-        return Note(**{**value, "position": Position(**value["position"])})
-    except (TypeError, KeyError) as error:
-        path = home.storage.path(home.progress)
-        raise StorageError(
-            f"{path} is not a monitor's note: {error}. Remove it; the next check writes it again."
-        ) from error
+    way = "Remove it; the next check writes it again."
+    return read_record(home.storage, home.progress, Note, "a monitor's note", way)

@@ -14,9 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 
 from streamkeeper.drivers.submit import SUPERVISED_VARIABLE
-from streamkeeper.errors import StorageError
 from streamkeeper.flows.files import FlowHome
-from streamkeeper.storage import read_json, to_json
+from streamkeeper.storage import read_record, to_json
 from streamkeeper.times import now
 
 
@@ -41,17 +40,8 @@ def read(home: FlowHome) -> Supervisor | None:
 
     :raises StorageError: the file is damaged.
     """
-    value = read_json(home.storage, home.supervisor)
-    if value is None:
-        return None
-    try:
-        return Supervisor(**value)
-    except TypeError as error:
-        path = home.storage.path(home.supervisor)
-        raise StorageError(
-            f"{path} is not a supervisor's heartbeat: {error}. Remove it; the supervising task writes it"
-            " again."
-        ) from error
+    way = "Remove it; the supervising task writes it again."
+    return read_record(home.storage, home.supervisor, Supervisor, "a supervisor's heartbeat", way)
 
 
 class Absence:

@@ -9,7 +9,6 @@ newer rows, whatever their order of arrival.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from streamkeeper.declare.model import COMPLETE, Source
 from streamkeeper.errors import RequestError
@@ -17,9 +16,6 @@ from streamkeeper.flows import generations, ledger
 from streamkeeper.flows.files import FlowHome, kept_flows
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.storage import Storage
-
-if TYPE_CHECKING:
-    pass
 
 HISTORY, FILES, TABLE, BACKUP = "history", "files", "table", "backup"
 READS = (HISTORY, FILES, TABLE, BACKUP)

@@ -84,7 +84,7 @@ _NAMESPACE = uuid.UUID("6f1f7d0e-5b0a-5d0c-9a53-7c1b7a4a2f10")
 
 @dataclass(frozen=True)
 class FlowHome:
-    """The names of a flow's files in the state storage."""
+    """The names of a flow's files in the state storage; the map above says what each is."""
 
     storage: Storage
     pipeline: str
@@ -116,31 +116,24 @@ class FlowHome:
         return query_id(self.root.replace("/", "."), number)
 
     def generation(self, number: int) -> str:
-        """The file of a generation's decision."""
         return f"{self.root}/generations/{number:06d}.json"
 
     def start(self, number: int) -> str:
-        """The file that says how a generation began."""
         return f"{self.root}/generations/{number:06d}.start.json"
 
     def over(self, number: int) -> str:
-        """The file that says what a generation had committed when it was about to be shut out of the sink."""
         return f"{self.root}/generations/{number:06d}.over.json"
 
     def adopted(self, number: int) -> str:
-        """The file with the last commit of an adopted query, written before the query is sealed."""
         return f"{self.root}/generations/{number:06d}.adopted.json"
 
     def gone(self, number: int) -> str:
-        """The file that says that a generation's checkpoint is removed, or about to be."""
         return f"{self.root}/generations/{number:06d}.gone.json"
 
     def last_run(self, number: int) -> str:
-        """The file that says what the last driver of a generation ran."""
         return f"{self.root}/generations/{number:06d}.last_run.json"
 
     def change(self, number: int) -> str:
-        """The file that says what became of the newest change of the declaration under a generation."""
         return f"{self.root}/generations/{number:06d}.change.json"
 
     @property
@@ -152,7 +145,6 @@ class FlowHome:
         return f"{self.root}/trial"
 
     def done(self, number: int) -> str:
-        """The file that says that a once flow has read all there was, in this generation."""
         return f"{self.root}/generations/{number:06d}.done.json"
 
     def checkpoint(self, number: int, epoch: int) -> str:
@@ -160,66 +152,50 @@ class FlowHome:
         return f"{self.root}/checkpoints/{number:06d}-{epoch:06d}"
 
     def replay(self, number: int, epoch: int) -> str:
-        """The file that says into which steps the driver of a lease epoch cut the history that a generation's
-        state is rebuilt from.
-        """
         return f"{self.root}/generations/{number:06d}.replay-{epoch:06d}.json"
 
     def lease(self, epoch: int) -> str:
-        """The file of a lease epoch."""
         return f"{self.root}/lease/{epoch:06d}.json"
 
     def left(self, epoch: int) -> str:
-        """The file that says that an epoch's driver left in good order."""
         return f"{self.root}/lease/{epoch:06d}.left.json"
 
     def heartbeat(self, epoch: int) -> str:
-        """The file that an epoch's driver overwrites while it lives."""
         return f"{self.root}/heartbeats/{epoch:06d}"
 
     def silent(self, epoch: int) -> str:
-        """The file that says which heartbeat of an epoch's driver was the last for a whole term."""
         return f"{self.root}/lease/{epoch:06d}.silent.json"
 
     def failed(self, epoch: int) -> str:
-        """The file that says by which failure an epoch's driver ended."""
         return f"{self.root}/lease/{epoch:06d}.failed.json"
 
     @property
     def supervisor(self) -> str:
-        """The file that the task that watches the flow's driver overwrites."""
         return f"{self.root}/supervisor"
 
     @property
     def failures(self) -> str:
-        """The file in which that task counts the failures of the flow's drivers."""
         return f"{self.root}/failures"
 
     def hold(self, owner: str) -> str:
-        """The file of a hold."""
         return f"{self.root}/holds/{owner}.json"
 
     def alert(self, name: str) -> str:
-        """A file or folder of the flow's alerts."""
         return f"{self.root}/alerts/{name}"
 
     def history(self, name: str) -> str:
-        """A file or folder of the numbers of the flow's past."""
         return f"{self.root}/history/{name}"
 
     @property
     def recent(self) -> str:
-        """The file with the numbers of the last batches."""
         return f"{self.root}/recent.json"
 
     @property
     def progress(self) -> str:
-        """The file in which the monitor keeps what its last look found."""
         return f"{self.root}/progress.json"
 
     @property
     def lag(self) -> str:
-        """The file in which the monitor keeps how far the flow is behind its sources."""
         return f"{self.root}/lag.json"
 
     def generations(self) -> list[int]:

@@ -11,18 +11,17 @@ No recovery ever edits an earlier generation. Only ``clean_up`` removes any, onc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, TypeVar
 
 from streamkeeper.declare.model import GivenState
-from streamkeeper.errors import RecoveryError, StorageError
+from streamkeeper.errors import RecoveryError
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.history import events
 from streamkeeper.history.events import Kind
-from streamkeeper.json_values import read_as
-from streamkeeper.storage import read_json, to_json
+from streamkeeper.storage import read_record, to_json
 from streamkeeper.times import now
 
 T = TypeVar("T")
@@ -166,6 +165,15 @@ class Start:
     format: int = FORMAT
 
 
+@dataclass(frozen=True)
+class End:
+    """Last commit of a generation, or of the query that it adopts, when it came to its end."""
+
+    last_commit: int | None
+    at: str
+    format: int = FORMAT
+
+
 def latest(home: FlowHome) -> Generation | None:
     """Read the highest generation, the one that runs or will run next; None if the flow never had one."""
     numbers = home.generations()
@@ -177,7 +185,13 @@ def read(home: FlowHome, number: int) -> Generation | None:
 
     :raises StorageError: the file is damaged, or written by a newer Streamkeeper.
     """
-    return _read(Generation, "a generation", home, home.generation(number))
+    return _read(home, home.generation(number), Generation, "a generation")
+
+
+def decided(home: FlowHome) -> Iterator[Generation]:
+    """Yield all decisions of a flow, the lowest generation's first; raises as :func:`read`."""
+    found = (read(home, number) for number in home.generations())
+    return (generation for generation in found if generation is not None)
 
 
 def read_start(home: FlowHome, number: int) -> Start | None:
@@ -185,19 +199,11 @@ def read_start(home: FlowHome, number: int) -> Start | None:
 
     :raises StorageError: the file is damaged, or written by a newer Streamkeeper.
     """
-    return _read(Start, "a generation's start", home, home.start(number))
+    return _read(home, home.start(number), Start, "a generation's start")
 
 
-def _read(of: type[T], what: str, home: FlowHome, name: str) -> T | None:
-    value = read_json(home.storage, name)
-    if value is None:
-        return None
-    _check_format(home.storage.path(name), value)
-    try:
-        return read_as(of, value)
-    except (TypeError, ValueError) as error:
-        path = home.storage.path(name)
-        raise StorageError(f"{path} is not {what}: {error}. Restore it from a copy.") from error
+def _read(home: FlowHome, name: str, kind: type[T], what: str) -> T | None:
+    return read_record(home.storage, name, kind, what, "Restore it from a copy.", format=FORMAT)
 
 
 def query_id_of(home: FlowHome, number: int) -> str:
@@ -280,10 +286,7 @@ def end(home: FlowHome, number: int, last_commit: int | None) -> int | None:
     """
     # After the seal, a driver that was thought gone may still commit batches to its checkpoint that the sink
     # skips silently. They were never written, so the next generation must not count them.
-    if home.storage.create(
-        home.over(number), to_json({"last_commit": last_commit, "at": now(), "format": FORMAT})
-    ):
-        return last_commit
+    home.storage.create(home.over(number), _end(last_commit))
     return committed(home, number, last_commit)
 
 
@@ -297,12 +300,12 @@ def committed(home: FlowHome, number: int, last_commit: int | None) -> int | Non
 
 
 def _last_commit(home: FlowHome, name: str, otherwise: int | None) -> int | None:
-    value = read_json(home.storage, name)
-    if value is None:
-        return otherwise
-    _check_format(home.storage.path(name), value)
-    found: int | None = value["last_commit"]
-    return found
+    found = _read(home, name, End, "the end of a generation")
+    return otherwise if found is None else found.last_commit
+
+
+def _end(last_commit: int | None) -> bytes:
+    return to_json(asdict(End(last_commit, now())))
 
 
 def end_adopted(home: FlowHome, number: int, last_commit: int | None) -> int | None:
@@ -310,7 +313,7 @@ def end_adopted(home: FlowHome, number: int, last_commit: int | None) -> int | N
     before the generation begins.
     """
     name = home.adopted(number)
-    home.storage.create(name, to_json({"last_commit": last_commit, "at": now(), "format": FORMAT}))
+    home.storage.create(name, _end(last_commit))
     return _last_commit(home, name, last_commit)
 
 
@@ -336,9 +339,7 @@ def finish(home: FlowHome, number: int, last_commit: int | None) -> None:
     """Record that a once flow has read all its input in a generation. It does not run again until there is a
     next one.
     """
-    home.storage.create(
-        home.done(number), to_json({"last_commit": last_commit, "at": now(), "format": FORMAT})
-    )
+    home.storage.create(home.done(number), _end(last_commit))
 
 
 def finished(home: FlowHome) -> int | None:
@@ -353,11 +354,3 @@ def finished(home: FlowHome) -> int | None:
 def with_number(generation: Generation, home: FlowHome, number: int) -> Generation:
     """Return the decision under another number, with the query id of that number."""
     return replace(generation, number=number, query_id=home.query_id(number))
-
-
-def _check_format(path: str, value: dict[str, Any]) -> None:
-    if value.get("format") != FORMAT:
-        raise StorageError(
-            f"{path} has format {value.get('format')!r}; this Streamkeeper reads {FORMAT}. Use the release"
-            " that wrote it, or a newer one."
-        )

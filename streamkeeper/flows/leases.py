@@ -379,22 +379,14 @@ def leave(home: FlowHome, lease: Lease, why: str) -> None:
     events.note(home, Kind.STOPPED, text, lease.epoch, by="driver", epoch=lease.epoch)
 
 
-def why_left(home: FlowHome, lease: Lease) -> str | None:
-    """Return why a driver left, in its own words; None if it has not left, or the record cannot be read."""
+def told_leaving(home: FlowHome, lease: Lease) -> dict[str, Any]:
+    """Return what a driver told when it left: ``why``, and when by its own clock (``at``); empty if it has
+    not left, or the record cannot be read.
+    """
     try:
-        said = read_json(home.storage, home.left(lease.epoch))
+        return read_json(home.storage, home.left(lease.epoch)) or {}
     except StorageError:
-        return None
-    return None if said is None else str(said.get("why"))
-
-
-def left_at(home: FlowHome, lease: Lease) -> str | None:
-    """Return when a driver left, by its own clock; None as in :func:`why_left`."""
-    try:
-        said = read_json(home.storage, home.left(lease.epoch))
-    except StorageError:
-        return None
-    return None if said is None else said.get("at")
+        return {}
 
 
 def note_failure(home: FlowHome, lease: Lease, failure: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ A position is found by its batch, by a time, or as a generation's end. Batches t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Any
 
 from streamkeeper.checkpoint import Checkpoint, OffsetEntry
@@ -27,6 +27,7 @@ from streamkeeper.flows.generations import (
     StartAt,
 )
 from streamkeeper.flows.position import CommittedPosition
+from streamkeeper.times import ms_in_iso
 
 OTHER_WAYS = (
     "reset_checkpoint starts from earliest, a timestamp or explicit offsets; restore_table restores a backup"
@@ -74,16 +75,11 @@ class Place:
         return self.checkpoint.offsets(self.batch)
 
     def positions(self) -> dict[str, Any]:
-        """Read the end position of its batch by source name; in a log without names, by the order in which
-        sources began.
+        """Read the end position of its batch by source name.
 
         :raises CheckpointError: the file is cut off or garbage.
         """
-        entry = self.offsets()
-        names = list(self.start.positions)
-        if entry.version == 1 and len(names) == len(entry.sources):
-            return dict(zip(names, entry.sources.values(), strict=True))
-        return entry.sources
+        return self.offsets().named(self.start.positions)
 
     def __str__(self) -> str:
         return f"batch {self.batch} of generation {self.generation.number}"
@@ -147,22 +143,17 @@ def at_moment(home: FlowHome, table_path: str, moment_ms: int) -> Place:
     :raises RequestError: nothing was committed yet at that time, or it is not available any more.
     :raises CheckpointError: a checkpoint, or the table's log, cannot be read.
     """
-    told = datetime.fromtimestamp(moment_ms / 1000, timezone.utc).isoformat(timespec="milliseconds")
+    told = ms_in_iso(moment_ms)
     for number in reversed(begun(home)):
         start = generations.read_start(home, number)
         assert start is not None, "it was listed as begun"
         checkpoint = Checkpoint(home.storage, start.checkpoint)
-        own = [
-            batch
-            for batch in checkpoint.commit_batches()
-            if start.seed_batch is None or batch > start.seed_batch
-        ]
+        own = standing.own_commits(checkpoint, start)
         for batch in reversed(own):
-            written = home.storage.modified(checkpoint.name(f"commits/{batch}"))
+            written = checkpoint.committed_at(batch)
             if written is not None and written * 1000 <= moment_ms:
                 found = at_batch(home, table_path, number, batch)
-                when = datetime.fromtimestamp(written, timezone.utc).isoformat(timespec="milliseconds")
-                said = f"the last at or before {told}: its commit was written at {when}"
+                said = f"the last at or before {told}: its commit was written at {ms_in_iso(written * 1000)}"
                 return Place(found.generation, found.start, found.checkpoint, batch, said)
         if datetime.fromisoformat(start.at).timestamp() * 1000 > moment_ms:
             continue

@@ -113,6 +113,12 @@ class CommittedPosition:
         }
 
 
+def own_commits(checkpoint: Checkpoint, start: Start) -> list[int]:
+    """Return the batches that a generation committed itself: the one that it was seeded with is none."""
+    least = -1 if start.seed_batch is None else start.seed_batch
+    return [batch for batch in checkpoint.commit_batches() if batch > least]
+
+
 def last_begun(home: FlowHome) -> tuple[Generation, Start] | None:
     """Return the newest generation that a driver began, with its start file; None if there is none."""
     for number in reversed(home.generations()):

@@ -102,25 +102,19 @@ def look(storage: Storage, flow: Flow) -> FlowStatus:
 def look_at(kept: Kept, flow: Flow) -> FlowStatus:
     """Return the status of one flow, from what is kept of it."""
     begun, newest, lease = last_begun(kept.home), kept.newest, kept.lease
-    batch, age = _last_batch(kept.home.storage, begun[1].checkpoint) if begun else (None, None)
+    checkpoint = Checkpoint(kept.home.storage, begun[1].checkpoint) if begun else None
+    batch = checkpoint.last_commit() if checkpoint else None
+    written = checkpoint.committed_at(batch) if checkpoint else None
     state, detail = _state(kept, flow)
     return FlowStatus(
         flow.full_name,
         state,
         newest.number if newest else None,
         batch,
-        age,
+        None if written is None else max(0.0, time.time() - written),
         lease.epoch if lease else None,
         detail,
     )
-
-
-def _last_batch(storage: Storage, folder: str) -> tuple[int | None, float | None]:
-    batch = Checkpoint(storage, folder).last_commit()
-    if batch is None:
-        return None, None
-    written = storage.modified(f"{folder}/commits/{batch}")
-    return batch, max(0.0, time.time() - written) if written is not None else None
 
 
 def _state(kept: Kept, flow: Flow) -> tuple[FlowState, str]:
@@ -144,7 +138,7 @@ def _state(kept: Kept, flow: Flow) -> tuple[FlowState, str]:
     if not there and flow.declaration.once and (number := generations.finished(home)) is not None:
         return FlowState.DONE, f"it runs once and has read all its input, in generation {number}"
     if not there:
-        why = leases.why_left(home, lease)
+        why = leases.told_leaving(home, lease).get("why")
         stopped = why == Outcome.STOPPED.name.lower()
         how = "ended normally" if stopped else f"ended ({why.replace('_', ' ')})" if why else "is gone"
         return FlowState.STOPPED if stopped else FlowState.DOWN, f"its driver {how}: {leases.describe(lease)}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime, timezone
 from typing import Any
 
 from streamkeeper.declare.checkpoint_window import trigger_seconds
@@ -22,7 +21,7 @@ from streamkeeper.manifest.manifest import Flow, Manifest, read_manifest
 from streamkeeper.preflight import change
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage, read_json
-from streamkeeper.times import in_seconds
+from streamkeeper.times import in_iso, in_seconds
 
 IDLE, CATCHING_UP, RETRYING, UNREADABLE = "idle", "catching up", "retrying", "unreadable"
 """States beyond those of :class:`streamkeeper.flows.status.FlowState`.
@@ -184,17 +183,13 @@ def _since(kept: Kept, flow: Flow, state: str, lag: Behind | None, failing: Fail
     if lease is None:
         return None
     if failing is not None and state in _FAILS:
-        return _moment(failing.since)
+        return in_iso(failing.since)
     if state in _ENDED:
-        return leases.left_at(home, lease) or (lease.at if beat is None else beat.at)
+        return leases.told_leaving(home, lease).get("at") or (lease.at if beat is None else beat.at)
     if state == CATCHING_UP and lag is not None and lag.since is not None:
-        return _moment(lag.since)
+        return in_iso(lag.since)
     changed = change.read(home, flow.fingerprint) if state == FlowState.CHANGE_REFUSED else None
     return lease.at if changed is None else changed.at or lease.at
-
-
-def _moment(at: float) -> str:
-    return datetime.fromtimestamp(at, timezone.utc).isoformat(timespec="seconds")
 
 
 def refused_or(kept: Kept, flow: Flow) -> FlowStatus:

@@ -89,7 +89,7 @@ def inspect(
     done = _or_none(lambda: checkpoint.offsets(last)) if last is not None else None
     running = _or_none(lambda: checkpoint.offsets(in_flight)) if in_flight is not None else None
     committed = _or_none(lambda: checkpoint.commit(last)) if last is not None else None
-    modified = storage.modified(checkpoint.name(f"commits/{last}")) if last is not None else None
+    modified = checkpoint.committed_at(last)
     entry = done or running
     generation, schemas = _generation(flow_home, folder)
     return Inspection(

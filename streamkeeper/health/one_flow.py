@@ -8,7 +8,7 @@ from typing import Any
 
 from streamkeeper.amounts import in_words
 from streamkeeper.declare.driver import needs_of
-from streamkeeper.declare.model import pipeline_to_json, without_code
+from streamkeeper.declare.model import pipeline_to_json
 from streamkeeper.declare.offsets import describe
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.summary import read_summary
@@ -136,7 +136,7 @@ def _sources(home: FlowHome, flow: Flow) -> list[dict[str, Any]]:
         *read,
         *(
             {"name": one.name, "kind": one.format, "position": None}
-            for one in flow.pipeline.sources_of(flow.declaration)
+            for one in flow.sources
             if one.name not in names
         ),
     ]
@@ -185,7 +185,7 @@ def _declaration(flow: Flow) -> dict[str, Any]:
     """Return what is declared of a flow: itself, what its driver needs, its sources, its views without code,
     and its table.
     """
-    plain = pipeline_to_json(without_code(flow.pipeline))
+    plain = pipeline_to_json(flow.pipeline)
     read = {item.name for item in flow.pipeline.inputs(flow.declaration)}
     own = next(item for item in plain["flows"] if item["name"] == flow.name)
     return {

@@ -9,7 +9,7 @@ from streamkeeper.flows import leases
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.health.flows import FlowHealth
 from streamkeeper.history import rows
-from streamkeeper.history.rows import Sample, Totals
+from streamkeeper.history.rows import LAG, Sample, Totals
 
 
 def keep(home: FlowHome, seen: FlowHealth, now: float) -> None:
@@ -30,11 +30,7 @@ def keep(home: FlowHome, seen: FlowHealth, now: float) -> None:
         state_rows=None if last is None else last.state_rows,
         state_bytes=None if last is None else last.state_bytes,
         watermark=None if last is None else last.watermark,
-        lag_seconds=None if lag is None else lag.seconds,
-        lag_records=None if lag is None else lag.records,
-        lag_files=None if lag is None else lag.files,
-        lag_versions=None if lag is None else lag.versions,
-        lag_bytes=None if lag is None else lag.bytes,
+        **{} if lag is None else {name: getattr(lag, name.removeprefix("lag_")) for name in LAG},
     )
     rows.record(home, sample, lambda: _began(home, sample), lambda epoch: _last_of(home, epoch))
 

@@ -259,7 +259,7 @@ def _highest(samples: Sequence[Sample]) -> Sample:
     def highest(name: str) -> Any:
         return max((item for one in samples if (item := getattr(one, name)) is not None), default=None)
 
-    return replace(samples[-1], **{name: highest(name) for name in ("state_rows", "state_bytes", *_LAG)})
+    return replace(samples[-1], **{name: highest(name) for name in ("state_rows", "state_bytes", *LAG)})
 
 
 def _rows(home: Home, folder: str, stamp: str, since: float | None) -> tuple[Row, ...]:
@@ -276,29 +276,19 @@ def _rows(home: Home, folder: str, stamp: str, since: float | None) -> tuple[Row
 
 def _row(before: Sample, after: Sample) -> Row:
     done = after.totals.since(before.totals)
+    sums = {name: getattr(done, name) for name in _OF_TOTALS if name != "seconds"}
     return Row(
-        at=after.at,
         seconds=_rounded(after.at - before.at),
-        epoch=after.epoch,
         drivers=max(0, after.epoch - before.epoch),
-        generation=after.generation,
-        state=after.state,
-        batches=done.batches,
-        rows=done.rows,
-        rows_out=done.rows_out,
         batch_seconds=done.seconds,
-        late=done.late,
-        phases=done.phases,
-        expectations=done.expectations,
-        state_rows=after.state_rows,
-        state_bytes=after.state_bytes,
-        watermark=after.watermark,
-        **{name: getattr(after, name) for name in _LAG},
+        **sums,
+        **{name: getattr(after, name) for name in _OF_SAMPLE},
     )
 
 
 _OF_SAMPLE = tuple(item.name for item in fields(Sample) if item.name != "totals")
-_LAG = tuple(name for name in _OF_SAMPLE if name.startswith("lag_"))
+LAG = tuple(name for name in _OF_SAMPLE if name.startswith("lag_"))
+"""Fields of a sample, and of a row, that say what waits."""
 _OF_TOTALS = tuple(item.name for item in fields(Totals))
 
 

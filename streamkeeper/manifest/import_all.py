@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from streamkeeper.declare.model import Pipeline, pipeline_from_json, pipeline_to_json, without_code
+from streamkeeper.declare.model import Pipeline, pipeline_from_json, pipeline_to_json
 from streamkeeper.errors import DeclarationError, NotOffered, StreamkeeperError
 from streamkeeper.manifest.import_file import blame, fingerprint, likeness, load_pipeline
 from streamkeeper.settings import PROJECT, Settings
@@ -172,12 +172,11 @@ class _Process:
 def _import(file: Path, data: str) -> Imported:
     try:
         pipeline = load_pipeline(file, data)
-        plain = without_code(pipeline)
         # A value that is not JSON or not UTF-8 must fail here, as this file's error.
-        json.dumps(pipeline_to_json(plain), ensure_ascii=False).encode()
+        plain = json.dumps(pipeline_to_json(pipeline), ensure_ascii=False).encode()
         named = {f"{pipeline.name}.{flow.name}": flow for flow in pipeline.flows}
         return Imported(
-            plain,
+            pipeline_from_json(json.loads(plain)),
             {name: fingerprint(pipeline, flow) for name, flow in named.items()},
             {name: likeness(pipeline, flow) for name, flow in named.items()},
         )

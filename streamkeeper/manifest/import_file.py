@@ -26,7 +26,6 @@ from streamkeeper.declare.model import (
     Where,
     check_name,
     pipeline_to_json,
-    without_code,
 )
 from streamkeeper.declare.registry import DECORATORS, Registry, code_hash, collecting
 from streamkeeper.errors import DeclarationError
@@ -106,7 +105,7 @@ def fingerprint(pipeline: Pipeline, flow: AnyFlow) -> str:
     the file's other code, and the modules beside the file. They do not depend on line numbers, comments or
     other flows of the file.
     """
-    plain = pipeline_to_json(without_code(pipeline))
+    plain = pipeline_to_json(pipeline)
     names = {item.name for item in pipeline.inputs(flow)}
     parts = {
         "flow": next(item for item in plain["flows"] if item["name"] == flow.name),

@@ -14,14 +14,21 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
 from streamkeeper import __version__
-from streamkeeper.declare.model import AnyFlow, Pipeline, pipeline_from_json, pipeline_to_json
+from streamkeeper.declare.model import (
+    AnyFlow,
+    Pipeline,
+    Source,
+    Table,
+    pipeline_from_json,
+    pipeline_to_json,
+)
 from streamkeeper.errors import DeclarationError, RequestError, StorageError, StreamkeeperError
 from streamkeeper.manifest import import_all, names, pipeline_files
 from streamkeeper.manifest.import_all import Imported
@@ -58,6 +65,16 @@ class Flow:
     def full_name(self) -> str:
         """``pipeline.flow``, as the command line and the forms show it."""
         return f"{self.pipeline.name}.{self.name}"
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """Every source that the flow reads, each once, in order of first use."""
+        return self.pipeline.sources_of(self.declaration)
+
+    @property
+    def sink(self) -> Table | None:
+        """The sink that the flow writes; None if it writes a table."""
+        return self.pipeline.sink_of(self.declaration)
 
     @property
     def dag_id(self) -> str:
@@ -340,26 +357,12 @@ def _from_bytes(content: bytes) -> Manifest:
 
 
 def _to_json(manifest: Manifest) -> dict[str, Any]:
-    return {
-        "format": FORMAT,
-        "key": manifest.key,
-        "pipelines": [pipeline_to_json(pipeline) for pipeline in manifest.pipelines],
-        "errors": manifest.errors,
-        "fingerprints": manifest.fingerprints,
-        "left_out": manifest.left_out,
-        "likenesses": manifest.likenesses,
-    }
+    pipelines = [pipeline_to_json(pipeline) for pipeline in manifest.pipelines]
+    return {**vars(manifest), "format": FORMAT, "pipelines": pipelines}
 
 
 def _from_json(value: dict[str, Any]) -> Manifest:
     if value["format"] > FORMAT:
         raise ValueError("it is of a later release")
-    pipelines = tuple(pipeline_from_json(item) for item in value["pipelines"])
-    return Manifest(
-        value["key"],
-        pipelines,
-        value["errors"],
-        value["fingerprints"],
-        value.get("left_out", {}),
-        value.get("likenesses", {}),
-    )
+    known = {field.name: value[field.name] for field in fields(Manifest) if field.name in value}
+    return Manifest(**{**known, "pipelines": tuple(map(pipeline_from_json, value["pipelines"]))})

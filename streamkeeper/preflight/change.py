@@ -16,12 +16,11 @@ from streamkeeper.flows.holds import parked_flows
 from streamkeeper.flows.position import last_begun
 from streamkeeper.history import events
 from streamkeeper.history.events import Kind
-from streamkeeper.json_values import read_as
 from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.preflight import last_run
 from streamkeeper.preflight.last_run import LastRun
 from streamkeeper.preflight.verdict import Verdict
-from streamkeeper.storage import Storage, read_json, to_json
+from streamkeeper.storage import Storage, read_record, to_json
 from streamkeeper.times import now
 
 
@@ -70,17 +69,11 @@ class Change:
 def read(home: FlowHome, fingerprint: str) -> Change | None:
     """Return what became of a declaration under the generation that runs; None if nobody tried it."""
     begun = last_begun(home)
-    found = None if begun is None else read_json(home.storage, home.change(begun[0].number))
-    if found is None:
+    if begun is None:
         return None
-    try:
-        change = read_as(Change, found)
-    except (TypeError, ValueError) as error:
-        path = home.storage.path(home.change(begun[0].number)) if begun else "?"
-        raise StorageError(
-            f"{path} is no record of a change: {error}. Remove it: it is tried anew."
-        ) from error
-    return change if change.fingerprint == fingerprint else None
+    name, way = home.change(begun[0].number), "Remove it: it is tried anew."
+    found = read_record(home.storage, name, Change, "a record of a change", way)
+    return found if found is not None and found.fingerprint == fingerprint else None
 
 
 def ill(storage: Storage, manifest: Manifest) -> dict[str, str]:

@@ -71,7 +71,7 @@ def moved_files(before: Flow, now: Flow) -> str | None:
     """Return why a flow cannot go on with its sink of files: the entries of its generation are in the log of
     another folder. None if it can.
     """
-    old, table = (flow.pipeline.sink_of(flow.declaration) for flow in (before, now))
+    old, table = (flow.sink for flow in (before, now))
     if old is None or table is None or not {old.sink, table.sink} <= {*FILE_SINKS}:
         return None
     had, has = (one.properties["path"] for one in (old, table))

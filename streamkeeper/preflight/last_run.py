@@ -16,7 +16,6 @@ from streamkeeper.declare.model import (
     View,
     pipeline_from_json,
     pipeline_to_json,
-    without_code,
 )
 from streamkeeper.declare.source_options import TOPICS
 from streamkeeper.flows.files import FlowHome
@@ -80,10 +79,10 @@ def of(
     :param opened: the same flow with its sources opened. Of their options, only places are kept.
     """
     read = flow if opened is None else opened
-    places = {source.name: place_of(source) for source in read.pipeline.sources_of(read.declaration)}
+    places = {source.name: place_of(source) for source in read.sources}
     functions = (*flow.pipeline.inputs(flow.declaration), flow.declaration)
     code = (item.code for item in functions if isinstance(item, View | AppendFlow))
-    declared = pipeline_to_json(without_code(flow.pipeline))
+    declared = pipeline_to_json(flow.pipeline)
     return LastRun(
         flow.fingerprint, places, (*code, flow.pipeline.shared), plan, pipeline=declared, files=files or {}
     )

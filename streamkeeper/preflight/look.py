@@ -13,7 +13,7 @@ from streamkeeper.drivers.submit import PREFLIGHT_JOB, Submission, job_settings
 from streamkeeper.errors import StreamkeeperError
 from streamkeeper.exit_codes import described
 from streamkeeper.flows import generations
-from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.files import FlowHome, open_home
 from streamkeeper.flows.position import last_begun
 from streamkeeper.json_values import read_as
 from streamkeeper.manifest.environment import opened_flow, opened_if_possible
@@ -82,25 +82,20 @@ def _gone(manifest: Manifest, before: Manifest, renamed: Collection[str | None])
 
 def look(settings: Settings, flow: Flow) -> Verdict | None:
     """Return the verdict on a flow as far as its files tell it; None if Spark must try."""
-    home = FlowHome(open_storage(settings.state), flow.pipeline.name, flow.name)
+    home = open_home(settings, flow.full_name)
     newest, begun = generations.latest(home), last_begun(home)
     if newest is None:
         return Verdict(flow.full_name, Fit.GOES_ON, ("It never ran: its start makes its first checkpoint.",))
     if begun is None or begun[0].number != newest.number:
-        return Verdict(
-            flow.full_name,
-            Fit.GOES_ON,
-            (f"Generation {newest.number} is decided: the next start makes its checkpoint.",),
-        )
+        why = f"Generation {newest.number} is decided: the next start makes its checkpoint."
+        return Verdict(flow.full_name, Fit.GOES_ON, (why,))
     ran = last_run.read(home, newest.number)
     if ran is None or ran.fingerprint != flow.fingerprint:
         return None
     opened = opened_flow(flow, settings, opened_if_possible)
     found = standing(settings, home, opened, begun, lambda source: format_of(source).look(source))
     # A Delta table may have other columns by now, and only Spark tells what the flow makes of them.
-    if found.fit is not Fit.BREAKS and any(
-        source.kind.table for source in opened.pipeline.sources_of(flow.declaration)
-    ):
+    if found.fit is not Fit.BREAKS and any(source.kind.table for source in opened.sources):
         return None
     return replace(found, why=(UNCHANGED, *found.why))
 

@@ -54,7 +54,7 @@ def standing(
         if why is not None:
             return replace(broken, why=(why,))
         notes = list(_unknown(stands, path))
-        for source in flow.pipeline.sources_of(flow.declaration):
+        for source in flow.sources:
             lost, said = _source(source, start, checkpoint, look)
             if lost:
                 return replace(broken, why=(f"The source {source.name} cannot go on: {lost}.",))

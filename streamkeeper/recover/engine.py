@@ -165,11 +165,6 @@ def evidence_of(settings: Settings, pipeline: str, recovery: str, step: str) -> 
     return done.evidence if done else None
 
 
-def is_done(settings: Settings, plan: Plan, step: str) -> bool:
-    """Return whether a step of a recovery is completed."""
-    return _work(settings, plan).evidence(step) is not None
-
-
 def why_failed(settings: Settings, pipeline: str, recovery: str, step: str) -> str | None:
     """Return the last error of a step, as ``type: message``.
 
@@ -181,14 +176,9 @@ def why_failed(settings: Settings, pipeline: str, recovery: str, step: str) -> s
     return str(last.evidence["error"]) if last is not None and last.event == failed else None
 
 
-def was_approved(settings: Settings, plan: Plan) -> bool:
-    """Return whether the plan was approved."""
-    return _work(settings, plan).book.find(APPROVED) is not None
-
-
-def was_approved_again(settings: Settings, plan: Plan) -> bool:
-    """Return whether the plan that got worse under the hold was approved."""
-    return _work(settings, plan).book.find(APPROVED_AGAIN) is not None
+def was_approved(settings: Settings, plan: Plan, *, again: bool = False) -> bool:
+    """Return whether the plan was approved or, with ``again``, the plan that got worse under the hold."""
+    return _work(settings, plan).book.find(APPROVED_AGAIN if again else APPROVED) is not None
 
 
 def give_up(settings: Settings, pipeline: str, recovery: str, why: str) -> bool:
@@ -211,14 +201,14 @@ def is_past_return(settings: Settings, pipeline: str, recovery: str) -> bool:
     return _changed(_work(settings, read_plan(settings, pipeline, recovery)))
 
 
-def pipeline_of_open(settings: Settings, recovery: str) -> str:
-    """Return the pipeline of a recovery that is not over.
+def pipeline_of(settings: Settings, recovery: str, *, or_over: bool = False) -> str:
+    """Return the pipeline of a recovery that is not over, or with ``or_over`` may be.
 
     :raises RequestError: there is none of that id, or it is over.
     """
     storage = open_storage(settings.state)
     pipeline = ledger.pipeline_of(storage, recovery)
-    if pipeline is None or ledger.open(storage, pipeline, recovery).end() is not None:
+    if pipeline is None or not (or_over or ledger.open(storage, pipeline, recovery).end() is None):
         found = ", ".join(ledger.open_recoveries(storage)) or "none"
         what = "There is no recovery" if pipeline is None else "It is over already, the recovery"
         raise RequestError(f"{what} {recovery!r}. Those that are not over: {found}. Nothing was changed.")

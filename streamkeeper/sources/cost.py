@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from streamkeeper.amounts import Amount, SourcePrice
+from streamkeeper.amounts import SourcePrice, unknown
 from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import check_fits, describe
 from streamkeeper.errors import RequestError
@@ -53,13 +53,10 @@ def price_of(
     if offset is not None:
         where = describe(offset)
     if standing.is_older_copy:
-        unknown = Amount(
-            None,
-            0,
-            None,
-            "the table has batches that this checkpoint never planned; it is an older copy, or was recreated",
+        doubt = unknown(
+            "the table has batches that this checkpoint never planned; it is an older copy, or was recreated"
         )
-        return SourcePrice(source.name, where, f"start {restart.start.mode}", lost=unknown, repeated=unknown)
+        return SourcePrice(source.name, where, f"start {restart.start.mode}", lost=doubt, repeated=doubt)
     case = Case(source, standing, position, offset, restart, stateful, where)
     return format_of(source).price(case)
 

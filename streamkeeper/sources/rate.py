@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from streamkeeper.amounts import NONE, Amount, SourcePrice
+from streamkeeper.amounts import NONE, Amount, SourcePrice, unknown
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import describe
@@ -80,9 +80,9 @@ class Rate(PlannedFormat[None, RatePosition]):
 
     def price_again(self, source: Source, move: Move, price: SourcePrice) -> SourcePrice:
         if move.position is None:
-            return read_again(price, UNREADABLE, move)
+            return read_again(price, UNREADABLE, move.restored)
         again = NONE if move.then(source) == move.offset(source) else no_history(source)
-        return read_again(price, again, move)
+        return read_again(price, again, move.restored)
 
     def waiting(self, source: Source, checkpoint: Checkpoint | None, key: str, end: Any) -> Waiting:
         return Waiting(True, f"the source {source.name} ({source.format}) has new rows all the time")
@@ -105,4 +105,4 @@ class Rate(PlannedFormat[None, RatePosition]):
 
 def no_history(source: Source) -> Amount:
     """Return the amount of a source whose rows cannot be read again."""
-    return Amount(None, 0, None, f"{source.format} keeps no history to count")
+    return unknown(f"{source.format} keeps no history to count")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from streamkeeper.amounts import NONE, Amount, SourcePrice
+from streamkeeper.amounts import NONE, Amount, SourcePrice, unknown
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.model import Source
 from streamkeeper.errors import CheckpointError, RequestError
@@ -98,4 +98,4 @@ def _under_way(case: Case) -> Amount:
 
 def _gone(source: Source) -> Amount:
     """Return the amount of the lines that were read, which nobody keeps or counts."""
-    return Amount(None, 0, None, f"{source.format} keeps no line: what was read cannot be read again")
+    return unknown(f"{source.format} keeps no line: what was read cannot be read again")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol, TypeVar
 
 from streamkeeper.errors import StorageError
+from streamkeeper.json_values import read_as
+
+T = TypeVar("T")
 
 OURS = ".streamkeeper-"
 """First letters of names that a storage keeps for itself: they are in no listing."""
@@ -119,6 +122,29 @@ def read_json(storage: Storage, name: str) -> dict[str, Any] | None:
             " content is known."
         )
     return value
+
+
+def read_record(
+    storage: Storage, name: str, kind: type[T], what: str, way: str, *, format: int | None = None
+) -> T | None:
+    """Return the dataclass that is kept in a file as a JSON object; None if there is no such file.
+
+    :param what: what the file should be, and ``way`` what to do if it is not that, for the message.
+    :param format: the format that the object must have.
+    :raises StorageError: the content is no such object, or of another format.
+    """
+    value, path = read_json(storage, name), storage.path(name)
+    if value is None:
+        return None
+    if format is not None and value.get("format") != format:
+        raise StorageError(
+            f"{path} has format {value.get('format')!r}; this Streamkeeper reads {format}. Use the release"
+            " that wrote it, or a newer one."
+        )
+    try:
+        return read_as(kind, value)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise StorageError(f"{path} is not {what}: {error}. {way}") from error
 
 
 def to_json(value: object) -> bytes:

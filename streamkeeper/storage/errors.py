@@ -12,9 +12,10 @@ _CLIENTS = ("aiobotocore", "aiohttp", "botocore")
 
 
 @contextlib.contextmanager
-def or_storage_error(path: str, done: str, advice: str) -> Iterator[None]:
+def or_storage_error(path: str, done: str, advice: str, *, may_lack: bool = False) -> Iterator[None]:
     """Convert errors of a file system inside the ``with`` block.
 
+    :param may_lack: whether there need be no such file or folder: the block then just ends.
     :raises StorageError: the file system refused; the message has ``path``, what could not be ``done``, and
         ``advice``.
     """
@@ -23,6 +24,8 @@ def or_storage_error(path: str, done: str, advice: str) -> Iterator[None]:
     except StorageError:
         raise
     except OSError as error:
+        if may_lack and isinstance(error, (FileNotFoundError, NotADirectoryError)):
+            return
         raise StorageError(f"{path} cannot be {done}: {error.strerror or error}. {advice}") from error
     except Exception as error:
         if type(error).__module__.partition(".")[0] not in _CLIENTS:

@@ -57,34 +57,30 @@ class LocalStorage:
             _sync(target.parent)
 
     def read(self, name: str) -> bytes | None:
-        with or_storage_error(self.path(name), "read", _CHECK_MODE):
-            try:
-                with _opened(self.path(name)) as file:
-                    return file.read()
-            except (FileNotFoundError, NotADirectoryError):
-                return None
+        with (
+            or_storage_error(self.path(name), "read", _CHECK_MODE, may_lack=True),
+            _opened(self.path(name)) as file,
+        ):
+            return file.read()
+        return None
 
     def names(self, folder: str = "") -> list[str]:
-        with or_storage_error(self.path(folder), "listed", _CHECK_MODE):
-            try:
-                with os.scandir(self.path(folder)) as found:
-                    return sorted(item.name for item in found if not item.name.startswith(OURS))
-            except (FileNotFoundError, NotADirectoryError):
-                return []
+        with (
+            or_storage_error(self.path(folder), "listed", _CHECK_MODE, may_lack=True),
+            os.scandir(self.path(folder)) as found,
+        ):
+            return sorted(item.name for item in found if not item.name.startswith(OURS))
+        return []
 
     def modified(self, name: str) -> float | None:
-        with or_storage_error(self.path(name), "looked at", _CHECK_MODE):
-            try:
-                return Path(self.path(name)).stat().st_mtime
-            except (FileNotFoundError, NotADirectoryError):
-                return None
+        with or_storage_error(self.path(name), "looked at", _CHECK_MODE, may_lack=True):
+            return Path(self.path(name)).stat().st_mtime
+        return None
 
     def size(self, name: str) -> int | None:
-        with or_storage_error(self.path(name), "looked at", _CHECK_MODE):
-            try:
-                return Path(self.path(name)).stat().st_size
-            except (FileNotFoundError, NotADirectoryError):
-                return None
+        with or_storage_error(self.path(name), "looked at", _CHECK_MODE, may_lack=True):
+            return Path(self.path(name)).stat().st_size
+        return None
 
     def sizes(self, folder: str = "") -> dict[str, int]:
         root, found = self.path(folder), dict[str, int]()
@@ -136,10 +132,7 @@ class LocalStorage:
 
     def remove(self, name: str) -> None:
         target = Path(self.path(name))
-        with (
-            or_storage_error(str(target), "removed", _MUST_BE_WRITABLE),
-            contextlib.suppress(FileNotFoundError, NotADirectoryError),
-        ):
+        with or_storage_error(str(target), "removed", _MUST_BE_WRITABLE, may_lack=True):
             if target.is_dir() and not target.is_symlink():
                 shutil.rmtree(target)
             else:

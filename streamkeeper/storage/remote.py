@@ -8,7 +8,7 @@ import hashlib
 import importlib
 import shutil
 import uuid
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 from streamkeeper.errors import StorageError
 from streamkeeper.storage.base import OURS, PIECE, Storage, to_json
@@ -121,43 +121,31 @@ class RemoteStorage:
             self._fs.pipe_file(self._key(name), content)
 
     def read(self, name: str) -> bytes | None:
-        with or_storage_error(self.path(name), "read", _CHECK_STORE):
-            try:
-                return bytes(self._fs.cat_file(self._key(name), **self._in_one_request))
-            except FileNotFoundError:
-                return None
+        with or_storage_error(self.path(name), "read", _CHECK_STORE, may_lack=True):
+            return bytes(self._fs.cat_file(self._key(name), **self._in_one_request))
+        return None
 
     def names(self, folder: str = "") -> list[str]:
-        base = self._key(folder).rstrip("/")
-        with or_storage_error(self.path(folder), "listed", _CHECK_STORE):
-            try:
-                keys = [str(key).rstrip("/") for key in self._fs.ls(base, detail=False)]
-            except FileNotFoundError:
-                return []
+        base, keys = self._key(folder).rstrip("/"), list[str]()
+        with or_storage_error(self.path(folder), "listed", _CHECK_STORE, may_lack=True):
+            keys = [str(key).rstrip("/") for key in self._fs.ls(base, detail=False)]
         found = {key.removeprefix(f"{base}/") for key in keys if key.startswith(f"{base}/")}
         return sorted(name for name in found if not name.startswith(OURS))
 
     def modified(self, name: str) -> float | None:
-        with or_storage_error(self.path(name), "looked at", _CHECK_STORE):
-            try:
-                return float(self._fs.modified(self._key(name)).timestamp())
-            except FileNotFoundError:
-                return None
+        with or_storage_error(self.path(name), "looked at", _CHECK_STORE, may_lack=True):
+            return float(self._fs.modified(self._key(name)).timestamp())
+        return None
 
     def size(self, name: str) -> int | None:
-        with or_storage_error(self.path(name), "looked at", _CHECK_STORE):
-            try:
-                return int(self._fs.size(self._key(name)))
-            except FileNotFoundError:
-                return None
+        with or_storage_error(self.path(name), "looked at", _CHECK_STORE, may_lack=True):
+            return int(self._fs.size(self._key(name)))
+        return None
 
     def sizes(self, folder: str = "") -> dict[str, int]:
-        base = self._key(folder).rstrip("/")
-        with or_storage_error(self.path(folder), "listed", _CHECK_STORE):
-            try:
-                found = self._fs.find(base, detail=True)
-            except FileNotFoundError:
-                return {}
+        base, found = self._key(folder).rstrip("/"), dict[str, Any]()
+        with or_storage_error(self.path(folder), "listed", _CHECK_STORE, may_lack=True):
+            found = self._fs.find(base, detail=True)
         return {
             name: int(about["size"])
             for key, about in found.items()
@@ -211,10 +199,7 @@ class RemoteStorage:
 
     def remove(self, name: str) -> None:
         key = self._key(name)
-        with (
-            or_storage_error(self.path(name), "removed", _CHECK_STORE),
-            contextlib.suppress(FileNotFoundError),
-        ):
+        with or_storage_error(self.path(name), "removed", _CHECK_STORE, may_lack=True):
             if not self._is_s3:
                 self._fs.rm(key, recursive=True)
                 return

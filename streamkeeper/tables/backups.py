@@ -16,13 +16,12 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from streamkeeper.errors import RecoveryError, RequestError, StorageError
+from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.flows import ledger
 from streamkeeper.flows.files import kept_pipelines, tables_folder
-from streamkeeper.json_values import read_as
 from streamkeeper.manifest import names
 from streamkeeper.settings import Settings
-from streamkeeper.storage import Storage, open_storage, read_json, to_json
+from streamkeeper.storage import Storage, open_storage, read_record, to_json
 from streamkeeper.tables.flows_at_version import FlowAt
 
 FORMAT = 1
@@ -391,21 +390,10 @@ def _half_removed(storage: Storage, pipeline: str, table: str) -> list[str]:
 
 
 def _read(storage: Storage, pipeline: str, table: str, backup: str) -> Backup | None:
-    name = _name(storage, pipeline, table, backup)
-    value = read_json(storage, name)
-    if value is None:
+    name, way = _name(storage, pipeline, table, backup), "Restore it from a copy."
+    found = read_record(storage, name, Backup, "a backup's entry", way, format=FORMAT)
+    if found is None:
         return None
-    if value.get("format") != FORMAT:
-        raise StorageError(
-            f"{storage.path(name)} has format {value.get('format')!r}; this Streamkeeper reads {FORMAT}. Use"
-            " the release that wrote it."
-        )
-    try:
-        found = read_as(Backup, value)
-    except (TypeError, ValueError) as error:
-        raise StorageError(
-            f"{storage.path(name)} is not a backup's entry: {error}. Restore it from a copy."
-        ) from error
     known = names.read(storage)
     flows = tuple(replace(flow, flow=known.present(flow.flow)) for flow in found.flows)
     return replace(found, pipeline=pipeline, flows=flows)

@@ -106,10 +106,8 @@ class _Around:
         last = self.before.pipeline(pipeline.name)
         gone = [flow.name for flow in last.flows if pipeline.flow(flow.name) is None] if last else []
         for flow in (flow for flow in pipeline.flows if last is not None and last.flow(flow.name) is None):
-            new, alike = (
-                f"{pipeline.name}.{flow.name}",
-                self.read.likenesses.get(f"{pipeline.name}.{flow.name}"),
-            )
+            new = f"{pipeline.name}.{flow.name}"
+            alike = self.read.likenesses.get(new)
             if self._home(pipeline.name, flow.name).generations():
                 continue
             for old in (

@@ -150,9 +150,11 @@ def look_back(table: str, path: str, version: int, homes: Iterable[FlowHome]) ->
 
 def query_ids(home: FlowHome) -> dict[int, str]:
     """Return the query id of each generation of a flow that a driver began, by its number, lowest first."""
-    begun = (number for number in home.generations() if generations.read_start(home, number) is not None)
-    decided = ((number, generations.read(home, number)) for number in begun)
-    return {number: generation.query_id for number, generation in decided if generation is not None}
+    return {
+        item.number: item.query_id
+        for item in generations.decided(home)
+        if generations.read_start(home, item.number) is not None
+    }
 
 
 def flow_at(
@@ -216,14 +218,11 @@ def _taken_over(home: FlowHome, number: int, changed_later: Collection[str]) -> 
     the table has not taken over before that: the sealed one ruled on until then.
     """
     found: Generation | None = None
-    for later in (item for item in home.generations() if item > number):
-        decided = generations.read(home, later)
-        if decided is None:
-            continue
-        if decided.recovery in changed_later:
+    for later in (item for item in generations.decided(home) if item.number > number):
+        if later.recovery in changed_later:
             break
-        found = decided
-        if generations.read_start(home, later) is not None:
+        found = later
+        if generations.read_start(home, later.number) is not None:
             break
     return found
 
@@ -243,17 +242,12 @@ def _started(home: FlowHome, number: int) -> Start:
 
 
 def _with_offsets(home: FlowHome, stood: FlowAt) -> FlowAt:
-    """Add up to where the batch read. An old log without the names of sources has them in the order of the
-    start's positions.
-    """
+    """Add up to where the batch read."""
     if stood.generation is None or stood.batch is None:
         return stood
     start = _started(home, stood.generation)
     entry = Checkpoint(home.storage, start.checkpoint).offsets(stood.batch)
-    names, offsets = list(start.positions), dict(entry.sources)
-    if entry.version == 1 and len(names) == len(entry.sources):
-        offsets = dict(zip(names, entry.sources.values(), strict=True))
-    return replace(stood, offsets=offsets, watermark_ms=entry.watermark_ms)
+    return replace(stood, offsets=entry.named(start.positions), watermark_ms=entry.watermark_ms)
 
 
 def _was_done(home: FlowHome, number: int, batch: int) -> bool:
@@ -264,7 +258,5 @@ def _was_done(home: FlowHome, number: int, batch: int) -> bool:
 
 def _was_moved(home: FlowHome, changed: Collection[str]) -> bool:
     """Return whether a recovery that changed all of a table let a flow go on elsewhere than where it was."""
-    decided = (generations.read(home, number) for number in home.generations())
-    return any(
-        item is not None and item.recovery in changed and item.start.mode != AFTER_LAST for item in decided
-    )
+    decided = generations.decided(home)
+    return any(item.recovery in changed and item.start.mode != AFTER_LAST for item in decided)

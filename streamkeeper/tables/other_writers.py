@@ -11,7 +11,7 @@ from typing import Any
 
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.log import LogCommit
-from streamkeeper.flows import generations, ledger
+from streamkeeper.flows import ledger
 from streamkeeper.flows.backfill_flow import HISTORY, is_backfill, name_of
 from streamkeeper.flows.files import FlowHome, kept_flows
 from streamkeeper.flows.ledger import Event
@@ -21,7 +21,14 @@ from streamkeeper.manifest.manifest import Flow
 from streamkeeper.manifest.names import Names
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage
-from streamkeeper.tables.past_versions import EMPTIED, PUT_BACK, PUT_IN_PLACE, changed_by, writers_of
+from streamkeeper.tables.past_versions import (
+    EMPTIED,
+    PUT_BACK,
+    PUT_IN_PLACE,
+    adopted_by,
+    changed_by,
+    writers_of,
+)
 
 COMMITS = 10_000
 """Most commits to read, newest first. Each is a file, read twice in a recovery, the second time while the
@@ -60,7 +67,7 @@ def look(settings: Settings, pipeline: str, writers: Sequence[Flow], path: str) 
     """
     storage = open_storage(settings.state)
     homes = [FlowHome(storage, pipeline, flow.name) for flow in writers]
-    own = {writer for home in homes for writer in (*writers_of(home), *_adopted(home))}
+    own = {writer for home in homes for writer in (*writers_of(home), *adopted_by(home))}
     named = _named(storage, pipeline, [flow.name for flow in writers])
     seen: Counter[str] = Counter()
     commits: dict[bool, list[str]] = {False: [], True: []}
@@ -131,14 +138,6 @@ def _unread(path: str) -> str | None:
     if len(versions) > COMMITS:
         return f"read are only the newest {COMMITS:,} commits of its log"
     return f"its log starts at version {versions[-1]} now" if versions and versions[-1] > 0 else None
-
-
-def _adopted(home: FlowHome) -> Iterator[str]:
-    """Yield the ids of the queries whose checkpoints a flow has adopted: their rows are from its sources,
-    too.
-    """
-    decided = (generations.read(home, number) for number in home.generations())
-    return (item.start.query_id for item in decided if item is not None and item.start.query_id is not None)
 
 
 def _named(storage: Storage, pipeline: str, declared: list[str]) -> dict[str, str]:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 from streamkeeper.declare.model import Where
 from streamkeeper.delta import log as delta_log
@@ -16,7 +17,7 @@ from streamkeeper.flows.files import FlowHome, kept_flows, kept_pipelines, table
 from streamkeeper.manifest import names
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage, read_json, to_json
-from streamkeeper.tables.past_versions import EMPTIED, PUT_IN_PLACE, writers_of
+from streamkeeper.tables.past_versions import EMPTIED, PUT_IN_PLACE, adopted_by, writers_of
 from streamkeeper.times import now
 
 
@@ -112,9 +113,8 @@ def began(storage: Storage, pipeline: str) -> str | None:
     """Return the time at which the first generation of a pipeline's flows was decided; None if it never
     ran.
     """
-    first = ((home, numbers[0]) for home in kept_flows(storage, pipeline) if (numbers := home.generations()))
-    decided = (generations.read(home, number) for home, number in first)
-    return min((item.at for item in decided if item is not None), default=None)
+    decided = (generations.decided(home) for home in kept_flows(storage, pipeline))
+    return min((item.at for items in decided for item in islice(items, 1)), default=None)
 
 
 def refusal(table: str, pipeline: str, other: str, where: str = "") -> str:
@@ -139,7 +139,4 @@ def _writers(storage: Storage, pipeline: str) -> Iterator[str]:
     adopted.
     """
     for home in kept_flows(storage, pipeline):
-        yield from writers_of(home)
-        for decided in (generations.read(home, number) for number in home.generations()):
-            if decided is not None and decided.start.query_id is not None:
-                yield decided.start.query_id
+        yield from (*writers_of(home), *adopted_by(home))

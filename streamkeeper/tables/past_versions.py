@@ -11,7 +11,7 @@ full refresh empties the table, a backup or what was built beside is put in its 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.log import SEAL, LogCommit
@@ -52,6 +52,12 @@ def changed_by(commit: LogCommit) -> str | None:
 def writers_of(home: FlowHome) -> Mapping[str, int]:
     """Return the query ids of all generations of a flow, with their numbers."""
     return {generations.query_id_of(home, number): number for number in home.generations()}
+
+
+def adopted_by(home: FlowHome) -> Iterator[str]:
+    """Yield the ids of the queries whose checkpoints a flow has adopted."""
+    started_at = (generation.start for generation in generations.decided(home))
+    return (start.query_id for start in started_at if start.query_id is not None)
 
 
 def restored_by(path: str, recovery: str, since: int) -> int | None:

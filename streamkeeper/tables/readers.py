@@ -17,11 +17,7 @@ from streamkeeper.errors import CheckpointError
 from streamkeeper.flows import generations
 from streamkeeper.flows.adopted_checkpoint import open_adopted
 from streamkeeper.flows.files import FlowHome
-from streamkeeper.flows.generations import (
-    Generation,
-    Start,
-    StartMode,
-)
+from streamkeeper.flows.generations import Generation, Start, StartMode
 from streamkeeper.flows.position import last_begun
 from streamkeeper.manifest.environment import opened_if_possible
 from streamkeeper.manifest.manifest import Flow, Manifest
@@ -32,7 +28,7 @@ from streamkeeper.storage import Storage
 def readers(settings: Settings, manifest: Manifest, path: str) -> Iterator[tuple[Flow, Source]]:
     """Yield every flow that reads the table at a path or URL as a Delta source, with that source."""
     for flow in manifest.flows():
-        for declared in flow.pipeline.sources_of(flow.declaration):
+        for declared in flow.sources:
             source = opened_if_possible(declared, settings)
             if source.kind.table and source.path is not None and plain_path(source.path) == plain_path(path):
                 yield flow, source
@@ -42,14 +38,10 @@ def effect_on_reader(source: Source) -> str:
     """Return what happens to a reader when rows of its table are removed and written again, by the options of
     its source.
     """
-    options = {name.lower(): value.lower() for name, value in source.options.items()}
-    if "true" in (options.get("readchangefeed"), options.get("readchangedata")):
+    on = {name.lower() for name, value in source.options.items() if value.lower() == "true"}
+    if on & {"readchangefeed", "readchangedata"}:
         return "gets every row as deleted, and the rows written again as inserted"
-    if "true" in (
-        options.get("skipchangecommits"),
-        options.get("ignorechanges"),
-        options.get("ignoredeletes"),
-    ):
+    if on & {"skipchangecommits", "ignorechanges", "ignoredeletes"}:
         return "does not see the deletes, and gets the rows written again as duplicates"
     return "fails at the commit that removes rows and is parked: it then needs a reset or a full refresh"
 
@@ -183,9 +175,5 @@ class _Reader:
         number.
         """
         offsets = checkpoint.offsets(batch).sources
-        order = str(
-            [source.name for source in self.flow.pipeline.sources_of(self.flow.declaration)].index(
-                self.source.name
-            )
-        )
+        order = str([source.name for source in self.flow.sources].index(self.source.name))
         return offsets.get(self.source.name if self.source.name in offsets or order not in offsets else order)

@@ -17,6 +17,7 @@ from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.flows import generations
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import ADOPTED, AFTER_LAST, LATEST, Generation
+from streamkeeper.flows.position import own_commits
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.storage import Storage
 from streamkeeper.times import describe_age
@@ -83,14 +84,13 @@ def _reads_what_is_older(home: FlowHome, flow: Flow, since: float, is_old: bool)
     """
     if flow.declaration.once:
         return f"{flow.full_name}, which writes it, runs once and is not done"
-    numbers = home.generations()
-    for number in numbers:
-        decided = generations.read(home, number)
-        if decided is None or decided.start.mode in _ONWARD or (decided.previous is None and not is_old):
+    newest = max(home.generations(), default=None)
+    for decided in generations.decided(home):
+        if decided.start.mode in _ONWARD or (decided.previous is None and not is_old):
             continue
-        start = generations.read_start(home, number)
-        superseded = start is None and number != numbers[-1]
-        if superseded or (start is not None and _moment(start.at) < since):
+        start = generations.read_start(home, decided.number)
+        superseded = start is None and decided.number != newest
+        if superseded or (start is not None and datetime.fromisoformat(start.at).timestamp() < since):
             continue
         return f"{flow.full_name}, which writes it, {_what_it_did(decided, start is not None)}"
     return None
@@ -115,26 +115,13 @@ def _longest_pause(home: FlowHome, now: float) -> float | None:
         if start is None or generations.is_gone(home, number):
             continue
         checkpoint = Checkpoint(home.storage, start.checkpoint)
-        # The batch that a generation began with is not one of its own.
-        own = [
-            batch
-            for batch in checkpoint.commit_batches()
-            if start.seed_batch is None or batch > start.seed_batch
-        ]
-        written = (home.storage.modified(checkpoint.name(f"commits/{batch}")) for batch in own[-LOOKED_AT:])
-        moments += [moment for moment in written if moment is not None]
+        own = own_commits(checkpoint, start)[-LOOKED_AT:]
+        moments += [moment for batch in own if (moment := checkpoint.committed_at(batch)) is not None]
     if not moments:
         return None
     return max(0.0, *(later - earlier for earlier, later in pairwise([*sorted(moments), max(now, *moments)])))
 
 
 def _first_decided(home: FlowHome) -> float | None:
-    decided = next(
-        (found for number in home.generations() if (found := generations.read(home, number)) is not None),
-        None,
-    )
-    return None if decided is None else _moment(decided.at)
-
-
-def _moment(at: str) -> float:
-    return datetime.fromisoformat(at).timestamp()
+    decided = next(generations.decided(home), None)
+    return None if decided is None else datetime.fromisoformat(decided.at).timestamp()

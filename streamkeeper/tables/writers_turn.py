@@ -17,11 +17,10 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from enum import Enum
 
-from streamkeeper.errors import StorageError
 from streamkeeper.flows import leases
 from streamkeeper.flows.files import FlowHome, TableTurns
 from streamkeeper.flows.leases import Process, Silence
-from streamkeeper.storage import read_json, to_json
+from streamkeeper.storage import read_record, to_json
 
 POLL = 0.1
 """Seconds between two checks of a turn that another flow has. A flow that gives it back takes longer to plan
@@ -178,18 +177,9 @@ def read(turns: TableTurns, number: int) -> Holder | None:
 
     :raises StorageError: its file is damaged.
     """
-    value = read_json(turns.storage, turns.turn(number))
-    if value is None or turns.storage.read(turns.back(number)) is not None:
-        return None
-    try:
-        jvm = Process(**value["jvm"]) if value["jvm"] else None
-        return Holder(**{**value, "process": Process(**value["process"]), "jvm": jvm})
-    except (TypeError, KeyError) as error:
-        path = turns.storage.path(turns.turn(number))
-        raise StorageError(
-            f"{path} is not a writers' turn: {error}. Check that no flow that writes {turns.table} runs,"
-            f" and remove {turns.root}."
-        ) from error
+    way = f"Check that no flow that writes {turns.table} runs, and remove {turns.root}."
+    found = read_record(turns.storage, turns.turn(number), Holder, "a writers' turn", way)
+    return None if turns.storage.read(turns.back(number)) is not None else found
 
 
 def gone(turns: TableTurns, holder: Holder) -> Gone:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +15,7 @@ from airflow.serialization.serialized_objects import DagSerialization
 from airflow.timetables import trigger
 from airflow.timetables.base import TimeRestriction
 from airflow.timetables.simple import ContinuousTimetable
+from streamkeeper_airflow.recovery.dag import recovery_dag
 from streamkeeper_airflow.recovery.tasks import SparkStep, UnaskedStep
 
 from streamkeeper.flows import holds
@@ -21,66 +23,37 @@ from streamkeeper.flows.files import open_home
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover.plans.kind import KINDS, kind
 from streamkeeper.settings import PROJECT, Settings
+from tests.airflow.conftest import lay_out
 
-RESET_ORDER = [
-    "plan",
-    "rehearse",
-    "approve",
-    "hold",
-    "plan_again",
-    "approve_again",
-    "decide",
-    "verify_tables",
-    "release",
-    "verify_progress",
-]
+SCHEDULES = {
+    "first": 'dp.schedule("reset_checkpoint", flow="first_flow", cron="30 4 * * *")',
+    "second": 'dp.schedule("backup_table", table="second_clean", cron="0 3 * * *")',
+}
 
 
-@pytest.fixture
-def bag(project: Path) -> DagBag:
-    return DagBag(str(PROJECT / "dags"))
+@pytest.fixture(scope="module")
+def bag(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DagBag]:
+    """The DAGs of two pipelines with a schedule each, parsed once; the settings point to their project."""
+    with pytest.MonkeyPatch.context() as patch:
+        root = lay_out(tmp_path_factory.mktemp("dags"), patch)
+        for name, line in SCHEDULES.items():
+            (root / "pipelines" / f"{name}.py").open("a").write(f"\n{line}\n")
+        yield DagBag(str(PROJECT / "dags"))
 
 
-def test_every_flow_of_the_manifest_has_a_dag(bag: DagBag) -> None:
+def test_every_dag_has_a_description_and_a_name_that_begins_as_one_types_it(bag: DagBag) -> None:
     assert bag.import_errors == {}
-    assert {
-        "flow__first__first_flow",
-        "flow__second__second_flow",
-        "reset_checkpoint",
-        "monitor_flows",
-    } <= set(bag.dags)
-
-
-def test_every_dag_has_a_description_and_a_name_that_begins_as_one_types_it(project: Path) -> None:
-    (project / "pipelines" / "second.py").open("a").write(
-        '\ndp.schedule("backup_table", table="second_clean", cron="0 3 * * *")\n'
-    )
-    bag = DagBag(str(PROJECT / "dags"))
     names = {dag_id: dag.dag_display_name for dag_id, dag in bag.dags.items()}
     assert names["flow__first__first_flow"] == "first · first_flow"
     scheduled = "second · backup_table, scheduled · second_clean"
     assert names["schedule__second__backup_table__second_clean"] == scheduled
     others = [dag_id for dag_id in names if not dag_id.startswith(("flow__", "schedule__"))]
-    assert {"reset_checkpoint", "hold_flows"} <= set(others)
+    assert {"reset_checkpoint", "hold_flows", "monitor_flows"} <= set(others)
     assert [names[dag_id] for dag_id in others] == others, "what messages call a DAG finds it"
     tagged = {dag_id for dag_id, dag in bag.dags.items() if "flow" in dag.tags}
     assert tagged == {"flow__first__first_flow", "flow__second__second_flow"}
     assert [dag_id for dag_id, dag in bag.dags.items() if not dag.description or "`" in dag.description] == []
     assert bag.dags["flow__first__first_flow"].description == "Appends to first_clean, every 10 seconds."
-
-
-def test_a_flow_s_dag_runs_one_run_after_another_without_timeouts(bag: DagBag) -> None:
-    dag = bag.dags["flow__first__first_flow"]
-    assert type(dag.timetable).__name__ == "ContinuousTimetable"
-    assert (dag.max_active_runs, dag.catchup, dag.dagrun_timeout, dag.disable_bundle_versioning) == (
-        1,
-        False,
-        None,
-        True,
-    )
-    assert [str(kind.value) for kind in dag.allowed_run_types] == ["scheduled"]
-    assert dag.task_dict["gate"].downstream_task_ids == {"run"}
-    assert [task.execution_timeout for task in dag.tasks] == [None, None]
 
 
 def test_the_second_run_of_a_flow_does_not_get_the_logical_date_of_the_first(bag: DagBag) -> None:
@@ -93,55 +66,16 @@ def test_the_second_run_of_a_flow_does_not_get_the_logical_date_of_the_first(bag
     assert first.logical_date < second.logical_date
 
 
-def test_a_flow_takes_a_slot_of_its_own_pool_and_the_gate_takes_none_of_it(bag: DagBag) -> None:
-    dag = bag.dags["flow__first__first_flow"]
-    assert (dag.task_dict["run"].pool, dag.task_dict["gate"].pool) == ("streaming_flows", "default_pool")
-
-
-def test_the_retries_of_a_flow_fit_a_column_of_32_bits(bag: DagBag) -> None:
-    assert 100_000 < bag.dags["flow__first__first_flow"].task_dict["run"].retries < 2**31
-
-
-def test_the_steps_of_backup_and_restore_follow_one_another(bag: DagBag) -> None:
-    backup = [task.task_id for task in bag.dags["backup_table"].topological_sort()]
-    assert backup == ["plan", "approve", "pin", "copy", "verify", "enter", "give_up"]
-    found = [task.task_id for task in bag.dags["restore_table"].topological_sort()]
-    steps = [
-        "hold",
-        "plan_again",
-        "approve_again",
-        "check_copy",
-        "copy_back",
-        "decide",
-        "put_back",
-        "verify_rows",
-        "release",
-        "verify_progress",
-    ]
-    assert [name for name in found if name in steps] == steps
-
-
-def test_the_steps_of_a_reset_follow_one_another(bag: DagBag) -> None:
-    dag = bag.dags["reset_checkpoint"]
-    order = ["plan"]
-    while following := dag.task_dict[order[-1]].downstream_task_ids - {"give_up", "once_flows", "run_again"}:
-        assert len(following) == 1
-        order += following
-    assert order == RESET_ORDER
-    assert dag.task_dict["give_up"].upstream_task_ids == {"decide"}
-    assert dag.task_dict["give_up"].trigger_rule == "all_done"
-
-
-def test_a_once_flow_is_run_again_between_release_and_progress_which_waits_for_no_skipped_task(
-    bag: DagBag,
-) -> None:
+def test_what_stands_beside_the_steps_of_a_reset_gives_up_and_runs_a_once_flow_again(bag: DagBag) -> None:
     tasks = bag.dags["reset_checkpoint"].task_dict
+    assert (tasks["give_up"].upstream_task_ids, tasks["give_up"].trigger_rule) == ({"decide"}, "all_done")
     assert (tasks["run_again"].upstream_task_ids, tasks["run_again"].downstream_task_ids) == (
         {"release", "once_flows"},
         {"verify_progress"},
     )
     assert (tasks["once_flows"].upstream_task_ids, tasks["run_again"].is_mapped) == ({"approve"}, True)
-    assert tasks["verify_progress"].trigger_rule == "none_failed_min_one_success"
+    rule = tasks["verify_progress"].trigger_rule
+    assert rule == "none_failed_min_one_success", "it waits for no task that is skipped"
 
 
 @pytest.mark.parametrize("name", sorted(KINDS))
@@ -177,10 +111,8 @@ def test_every_kind_of_recovery_has_a_dag_with_its_form_and_its_steps_in_their_o
     assert (dag.description, dag.catchup) == (of.description, False)
 
 
-def test_a_declared_schedule_has_a_dag_that_triggers_its_recovery_with_nobody_asked(project: Path) -> None:
-    line = 'dp.schedule("reset_checkpoint", flow="first_flow", cron="30 4 * * *")\n'
-    (project / "pipelines" / "first.py").open("a").write(f"\n{line}")
-    dag = DagBag(str(PROJECT / "dags")).dags["schedule__first__reset_checkpoint__first_flow"]
+def test_a_declared_schedule_has_a_dag_that_triggers_its_recovery_with_nobody_asked(bag: DagBag) -> None:
+    dag = bag.dags["schedule__first__reset_checkpoint__first_flow"]
     trigger = dag.task_dict["trigger"]
     assert trigger.trigger_dag_id == "reset_checkpoint"
     assert trigger.conf == {"reason": "scheduled: 30 4 * * *", "flow": "first.first_flow", "approval": False}
@@ -189,10 +121,9 @@ def test_a_declared_schedule_has_a_dag_that_triggers_its_recovery_with_nobody_as
         "{{ dag.dag_id }}__{{ run_id }}",
     )
     assert (dag.timetable.expression, dag.catchup, dag.max_active_runs) == ("30 4 * * *", False, 1)
-    assert (dag.start_date, dag.timetable.run_immediately) == (
-        None,
-        timedelta(minutes=5),
-    ), "who is switched on later waits for its time"
+    assert (dag.start_date, dag.timetable.run_immediately) == (None, timedelta(minutes=5)), (
+        "who is switched on later waits for its time"
+    )
 
 
 @pytest.mark.parametrize("name", ["clean_up", "tidy_tables"])
@@ -221,12 +152,9 @@ def test_what_is_done_daily_is_triggered_for_each_pipeline_that_does_not_schedul
     ],
 )
 def test_what_runs_by_the_clock_waits_for_its_next_time_and_never_runs_for_a_night_that_is_over(
-    project: Path, monkeypatch: pytest.MonkeyPatch, dag_id: str, hours: int, minutes: int
+    bag: DagBag, monkeypatch: pytest.MonkeyPatch, dag_id: str, hours: int, minutes: int
 ) -> None:
-    (project / "pipelines" / "first.py").open("a").write(
-        '\ndp.schedule("reset_checkpoint", flow="first_flow", cron="30 4 * * *")\n'
-    )
-    dag = DagSerialization.from_dict(DagSerialization.to_dict(DagBag(str(PROJECT / "dags")).dags[dag_id]))
+    dag = DagSerialization.from_dict(DagSerialization.to_dict(bag.dags[dag_id]))
     today = datetime(2026, 11, 22, tzinfo=timezone.utc)
     its_time = today + timedelta(hours=hours, minutes=minutes)
 
@@ -257,11 +185,9 @@ def test_the_form_of_a_reset_has_every_field_with_the_flows_to_choose_from(bag: 
     params = bag.dags["reset_checkpoint"].params
     assert params.get_param("flow").schema["enum"] == ["first.first_flow", "second.second_flow"]
     assert params.get_param("timestamp").schema["type"] == ["string", "null"]
-    assert params.get_param("offsets").schema["type"] == [
-        "string",
-        "object",
-        "null",
-    ], "the form draws the first: a line, no box of JSON"
+    assert params.get_param("offsets").schema["type"] == ["string", "object", "null"], (
+        "the form draws the first: a line, no box of JSON"
+    )
     assert {"start", "offsets", "state", "approval", "dry_run", "reason"} <= set(params)
 
 
@@ -334,6 +260,21 @@ def test_the_plugin_loader_leaves_the_package_alone() -> None:
 def test_a_dag_file_fits_on_a_screen() -> None:
     lengths = {file.name: len(file.read_text().splitlines()) for file in (PROJECT / "dags").rglob("*.py")}
     assert max(lengths.values()) <= 60, lengths
+
+
+def test_one_run_of_tidying_follows_another_and_is_tried_again_after_minutes_with_nobody_asked(
+    bag: DagBag,
+) -> None:
+    dag = bag.dags["tidy_tables"]
+    assert (dag.max_active_runs, type(dag.timetable).__name__) == (1, "NullTimetable")
+    assert (dag.task_dict["tidy"].retries, dag.task_dict["tidy"].retry_delay) == (2, timedelta(minutes=5))
+    assert dag.params.get_param("approval").value is False
+
+
+def test_a_recovery_s_dag_names_the_roles_that_may_trigger_it(bag: DagBag) -> None:
+    granted = {"table owners": {"DAGs": {"can_read", "can_edit"}, "DAG Runs": {"can_create", "can_read"}}}
+    assert bag.dags["rewind"].access_control is None
+    assert recovery_dag("rewind", access_control=granted).access_control == granted
 
 
 def test_a_question_is_asked_again_as_often_as_airflow_loses_its_answer(bag: DagBag) -> None:

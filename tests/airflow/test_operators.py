@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
 from streamkeeper_airflow.flow.drivers import Ending
 from streamkeeper_airflow.flow.gate import HoldTrigger, blocking
@@ -24,16 +22,11 @@ from streamkeeper.flows import generations, holds
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import Settings
-from streamkeeper.storage import open_storage
+from tests.airflow.conftest import a_try
 
 FLOW = "first.first_flow"
 BROKEN = "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA"
-RUN = cast("Context", {"dag_run": SimpleNamespace(dag_id="flow__first__first_flow", run_id="now")})
-
-
-@pytest.fixture
-def home(project: Path) -> FlowHome:
-    return FlowHome(open_storage(Settings.from_environment().state), "first", "first_flow")
+RUN = a_try()
 
 
 @pytest.fixture
@@ -118,14 +111,16 @@ def test_any_other_ending_is_tried_again(code: int, operator: FlowOperator, home
 
 
 def test_a_parked_flow_fails_for_good_and_says_what_broke_even_where_no_note_can_be_set(
-    operator: FlowOperator, home: FlowHome, capsys: pytest.CaptureFixture[str]
+    operator: FlowOperator,
+    home: FlowHome,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     park(home, "as it failed")
     with pytest.raises(AirflowFailException, match="is parked"):
         operator._conclude(home, ending=Ending(Outcome.PARKED, "exit code 20"), context=RUN)
-    said = capsys.readouterr().out
-    assert "SQLSTATE 42K03" in said
-    assert "There is no connection 'streamkeeper_airflow'" in said
+    assert "SQLSTATE 42K03" in capsys.readouterr().out
+    assert "There is no connection 'streamkeeper_airflow'" in caplog.text
 
 
 def test_a_park_is_told_with_the_recovery_that_fits_and_its_form_in_the_first_line_and_with_its_sqlstate(
@@ -251,9 +246,3 @@ def test_the_trigger_waits_while_a_hold_is_there_and_fires_when_it_is_gone(
         return await asyncio.wait_for(waiting, 30)
 
     assert asyncio.run(scenario()) == {"flow": FLOW}
-
-
-def test_the_triggerer_can_make_the_trigger_again_from_its_path() -> None:
-    path, arguments = HoldTrigger(FLOW).serialize()
-    module, name = path.rsplit(".", 1)
-    assert getattr(__import__(module, fromlist=[name]), name)(**arguments).flow == FLOW

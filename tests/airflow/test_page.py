@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from streamkeeper.recover import engine
 from streamkeeper.recover.plans.plan import FlowPlan, Plan, to_json
 from streamkeeper.settings import PROJECT, Settings
 from streamkeeper.storage import LocalStorage, open_storage
-from tests.airflow.conftest import PIPELINE
+from tests.airflow.conftest import lay_out
 from tools.waiting import wait_until
 
 FLOWS, METRICS = "/streamkeeper/api/flows", "/streamkeeper/metrics"
@@ -47,13 +48,8 @@ Get = Callable[..., Response]
 @pytest.fixture(scope="module")
 def get(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Get]:
     """Ask Airflow's API server, as a role or as nobody."""
-    root = tmp_path_factory.mktemp("page")
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("pipelines", "state", "warehouse", "data", "jars"):
-            (root / name).mkdir()
-            patch.setenv(f"STREAMKEEPER_{name.upper()}", str(root / name))
-        for name in ("first", "second"):
-            (root / "pipelines" / f"{name}.py").write_text(PIPELINE % {"name": name})
+        lay_out(tmp_path_factory.mktemp("page"), patch)
         patch.setattr(page, "KEPT_SECONDS", 0.0)
         patch.setattr(page, "ANSWER_SECONDS", 2.0)
         patch.setattr(page, "FLOW_SECONDS", 1.0)
@@ -149,14 +145,26 @@ def test_a_flow_that_one_may_not_read_is_in_no_answer(get: Get, flows: tuple[str
     assert (refused.status_code, "headline" in refused.text) == (403, False)
 
 
+@contextmanager
+def queries(told: Callable[[str], None]) -> Iterator[None]:
+    """Call a function before each query of the database."""
+
+    def listener(*given: Any) -> None:
+        told(given[2])
+
+    event.listen(Engine, "before_cursor_execute", listener)
+    try:
+        yield
+    finally:
+        event.remove(Engine, "before_cursor_execute", listener)
+
+
 def test_the_database_is_asked_as_often_for_many_flows_as_for_one_and_never_for_metrics(
     get: Get, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(TOKEN, "open sesame")
     asked = list[str]()
-    listener = lambda *told: asked.append(told[2])  # noqa: E731 - the same object is removed again
-    event.listen(Engine, "before_cursor_execute", listener)
-    try:
+    with queries(asked.append):
         assert get(METRICS, Authorization="Bearer open sesame").status_code == 200
         assert asked == [], "metrics answer without a database"
         for multi_team in ("False", "True"):
@@ -165,22 +173,19 @@ def test_the_database_is_asked_as_often_for_many_flows_as_for_one_and_never_for_
             assert len(get(FLOWS, "VIEWER").json()["flows"]) == 2
             teams = sum("team" in one for one in asked)
             assert teams == (2 if multi_team == "True" else 0), asked
-    finally:
-        event.remove(Engine, "before_cursor_execute", listener)
 
 
 def test_page_and_metrics_answer_while_the_database_is_slow(
     get: Get, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(TOKEN, "open sesame")
-    slow, waited = 0.5, list[None]()
+    slow, waited = 0.5, list[str]()
 
-    def wait(*_: Any) -> None:
-        waited.append(None)
+    def wait(query: str) -> None:
+        waited.append(query)
         time.sleep(slow)
 
-    event.listen(Engine, "before_cursor_execute", wait)
-    try:
+    with queries(wait):
         begun = time.monotonic()
         assert "streamkeeper_flow_state" in get(METRICS, Authorization="Bearer open sesame").text
         assert waited == []
@@ -188,8 +193,6 @@ def test_page_and_metrics_answer_while_the_database_is_slow(
         assert get(FIRST, "VIEWER").json()["row"]["flow"] == "first.first_flow"
         assert 0 < len(waited) <= 10, "few questions, each of which is slow"
         assert time.monotonic() - begun < slow * len(waited) + 5
-    finally:
-        event.remove(Engine, "before_cursor_execute", wait)
 
 
 @pytest.mark.long
@@ -280,19 +283,8 @@ def test_the_history_is_columns_of_the_hours_asked_for(get: Get) -> None:
 
 def test_a_recovery_tells_its_steps_with_times_and_who_may_answer(get: Get) -> None:
     settings = Settings.from_environment()
-    plans = [
-        Plan(
-            "backup_table",
-            engine.recovery_id("backup_table", run),
-            "first",
-            (),
-            {"by": "ada"},
-            (),
-            STEPS,
-            "t",
-        )
-        for run in ("before", "now")
-    ]
+    ids = [engine.recovery_id("backup_table", run) for run in ("before", "now")]
+    plans = [Plan("backup_table", one, "first", (), {"by": "ada"}, (), STEPS, "t") for one in ids]
     books = [ledger.open(open_storage(settings.state), "first", one.recovery_id) for one in plans]
     for plan, book in zip(plans, books, strict=True):
         book.record(ledger.PLANNED, to_json(plan))

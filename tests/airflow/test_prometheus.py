@@ -35,7 +35,7 @@ from streamkeeper.history.rows import Totals
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import PROJECT, Settings
 from streamkeeper.sources.base.format import Lag
-from tests.airflow.conftest import PIPELINE
+from tests.airflow.conftest import lay_out
 from tests.worlds.small_world import write_checkpoint
 from tools import prometheus
 from tools.waiting import NotYet, wait_until
@@ -191,21 +191,13 @@ def serving() -> Iterator[str]:
 @pytest.fixture
 def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A running, a parked, a lagging and a quiet flow, whose drivers go on, behind the app."""
-    for name in ("pipelines", "state", "warehouse", "data", "jars"):
-        (tmp_path / name).mkdir()
-        monkeypatch.setenv(f"STREAMKEEPER_{name.upper()}", str(tmp_path / name))
-    for name in FLOWS:
-        (tmp_path / "pipelines" / f"{name}.py").write_text(PIPELINE % {"name": name})
+    lay_out(tmp_path, monkeypatch, FLOWS)
     monkeypatch.setenv(TOKEN, "open sesame")
     monkeypatch.setattr(page, "KEPT_SECONDS", 0.0)
     settings = Settings.from_environment()
-    manifest, homes = (
-        read_manifest(settings),
-        {name: open_home(settings, f"{name}.{name}_flow") for name in FLOWS},
-    )
-    held = {
-        name: begin(home, manifest.find(f"{name}.{name}_flow").fingerprint) for name, home in homes.items()
-    }
+    flows = {flow.pipeline.name: flow for flow in read_manifest(settings).flows()}
+    homes = {name: open_home(settings, flow.full_name) for name, flow in flows.items()}
+    held = {name: begin(home, flows[name].fingerprint) for name, home in homes.items()}
     leases.leave(homes[PARKED], held[PARKED], "failed")
     holds.put(homes[PARKED], holds.PARK, "a stateful operation was removed", "driver")
     crash_loops.note(homes[PARKED])

@@ -2,32 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from demo.airflow.service import AirflowService, Ports, ServiceError
+from demo.airflow.service import AirflowService, Ports
 from demo.processes import end_process, started
 from streamkeeper.settings import Settings
-
-
-def test_a_taken_port_is_said_with_what_to_do() -> None:
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        taken = other.getsockname()[1]
-        with pytest.raises(
-            ServiceError, match=rf"Port {taken} is taken by another program.*make demo PORT={taken + 1}"
-        ):
-            Ports.free(taken)
-
-
-def test_free_ports_are_three_different_ones() -> None:
-    ports = Ports.free()
-    assert len({ports.api, ports.worker_log, ports.trigger_log}) == 3
 
 
 def test_every_address_of_airflow_follows_its_port(project: Path, tmp_path: Path) -> None:

@@ -10,16 +10,13 @@ its own, to its last commit. They take turns. Aim: ≤1.1. ``ROUNDS=…`` (5).
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from streamkeeper.drivers import submit
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover import engine
 from streamkeeper.recover.plans.kind import kind
@@ -31,33 +28,10 @@ FILES, ROWS, PER_TRIGGER = 60, 20_000, 4
 ROUNDS = rounds()
 
 
-def spark_step(bench: Bench, recovery: str, step: str) -> float:
-    """Carry out a Spark step in an application of its own, as its task does; give how many seconds that
-    took.
-    """
-    began = time.time()
-    command = submission.recovery_step(bench.settings, "events", recovery, step).command()
-    done = subprocess.run(
-        command,
-        env={**os.environ, **submit.environment(bench.settings)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        sys.exit(
-            f"{recovery} {step} ended with exit code"
-            f" {done.returncode}:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-        )
-    return time.time() - began
-
-
-def begin(bench: Bench, recovery: str, name: str, **asked: Any) -> None:
+def begin(bench: Bench, recovery: str, name: str) -> None:
     """Plan a recovery of the table, and approve it."""
     of, manifest = kind(recovery), read_manifest(bench.settings)
-    plan = engine.plan(
-        bench.settings, of, of.parse({"table": "events", **asked}, manifest, "benchmark"), name
-    )
+    plan = engine.plan(bench.settings, of, of.parse({"table": "events"}, manifest, "benchmark"), name)
     engine.propose(bench.settings, plan)
     engine.approve(bench.settings, "events", name, "benchmark")
 
@@ -67,11 +41,11 @@ def steps(bench: Bench, recovery: str, name: str, *chosen: str) -> dict[str, flo
     taken = {}
     for step in chosen:
         if kind(recovery).step(step).where == "spark":
-            taken[step] = spark_step(bench, name, step)
+            began = bench.run(submission.recovery_step(bench.settings, "events", name, step).command())
         else:
             began = time.time()
             engine.carry_out(bench.settings, "events", name, step)
-            taken[step] = time.time() - began
+        taken[step] = time.time() - began
     return taken
 
 

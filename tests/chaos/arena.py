@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from demo import evidence
-from demo.data.generator import Generator
+from demo.data.generator import Feed, Generator
 from demo.leftovers import end_marked
 from demo.lock import MARK
 from streamkeeper.checkpoint import Checkpoint
@@ -51,13 +51,6 @@ class Parked(Exception):
     """The flow was parked or held, which nothing that chaos does may cause."""
 
 
-class Feed(Protocol):
-    """What produces a flow's input while the block lasts; ``written`` counts how often something came."""
-
-    @property
-    def written(self) -> int: ...
-
-
 @dataclass(frozen=True)
 class Watched:
     """A flow under audit.
@@ -73,7 +66,7 @@ class Watched:
     home: FlowHome
     table: str
     auditor: Auditor
-    feed: Callable[[], AbstractContextManager[Feed]]
+    feed: Callable[[], Feed]
     behind: Callable[[Checkpoint], str]
     compare: Callable[[], tuple[Counter, Counter]]  # type: ignore[type-arg]  # rows of whatever kind
 

@@ -32,9 +32,7 @@ _COMMIT = re.compile(r"([0-9]{20})\.json")
 
 @dataclass
 class _Known:
-    """A driver as its first sight showed it, with every process of its session seen since, by pid and start
-    time.
-    """
+    """A driver as first seen, with every process of its session seen since, by pid and start time."""
 
     lease: Lease
     session: int | None

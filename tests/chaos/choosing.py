@@ -71,9 +71,6 @@ class Round:
     pause: float = 0.0
     flow: int = 0
 
-    def __str__(self) -> str:
-        return f"{self.victim.value}, {self.blow.value}, {self.moment.value} + {self.jitter:.2f} s"
-
 
 _END, _ALL = (Blow.KILL, Blow.TERM), (Blow.KILL, Blow.TERM, Blow.PAUSE)
 _HOLD, _NET = (Blow.KILL, Blow.PAUSE), (Blow.KILL, Blow.PAUSE, Blow.CUT)

@@ -16,7 +16,7 @@ import sys
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -142,16 +142,9 @@ def cluster(root: Path, mark: str, seed: int) -> Iterator[Arena]:
             brokers = f"127.0.0.1:{known_as}"
             master, workers = _spark(stack, root / "spark")
 
-            on_s3 = environment_on_s3(root, endpoint)
-            with (root / "conf" / "spark-defaults.conf").open("a") as conf:
-                conf.write(SPARK)
             address = database.address(links.lead(Victim.DATABASE, database_port))
-            extra = {
-                **on_s3, **SHORT, **TIMES, **_celery(address, links.lead(Victim.REDIS, redis_port)),
-                VARIABLE: brokers,
-                "STREAMKEEPER_PIPELINE_ENV": f"AWS_*,{VARIABLE}",
-                "SPARK_LOCAL_IP": "127.0.0.1",
-            }  # fmt: skip
+            celery = _celery(address, links.lead(Victim.REDIS, redis_port))
+            extra = {**_streams(root, endpoint, brokers), **SHORT, **TIMES, **celery}
             service = stack.enter_context(
                 SplitAirflow(
                     root / "airflow", local, master=master, extra=extra,
@@ -206,6 +199,15 @@ def _lossy(port: int, seed: int) -> Iterator[Proxy]:
     with proxy(f"127.0.0.1:{port}") as network:
         network.loses = lambda request: request.startswith("PUT") and chance.random() < LOST
         yield network
+
+
+def _streams(root: Path, endpoint: str, brokers: str) -> dict[str, str]:
+    """Return what drivers need, and write Spark's own settings."""
+    on_s3 = environment_on_s3(root, endpoint)
+    with (root / "conf" / "spark-defaults.conf").open("a") as conf:
+        conf.write(SPARK)
+    names = f"AWS_*,{VARIABLE}"
+    return {**on_s3, VARIABLE: brokers, "STREAMKEEPER_PIPELINE_ENV": names, "SPARK_LOCAL_IP": "127.0.0.1"}
 
 
 def _redis(folder: Path, port: int) -> Server:
@@ -295,11 +297,10 @@ def _orders(local: Settings, brokers: str) -> Iterator[Watched]:
             left = sum(end - source.get(TOPIC, {}).get(str(part), 0) for part, end in ends.items())
             return f"{left} of {sum(ends.values())} records are not processed" if left else ""
 
-        def feed() -> AbstractContextManager[Orders]:
-            return Orders(brokers, every=EVERY)
-
         yield Watched(
-            "flow__orders__clean_orders", home, table, auditor, feed, behind,
+            "flow__orders__clean_orders", home, table, auditor,
+            feed=lambda: Orders(brokers, every=EVERY),
+            behind=behind,
             compare=lambda: (
                 Counter({*sent.ids}),
                 Counter(row["order_id"] for row in read_rows(table)),

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from demo.airflow.service import AirflowService, ServiceError
-from demo.processes import end_group, started
+from demo.processes import end_group
 
 API, SCHEDULER, PROCESSOR, TRIGGERER = "api-server", "scheduler", "dag-processor", "triggerer"
 CELERY = "celery worker"
@@ -28,17 +28,6 @@ are 15 s here, and so on.
 """
 
 
-@dataclass(frozen=True)
-class Component:
-    """One component: its process, which leads its session, and the start time that tells it from a later
-    process of that id.
-    """
-
-    name: str
-    process: subprocess.Popen[bytes]
-    since: int
-
-
 @dataclass
 class SplitAirflow(AirflowService):
     """Like ``airflow standalone``, each component in a session. What a killed one left in its session is
@@ -46,31 +35,25 @@ class SplitAirflow(AirflowService):
     """
 
     names: tuple[str, ...] = (API, SCHEDULER, PROCESSOR, TRIGGERER)
-    components: dict[str, Component] = field(default_factory=dict)
+    components: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    """Processes that lead a session each."""
     _left: list[int] = field(default_factory=list)
 
-    def launch(self, name: str) -> Component:
+    def launch(self, name: str) -> None:
         """Start a component, for the first time or again."""
-        before = self.components.get(name)
-        if before is not None:
-            self._left.append(before.process.pid)
-        process = self._launched(name)
-        self.components[name] = Component(name, process, started(process.pid) or 0)
-        return self.components[name]
+        if name in self.components:
+            self._left.append(self.components[name].pid)
+        self.components[name] = self._launched(name)
 
     def stop(self) -> None:
         """End every component's session, those of killed ones too, then the drivers."""
-        for component in self.components.values():
-            end_group(component.process.pid, grace=10)
-            component.process.wait()
+        for process in self.components.values():
+            end_group(process.pid, grace=10)
+            process.wait()
         for session in self._left:
             end_group(session, grace=2)
         self.components, self._left = {}, []
         super().stop()
-
-    def __enter__(self) -> SplitAirflow:
-        self.start()
-        return self
 
     def _launch_all(self) -> None:
         code = self._launched("db migrate").wait()
@@ -84,15 +67,15 @@ class SplitAirflow(AirflowService):
 
     def relaunch_ended(self) -> None:
         """Start again what ended, as whatever keeps services running does."""
-        for name, component in list(self.components.items()):
-            if component.process.poll() is not None:
+        for name, process in list(self.components.items()):
+            if process.poll() is not None:
                 self.launch(name)
 
     def _healthy(self) -> bool | None:
-        for component in self.components.values():
-            if component.process.poll() is not None:
+        for name, process in self.components.items():
+            if process.poll() is not None:
                 raise ServiceError(
-                    f"airflow {component.name} ended with exit code {component.process.returncode}. The end"
+                    f"airflow {name} ended with exit code {process.returncode}. The end"
                     f" of {self.output}:\n{self._last_output()}"
                 )
         return super()._healthy()

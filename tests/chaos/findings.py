@@ -61,9 +61,7 @@ class Sight:
 
 @dataclass(frozen=True)
 class Commit:
-    """One version of a table: its ``txn`` actions as (query id, batch), and how many files with data it
-    added.
-    """
+    """A version of a table: its ``txn`` actions as (query id, batch), and how many data files it added."""
 
     version: int
     transactions: tuple[tuple[str, int], ...]

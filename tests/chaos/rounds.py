@@ -10,9 +10,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from demo import evidence
-from tests.chaos.arena import Arena, Feed, Parked, Watched
+from demo.data.generator import Feed
+from tests.chaos.arena import Arena, Parked, Watched
 from tests.chaos.choosing import Blow, Moment, Round, Victim
-from tests.chaos.striking import DRIVERS, NothingToStrike, Strike, Target, strike, targets
+from tests.chaos.striking import DRIVERS, NothingToStrike, Target, strike, targets
 from tools.waiting import NotYet, wait_until
 
 POLL = 0.02
@@ -56,9 +57,7 @@ class Result:
 
 
 def play(arena: Arena, chosen: Round) -> Result:
-    """Play one round, and give what it showed; what did not come true in time is part of that, not an
-    exception.
-    """
+    """Play a round, and give what it showed; what did not come true in time is part of that."""
     already = {(flow.dag, one.kind) for flow in arena.flows for one in flow.auditor.violations()}
     drivers, wrong = _drivers(arena), list[str]()
     to_commit = to_watch = None
@@ -73,7 +72,7 @@ def play(arena: Arena, chosen: Round) -> Result:
             beats = [flow.beats() for flow in arena.flows]
             for flow, version in zip(arena.flows, before, strict=True):
                 _await_commit(arena, flow, version)
-            to_commit = time.monotonic() - struck.at
+            to_commit = time.monotonic() - struck
             if chosen.victim not in DRIVERS:
                 for number, flow in enumerate(arena.flows):
                     ended = (
@@ -82,7 +81,7 @@ def play(arena: Arena, chosen: Round) -> Result:
                         and chosen.victim in arena.ended_with
                     )
                     _await_watched(arena, flow, watchers[number], None if ended else beats[number])
-                to_watch = time.monotonic() - struck.at
+                to_watch = time.monotonic() - struck
             _until(arena, lambda: all(flow.works() for flow in arena.flows), "the flows run again")
         for flow in arena.flows:
             found, differing = _compare(arena, flow)
@@ -103,8 +102,8 @@ def _drivers(arena: Arena) -> int:
     return sum(flow.auditor.drivers() for flow in arena.flows)
 
 
-def _strike(arena: Arena, chosen: Round, feed: Feed) -> tuple[Strike, list[int]]:
-    """Strike at the moment; give what was done, and the tables' versions right after."""
+def _strike(arena: Arena, chosen: Round, feed: Feed) -> tuple[float, list[int]]:
+    """Strike at the moment; give when that was, and the tables' versions right after."""
     found = _find(arena, chosen)
     _await_moment(arena, chosen, feed)
     time.sleep(chosen.jitter)  # no condition to await: it is what makes the moment a random one

@@ -64,17 +64,6 @@ class Target:
             os.kill(self.pid, number)
 
 
-@dataclass(frozen=True)
-class Strike:
-    """What was done: the processes that were struck, when (monotonic seconds), and when it was over (with a
-    pause: when that ended).
-    """
-
-    targets: tuple[Target, ...]
-    at: float
-    over: float
-
-
 def targets(arena: Arena, victim: Victim, flow: int = 0) -> tuple[Target, ...]:
     """Find what a victim is made of now.
 
@@ -82,7 +71,7 @@ def targets(arena: Arena, victim: Victim, flow: int = 0) -> tuple[Target, ...]:
     :raises NothingToStrike: it is not there.
     """
     service, watched = arena.service, arena.flows[flow]
-    home, dag_id, scheduler = watched.home, watched.dag, service.components[SCHEDULER].process.pid
+    home, dag_id, scheduler = watched.home, watched.dag, service.components[SCHEDULER].pid
     match victim:
         case Victim.PYTHON:
             pids = [_driver(home)]
@@ -101,7 +90,7 @@ def targets(arena: Arena, victim: Victim, flow: int = 0) -> tuple[Target, ...]:
         case Victim.BOTH:
             pids = [scheduler, *session_members(os.getsid(_driver(home)))]
         case Victim.CELERY | Victim.API | Victim.PROCESSOR | Victim.TRIGGERER:
-            pids = session_members(service.components[COMPONENTS[victim]].process.pid)
+            pids = session_members(service.components[COMPONENTS[victim]].pid)
         case Victim.EXECUTOR:
             pids = _one(_executors(arena), flow)
         case _:
@@ -113,33 +102,34 @@ def targets(arena: Arena, victim: Victim, flow: int = 0) -> tuple[Target, ...]:
     return found
 
 
-def strike(arena: Arena, chosen: Round, hit: tuple[Target, ...]) -> Strike:
-    """Strike, and wait until those that a signal ends are gone, or until what lasts is over."""
+def strike(arena: Arena, chosen: Round, hit: tuple[Target, ...]) -> float:
+    """Strike, and wait until those that a signal ends are gone, or until what lasts is over; give when it
+    was, in monotonic seconds.
+    """
     at = time.monotonic()
     match chosen.blow:
         case Blow.CUT | Blow.REFUSE | Blow.SLOW:
             assert arena.disturb is not None, "there is a way to it"
             with arena.disturb(chosen.victim, chosen.blow):
                 time.sleep(chosen.pause)
-            return Strike(hit, at, time.monotonic())
         case Blow.PAUSE:
             _send(hit, signal.SIGSTOP)
             try:
                 time.sleep(chosen.pause)
             finally:
                 _send(hit, signal.SIGCONT)
-            return Strike(hit, at, time.monotonic())
         case Blow.KILL:
             _send(hit, signal.SIGKILL)
+            _await_gone(hit, 180.0)
         case Blow.TERM:
             _send(hit, signal.SIGTERM)
+            if chosen.victim in DRIVERS:
+                _await_gone(hit, 180.0)
+            elif chosen.victim is Victim.SCHEDULER:
+                _await_gone(hit, TERM_GRACE, forced=True)
         case _:
             assert_never(chosen.blow)
-    if chosen.blow is Blow.KILL or chosen.victim in DRIVERS:
-        _await_gone(hit, 180.0)
-    elif chosen.victim is Victim.SCHEDULER:
-        _await_gone(hit, TERM_GRACE, forced=True)
-    return Strike(hit, at, time.monotonic())
+    return at
 
 
 def _send(hit: Iterable[Target], number: signal.Signals) -> None:

@@ -22,6 +22,7 @@ OPTIONAL = {
     "streamkeeper/testing": {"pytest", "pyspark", "streamkeeper_jobs"},
     "streamkeeper/readers.py": {"pyspark"},
     "streamkeeper/storage/remote.py": {"fsspec"},
+    "streamkeeper/recover/plans/schedules.py": {"croniter"},
     "streamkeeper/sources/files/listing.py": {"fsspec"},
     "streamkeeper/sources/kafka/client.py": {"confluent_kafka"},
     "streamkeeper/sources/delta/statistics.py": {"deltalake"},

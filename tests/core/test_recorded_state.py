@@ -113,7 +113,7 @@ def test_holds_and_leases_are_found(recorded: World) -> None:
         files = home(recorded, flow)
         lease = leases.current(files)
         assert lease is not None
-        assert (lease.epoch, leases.life(files, lease), leases.why_left(files, lease)) == (
+        assert (lease.epoch, leases.life(files, lease), leases.told_leaving(files, lease)["why"]) == (
             epoch,
             Life.LEFT,
             why,

@@ -109,9 +109,4 @@ def test_a_plain_jobs_checkpoint_is_adopted_and_the_flow_goes_on_with_its_state(
     assert world.api.wait_for_run(ADOPT, run, 2 * ENDING) == "success"
     table = TableWatch(world.settings.table_path(TABLE))
     wait_until(lambda: table.rows() == 4 or None, STARTING, "the table has each guest")
-    assert sorted(row["id"] for row in read_rows(world.settings.table_path(TABLE))) == [
-        1,
-        2,
-        3,
-        4,
-    ]
+    assert sorted(row["id"] for row in read_rows(world.settings.table_path(TABLE))) == [1, 2, 3, 4]

@@ -213,12 +213,10 @@ def test_a_person_sees_the_refused_change_on_the_page_of_streams_and_a_click_pla
     person.read("reset_checkpoint carries the change in.")
     person.read("Generations")
     person.picture("stream")
-    ran = resets(world)
+    ran = world.resets()
     person.click("[data-start=reset_checkpoint]")
     person.press("Make the plan")
-    reset = wait_until(
-        lambda: next(iter(resets(world) - ran), None), ENDING, "the run that a click triggered"
-    )
+    reset = world.await_reset(ran)
     world.api.wait_for_task(RESET, reset, "approve", ("awaiting_input",), ENDING)
     person.visit(f"/dags/{RESET}/runs/{quote(reset)}/plugin/stream_run")
     person.read("Position")
@@ -243,10 +241,6 @@ def approve(world: World, person: Person, run: str) -> None:
     wait_until(look, ENDING, "the approval is taken", interval=10)
 
 
-def resets(world: World) -> set[str]:
-    return {str(run["dag_run_id"]) for run in world.api.runs(RESET)}
-
-
 def test_a_person_reads_the_refusal_rehearses_the_reset_and_says_go(world: World, person: Person) -> None:
     before = refused(world)
     run = str(world.api.runs(DAG, limit=1)[0]["dag_run_id"])
@@ -255,13 +249,8 @@ def test_a_person_reads_the_refusal_rehearses_the_reset_and_says_go(world: World
     person.click("button[aria-label='Edit note']")
     assert "reset_checkpoint carries the change in." in person.read(f"{FLOW} runs on")
 
-    world.api.parse_again()
-    wait_until(
-        lambda: world.api.read(f"/dags/{RESET}/details")["params"]["flow"]["value"] == FLOW or None,
-        ENDING,
-        "the form has the flow chosen",
-    )
-    ran = resets(world)
+    world.await_chosen()
+    ran = world.resets()
     person.visit(f"/dags/{RESET}")
     person.click("[data-testid=trigger-dag-button]")
     person.read("Start of the new checkpoint")
@@ -270,9 +259,7 @@ def test_a_person_reads_the_refusal_rehearses_the_reset_and_says_go(world: World
     person.switch("rehearse")
     person.picture("refused_form")
     person.click("[data-testid=trigger-dag-submit]")
-    reset = wait_until(
-        lambda: next(iter(resets(world) - ran), None), ENDING, "the run that the form triggered"
-    )
+    reset = world.await_reset(ran)
     world.api.wait_for_task(RESET, reset, "approve", ("awaiting_input",), 3 * ENDING)
     seen = world.look()
     assert (seen.generation, seen.epoch) == (before.generation, before.epoch), "the flow ran on meanwhile"

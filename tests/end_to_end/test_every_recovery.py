@@ -71,10 +71,7 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
         ["keep_days is 0", "from 1 to 36,500", "which the pipeline declares"],
     ),
     "tidy_tables": ({"retention_hours": 24}, ["retention_hours is 24", "168 or more"]),
-    "rehearse": (
-        {"flow": FLOW, "recovery": "rewind", "request": {"batch": "9/9/9"}},
-        ["9/9/9", "batch"],
-    ),
+    "rehearse": ({"flow": FLOW, "recovery": "rewind", "request": {"batch": "9/9/9"}}, ["9/9/9", "batch"]),
 }
 """Values that Airflow's form lets through, for each recovery, and what the plan says of them: field, value,
 what is allowed.
@@ -184,14 +181,7 @@ def carry_out(world: World, name: str, **values: Any) -> None:
     assert {task: states[task] for task in kind(name).step_names} == dict.fromkeys(
         kind(name).step_names, "success"
     )
-    recovery = world.api.xcom(name, run, "plan")["recovery"]
-    assert ends_of(world, recovery) == [
-        "planned",
-        "approved",
-        *(f"{step}.done" for step in kind(name).step_names),
-        "ended",
-    ]
-    assert (world.home.owners(), world.footprint()["lock"]) == ([], None)
+    came_to_its_end(world, name, world.api.xcom(name, run, "plan")["recovery"])
     world.await_flow("running")
     wait_until(world.last_batch, ENDING, "the flow continues")
 
@@ -239,17 +229,8 @@ def test_a_recovery_whose_task_and_then_all_of_airflow_is_killed_in_a_step_comes
     world.service.start()
     assert world.api.wait_for_run(name, run, 3 * ENDING) == "success"
     world.await_flow("running", generation=generation, batch=0)
-    assert ends_of(world, recovery) == [
-        "planned",
-        "approved",
-        *(f"{done}.done" for done in kind(name).step_names),
-        "ended",
-    ]
-    assert (world.home.owners(), world.footprint()["lock"], world.home.generations()[-1]) == (
-        [],
-        None,
-        generation,
-    )
+    came_to_its_end(world, name, recovery)
+    assert world.home.generations()[-1] == generation
 
 
 @pytest.mark.long
@@ -303,16 +284,14 @@ def is_exact(world: World) -> None:
     )
 
 
-def ends_of(world: World, recovery: str) -> list[str]:
-    """Give what the ledger tells of a recovery, without the beginnings, the progress and the failures of its
-    steps.
-    """
+def came_to_its_end(world: World, name: str, recovery: str) -> None:
+    """Check that the ledger tells each step's end once and in order, and that nothing is held or locked."""
     events = [event.event for event in ledger.open(world.home.storage, NAME, recovery).events()]
-    return [
-        event
-        for event in events
-        if not event.startswith("driver.") and not event.endswith((".started", ".progress", ".failed"))
-    ]
+    on_the_way = (".started", ".progress", ".failed")
+    ends = [one for one in events if not one.startswith("driver.") and not one.endswith(on_the_way)]
+    done = [f"{step}.done" for step in kind(name).step_names]
+    assert ends == ["planned", "approved", *done, "ended"]
+    assert (world.home.owners(), world.footprint()["lock"]) == ([], None)
 
 
 def begun(world: World) -> str | None:

@@ -1,5 +1,5 @@
-"""Resets that must change nothing, through Airflow's API: dry runs, rejections, bad values, two at once. Each
-says what was wrong.
+"""Resets that must change nothing, through Airflow's API: rejections, a locked table, two at once. Each says
+what was wrong. And one by the clock.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.end_to_end.world import ENDING, RESET, World
 pytestmark = pytest.mark.long
 
 NAME = "requests"
-FLOW = f"{NAME}.clean_events"
+FLOW, SCHEDULE = f"{NAME}.clean_events", f"schedule__{NAME}__yearly"
 
 SKIPPED_BY_REJECTION = {
     "hold",
@@ -37,30 +37,14 @@ def standing(world: World) -> None:
     world.await_flow("running")
 
 
-def states(world: World, run: str) -> dict[str, str]:
-    return {name: task["state"] for name, task in world.api.tasks(RESET, run).items()}
-
-
-def test_a_dry_run_shows_the_plan_and_changes_nothing(world: World) -> None:
-    before = world.footprint()
-    run = world.api.trigger(RESET, world.form(dry_run=True))
-    assert world.api.wait_for_run(RESET, run, ENDING) == "success"
-    assert states(world, run) == {
-        "plan": "success",
-        "approve": "skipped",
-        "give_up": "skipped",
-    } | dict.fromkeys(SKIPPED_BY_REJECTION, "skipped")
-    assert f"reset_checkpoint of {FLOW}" in world.api.xcom(RESET, run, "plan")["markdown"]
-    assert world.footprint() == before
-
-
 def test_a_rejected_plan_leaves_nothing_but_its_ledger(world: World) -> None:
     before = world.footprint()
     run = world.api.trigger(RESET, world.form(reason="only looking"))
     world.api.wait_for_task(RESET, run, "approve", ("awaiting_input",), ENDING)
     world.api.answer(RESET, run, "approve", "Reject", ENDING)
     assert world.api.wait_for_run(RESET, run, ENDING) == "success"
-    assert {name for name, state in states(world, run).items() if state == "skipped"} >= SKIPPED_BY_REJECTION
+    skipped = {name for name, task in world.api.tasks(RESET, run).items() if task["state"] == "skipped"}
+    assert skipped >= SKIPPED_BY_REJECTION
     recovery = world.api.xcom(RESET, run, "plan")["recovery"]
     assert world.footprint() == {**before, "recoveries": [*before["recoveries"], recovery]}
 
@@ -101,6 +85,21 @@ def test_clearing_the_steps_of_a_recovery_that_is_done_changes_nothing(world: Wo
     assert world.api.wait_for_run(RESET, run, ENDING) == "success"
     assert world.footprint() == before
     world.await_flow("running", generation=generation)
+
+
+def test_a_scheduled_recovery_runs_with_nobody_asked_and_a_task_that_is_cleared_triggers_no_second_one(
+    world: World,
+) -> None:
+    generation = world.home.generations()[-1] + 1
+    run = world.api.trigger(SCHEDULE, {})
+    assert world.api.wait_for_run(SCHEDULE, run, ENDING) == "success"
+    triggered = f"{SCHEDULE}__{run}"
+    assert world.api.wait_for_run(RESET, triggered, 3 * ENDING) == "success"
+    world.await_flow("running", generation=generation)
+    runs = len(world.api.runs(RESET))
+    world.api.clear(SCHEDULE, run, "trigger")
+    assert world.api.wait_for_run(SCHEDULE, run, ENDING) == "success"
+    assert len(world.api.runs(RESET)) == runs
 
 
 def test_a_price_that_got_worse_under_the_hold_is_asked_about_once_more(world: World) -> None:

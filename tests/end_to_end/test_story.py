@@ -87,11 +87,7 @@ def a_bad_change_parks_the_flow_and_the_run_says_what_broke_and_what_fits(world:
     world.declare(NAME, without_deduplication(world))
     park = world.await_parked()
     assert park.details["sql_state"] == "42K03"
-    failed = wait_until(
-        lambda: next((run for run in world.api.runs(DAG) if run["state"] == "failed"), None),
-        ENDING,
-        "the run is red",
-    )
+    failed = world.await_red()
     log = world.api.log(DAG, failed["dag_run_id"], "run")
     for said in (failed["note"], log):
         assert f"The flow {FLOW} stopped: a stateful operation (dropDuplicates" in said

@@ -181,19 +181,20 @@ class World:
         }
 
     def trigger(self, recovery: str, conf: dict[str, Any]) -> str:
-        """Trigger a recovery as soon as its form offers the flow: of a new pipeline it knows only once its
-        own file was parsed again. Return the run's id.
+        """Trigger a recovery as soon as its form offers the flow or the pipeline: of a new one it knows only
+        once its own file was parsed again. Return the run's id.
         """
+        named = conf.get("flow") or conf["pipeline"]
 
         def taken() -> str | None:
             try:
                 return self.api.trigger(recovery, conf)
             except ApiError as error:
-                if error.status != 400 or conf["flow"] not in error.detail:
+                if error.status != 400 or named not in error.detail:
                     raise
                 return None
 
-        return wait_until(taken, STARTING, f"the form of {recovery} offers {conf['flow']}")
+        return wait_until(taken, STARTING, f"the form of {recovery} offers {named}")
 
     def form(self, **values: Any) -> dict[str, Any]:
         """Give what the form of ``reset_checkpoint`` sends: every field, with these values instead of the
@@ -228,14 +229,31 @@ class World:
         assert note.splitlines()[0].removeprefix("Refused: ") in log
         return log
 
-    def failure_of(self, run: str, task: str) -> str:
-        """Wait until a run of the reset is over; give the log of the task that must have failed it."""
-        assert self.api.wait_for_run(RESET, run, ENDING) == "failed"
-        found = self.api.tasks(RESET, run)[task]
-        assert found["state"] == "failed", {
-            name: item["state"] for name, item in self.api.tasks(RESET, run).items()
-        }
-        return self.api.log(RESET, run, task, found["try_number"])
+    def await_red(self) -> dict[str, Any]:
+        """Wait until a run of the flow has failed, and give it."""
+
+        def red() -> dict[str, Any] | None:
+            return next((run for run in self.api.runs(self.dag) if run["state"] == "failed"), None)
+
+        return wait_until(red, ENDING, "a run is red")
+
+    def await_chosen(self) -> None:
+        """Have all DAG files parsed again, and wait until the form of a reset has the flow chosen."""
+        chosen = f"{self.pipeline}.clean_events"
+        self.api.parse_again()
+        wait_until(
+            lambda: self.api.read(f"/dags/{RESET}/details")["params"]["flow"]["value"] == chosen or None,
+            ENDING,
+            f"the form has {chosen} chosen",
+        )
+
+    def resets(self) -> set[str]:
+        """Give the ids of the newest resets' runs."""
+        return {str(run["dag_run_id"]) for run in self.api.runs(RESET)}
+
+    def await_reset(self, before: set[str]) -> str:
+        """Wait until a person has triggered a reset beside those before, and give its run's id."""
+        return wait_until(lambda: next(iter(self.resets() - before), None), ENDING, "a reset is triggered")
 
 
 def arrive(world: World, name: str, *numbers: int, folder: str = "members") -> None:
@@ -247,7 +265,5 @@ def arrive(world: World, name: str, *numbers: int, folder: str = "members") -> N
 
 
 def without_deduplication(world: World) -> str:
-    """Give the file's pipeline as somebody changes it who does not know that its checkpoint will not fit any
-    more.
-    """
+    """Give the file's pipeline as somebody changes it who does not know that its state will not fit."""
     return re.sub(r"^\s*\.dropDuplicates\(.*\n", "", world.pipeline_file.read_text(), flags=re.MULTILINE)

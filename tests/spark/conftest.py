@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from streamkeeper.checkpoint.log_entries import CHANGELOG, PROVIDER
 from streamkeeper.declare.model import AppendFlow, Where
 from streamkeeper.drivers.submit import spark_settings
 from streamkeeper.settings import PROJECT, Settings
 from streamkeeper.testing import PipelineTest
 from tests.worlds.flow_world import Flowbed
 from tests.worlds.sources.source_world import DeltaBed, KafkaBed
+from tests.worlds.state_stores import CHANGELOG, PROVIDER, STATE_FORMAT
+from tests.worlds.tables.backup_world import Recoverer
 from tools.kafka_broker import KafkaBroker
 
 sys.path.insert(0, str(PROJECT / "spark_jobs"))
@@ -66,7 +67,7 @@ def _unpinned(request: pytest.FixtureRequest) -> Iterator[None]:
     """
     yield
     if "spark" in request.fixturenames:
-        for name in ("spark.sql.streaming.internal.stateStore.partitions", PROVIDER, CHANGELOG):
+        for name in (PROVIDER, CHANGELOG, STATE_FORMAT, "spark.sql.streaming.internal.stateStore.partitions"):
             request.getfixturevalue("spark").conf.unset(name)
 
 
@@ -85,3 +86,9 @@ def pipeline_test(tmp_path: Path, spark: SparkSession) -> Callable[..., Pipeline
 @pytest.fixture
 def bed(make_bed: Callable[..., Flowbed]) -> Flowbed:
     return make_bed()
+
+
+@pytest.fixture
+def at_work(bed: Flowbed) -> Recoverer:
+    """Recoveries of the bed's flow."""
+    return Recoverer.of(bed)

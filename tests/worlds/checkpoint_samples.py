@@ -16,8 +16,9 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import DataFrame, SparkSession
 
+from tests.worlds.state_stores import PROVIDER, ROCKS, STATE_FORMAT
+
 SCHEMA = "event_id INT, customer STRING, at TIMESTAMP"
-ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 NAMED = {
     "spark.sql.streaming.queryEvolution.enableSourceEvolution": "true",
     "spark.sql.streaming.offsetLog.formatVersion": "2",
@@ -98,13 +99,7 @@ def files_aggregation(spark: SparkSession, folder: Path) -> Path:
 def rocksdb_dedup(spark: SparkSession, folder: Path) -> Path:
     """dropDuplicates on RocksDB, whose checkpoint format 2 puts state ids into the commits."""
     write_events(folder / "in", 2)
-    with confs(
-        spark,
-        {
-            "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
-            "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
-        },
-    ):
+    with confs(spark, {PROVIDER: ROCKS, STATE_FORMAT: "2"}):
         drain(read_json(spark, folder / "in").dropDuplicates(["event_id"]), folder / "checkpoint")
     return folder / "checkpoint"
 
@@ -134,13 +129,7 @@ def join_virtual(spark: SparkSession, folder: Path) -> Path:
     """A join whose state is of format 3: the operator's metadata are of version 2, in another place."""
     write_events(folder / "in" / "a", 2)
     write_events(folder / "in" / "b", 2)
-    with confs(
-        spark,
-        {
-            "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
-            "spark.sql.streaming.join.stateFormatVersion": "3",
-        },
-    ):
+    with confs(spark, {PROVIDER: ROCKS, "spark.sql.streaming.join.stateFormatVersion": "3"}):
         left = read_json(spark, folder / "in" / "a")
         right = read_json(spark, folder / "in" / "b").selectExpr("event_id AS other")
         drain(left.join(right, left.event_id == right.other), folder / "checkpoint")

@@ -14,6 +14,11 @@ from streamkeeper.delta import log as delta_log
 from streamkeeper.errors import StreamkeeperError
 from tests.worlds.flow_world import Driver, Flowbed, heartbeat
 
+SLOW = """.where(F.expr('''CASE WHEN n >= 1000
+    THEN length(coalesce(reflect('java.lang.Thread', 'sleep', bigint(4000)), 'slept')) > 0
+    ELSE true END'''))"""
+"""Events from number 1000 on take four seconds each: time enough to catch a batch in its middle."""
+
 
 def batch_of(bed: Flowbed) -> int | None:
     found = heartbeat(bed)

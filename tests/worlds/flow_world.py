@@ -19,6 +19,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from streamkeeper.checkpoint import Checkpoint
+from streamkeeper.checkpoint.crc_files import twin_of
 from streamkeeper.drivers import submit
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, holds, leases
@@ -148,15 +149,8 @@ class Flowbed:
     def put(self, made: list[dict[str, Any]], folder: str) -> Path:
         """Write one file of rows, atomically."""
         self._files += 1
-        target = self.root / "data" / folder / f"{self._files:04d}.json"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        aside = target.with_name(f".{target.name}")
-        aside.write_text("".join(json.dumps(item) + "\n" for item in made))
-        # Spark reads files in the order of their times; those of files written at once would be equal.
-        os.utime(aside, (FIRST_FILE + self._files, FIRST_FILE + self._files))
-        aside.replace(target)
         self.events += made
-        return target
+        return write_rows(self.root / "data" / folder, self._files, made)
 
     def fingerprint(self) -> str:
         return self.flow().fingerprint
@@ -167,26 +161,29 @@ class Flowbed:
         assert flow is not None
         return Flow(loaded, flow, fingerprint(loaded, flow))
 
-    def run(self, name: str | None = None) -> Outcome:
-        """Run a driver in this process until all that is there is done."""
+    def run(self, *names: str) -> Outcome:
+        """Run a driver in this process, of the bed's flow by default, until all that is there is done."""
         from streamkeeper_jobs.driver.application import run
 
-        return run(self.settings, [name or self.name], available_now=True)
+        return run(self.settings, names or (self.name,), available_now=True)
 
     @contextmanager
-    def running(self) -> Iterator[Future[Outcome]]:
-        """Run a driver in a thread of this process until the block stops it, or ends: then a hold does. Its
-        result is how it ended.
+    def running(self, *names: str) -> Iterator[Future[Outcome]]:
+        """Run a driver in a thread of this process, of the bed's flow by default, until the block stops it,
+        or ends: then a hold does. Its result is how it ended.
         """
         from streamkeeper_jobs.driver.application import run
 
+        flows = names or (self.name,)
         with ThreadPoolExecutor(1) as pool:
-            ended = pool.submit(run, self.settings, [self.name])
+            ended = pool.submit(run, self.settings, flows)
             try:
                 yield ended
             finally:
                 if not ended.done():
-                    holds.put(self.home, holds.person("test"), "the test is over", "test")
+                    for flow in flows:
+                        home = replace(self, name=flow).home
+                        holds.put(home, holds.person("test"), "the test is over", "test")
                 ended.result(180)
 
     def rows(self) -> list[dict[str, Any]]:
@@ -205,6 +202,15 @@ class Flowbed:
 
     def checkpoint(self, number: int) -> Checkpoint:
         return Checkpoint(self.home.storage, self.start(number).checkpoint)
+
+    def forget_commit(self, batch: int | None = None) -> None:
+        """Leave generation 1 as a driver does that dies between the sink's commit of a batch, the last by
+        default, and the checkpoint's.
+        """
+        checkpoint = self.checkpoint(1)
+        name = checkpoint.name(f"commits/{checkpoint.last_commit() if batch is None else batch}")
+        for file in (name, twin_of(name)):
+            self.home.storage.remove(file)
 
     def reset(
         self,
@@ -316,6 +322,17 @@ class Driver:
             )
             assert time.monotonic() < deadline, f"waited {timeout} s in vain:\n{self.said()[-4000:]}"
             time.sleep(poll)
+
+
+def write_rows(folder: Path, number: int, rows: Sequence[Mapping[str, Any]]) -> Path:
+    """Write a file of rows, atomically, whose time follows from its number."""
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / f"{number:04d}.json"
+    aside = target.with_name(f".{target.name}")
+    aside.write_text("".join(json.dumps(item) + "\n" for item in rows))
+    # Spark reads files in the order of their times; those of files written at once would be equal.
+    os.utime(aside, (FIRST_FILE + number, FIRST_FILE + number))
+    return aside.replace(target)
 
 
 def quick_settings(root: Path) -> Settings:

@@ -6,16 +6,12 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
-
-from streamkeeper.manifest.manifest import read_manifest, write_manifest
 from streamkeeper.recover import engine
 from streamkeeper.recover.plans import rehearsal
-from streamkeeper.recover.plans.kind import Work, kind
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.plans.rehearsal import Evidence
-from streamkeeper.settings import Settings
 from tests.worlds.flow_world import Flowbed
+from tests.worlds.tables.backup_world import Recoverer
 
 
 def original(root: Path) -> dict[str, tuple[str, int]]:
@@ -31,27 +27,18 @@ def original(root: Path) -> dict[str, tuple[str, int]]:
     }
 
 
-def planned(settings: Settings, of: str, as_id: str = "r1", **values: Any) -> Plan:
+def planned(bed: Flowbed, of: str, as_id: str = "r1", /, **values: Any) -> Plan:
     """Plan a recovery, and write the plan to the ledger."""
-    write_manifest(settings)
-    chosen = kind(of)
-    request = chosen.parse(values, read_manifest(settings), "a test")
-    return engine.propose(settings, engine.plan(settings, chosen, request, as_id))
-
-
-def carry_out(spark: SparkSession, settings: Settings, plan: Plan, *steps: str) -> dict[str, Any]:
-    """Carry out steps of a recovery, and return the evidence of the last."""
-    from streamkeeper_jobs.recover.steps import perform
-
-    def in_spark(act: str, work: Work) -> dict[str, Any]:
-        return perform(spark, act, work)
-
-    evidence: dict[str, Any] = {}
-    for step in steps:
-        evidence = engine.carry_out(settings, plan.pipeline, plan.recovery_id, step, in_spark)
-    return evidence
+    return engine.propose(bed.settings, Recoverer.of(bed).draft(of, as_id, **values))
 
 
 def rehearse(bed: Flowbed, plan: Plan) -> Evidence:
     """Carry out the step that rehearses, and return what it came to."""
-    return rehearsal.read(carry_out(bed.spark, bed.settings, plan, rehearsal.REHEARSE))
+    return rehearsal.read(Recoverer.of(bed).step(plan.recovery_id, rehearsal.REHEARSE))
+
+
+def for_real(bed: Flowbed, plan: Plan) -> None:
+    """Approve what was rehearsed, with its prices, and carry the rest of it out."""
+    accepted = {item.price for item in plan.refusals if item.price}
+    engine.approve(bed.settings, plan.pipeline, plan.recovery_id, "a test", accepted=accepted)
+    Recoverer.of(bed).carry_out(plan)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+from streamkeeper.checkpoint.log_entries import CHANGELOG, PROVIDER
+
+__all__ = ["CHANGELOG", "PROVIDER", "ROCKS", "STATE_FORMAT", "with_conf"]
+
+STATE_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 ROCKS = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 

@@ -1,4 +1,1 @@
-"""The DAG of a flow: gate, submission, supervision.
-
-One task runs for as long as the flow does.
-"""
+"""The DAG of a flow: gate, submission, supervision. One task runs for as long as the flow does."""

@@ -212,10 +212,7 @@ class Attached:
         return self._ending() if self._gone() else None
 
     def _gone(self) -> bool:
-        """Check the process at each call.
-
-        Read the store every few seconds only, or if the process is gone.
-        """
+        """Check the process at each call; the store every few seconds only, or if the process is gone."""
         if leases.runs_here(self._lease) is not False and time.monotonic() < self._ask_at:
             return False
         self._ask_at = time.monotonic() + min(STORE_LOOK, self._term / 4)
@@ -237,8 +234,7 @@ class Attached:
             return Ending(Outcome.FAILED, "it ended without a reason")
         outcome = Outcome.__members__.get(str(left.get("why")).upper(), Outcome.STOPPED)
         return Ending(
-            outcome,
-            "it ended normally" if outcome is Outcome.STOPPED else f"it left a note: {left['why']}",
+            outcome, "it ended normally" if outcome is Outcome.STOPPED else f"it left a note: {left['why']}"
         )
 
 

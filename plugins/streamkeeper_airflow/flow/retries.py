@@ -85,10 +85,7 @@ def delay(code: int, streak: int | None, looping: bool = False) -> timedelta:
 
 
 class AfterHealth(RetryPolicy):
-    """Retries for ever, with :func:`delay` less some jitter.
-
-    After any other error with Airflow's own delay.
-    """
+    """Retries for ever, with :func:`delay` less some jitter, or after other errors with Airflow's delay."""
 
     def evaluate(
         self, exception: BaseException, try_number: int, max_tries: int, context: Context | None = None

@@ -15,10 +15,7 @@ from streamkeeper_airflow.flow.drivers import Attached, Ending
 
 
 def sharing_flows(manifest: Manifest, flow: str) -> list[str]:
-    """Return the full names of all flows that now share a driver with ``pipeline.flow``.
-
-    None if none does.
-    """
+    """Return the full names of the flows, if any, that now share a driver with ``pipeline.flow``."""
     pipeline = flow.partition(".")[0]
     return [
         found.full_name

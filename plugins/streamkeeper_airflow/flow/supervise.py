@@ -150,10 +150,7 @@ class FlowOperator(BaseOperator):
         return True
 
     def _supervise(self, context: Context) -> bool:
-        """Supervise one driver until it ends.
-
-        Return whether the next is to be started at once, in this try.
-        """
+        """Supervise one driver until it ends; return whether the next one is started at once, in this try."""
         settings = _settings()
         self._find_sharers(settings)
         homes = [open_home(settings, flow) for flow in self.flows]
@@ -177,9 +174,7 @@ class FlowOperator(BaseOperator):
     def _follow_all(
         self, settings: Settings, homes: Sequence[FlowHome], heart: Heart, context: Context
     ) -> Ending:
-        """Follow the driver, and those that take over from it with a changed declaration, to the last one's
-        end.
-        """
+        """Follow the driver, and those that take over with a changed declaration, to the last one's end."""
         assert self._driver is not None, "it was submitted, or found"
         successor = Successor(
             settings,
@@ -202,9 +197,7 @@ class FlowOperator(BaseOperator):
         self.log.warning("%s", text)
         kind = AlertKind.CHANGE_REFUSED if found.state is ChangeState.REFUSED else AlertKind.CHANGE_WAITS
         if alert(_settings(), kind, self.flow, text, found.fingerprint, link=page(run.dag_id)):
-            unset = set_run_note(run.dag_id, run.run_id, text)
-            if unset:
-                self.log.warning("%s", unset)
+            set_run_note(run.dag_id, run.run_id, text)
 
     def _find_sharers(self, settings: Settings) -> None:
         """Read from the manifest which flows share the driver now.
@@ -253,13 +246,8 @@ class FlowOperator(BaseOperator):
         try:
             check_airflow(settings)
         except WrongSettings as error:
-            alert(
-                settings,
-                AlertKind.SETTINGS,
-                self.flows[0],
-                str(error),
-                f"supervisor timeout {settings.supervisor_timeout:g} s",
-            )
+            occasion = f"supervisor timeout {settings.supervisor_timeout:g} s"
+            alert(settings, AlertKind.SETTINGS, self.flows[0], str(error), occasion)
             raise
 
     def _submit(
@@ -341,12 +329,8 @@ class FlowOperator(BaseOperator):
                     f"{self.flow} was held before its driver began; the next run waits at the gate."
                 )
             case Outcome.PARKED:
-                run = context["dag_run"]
-                unset = set_run_note(
-                    run.dag_id, run.run_id, "\n\n".join([self._say_parked(home, context) for home in homes])
-                )
-                if unset:
-                    self.log.warning("%s", unset)
+                run, notes = context["dag_run"], [self._say_parked(home, context) for home in homes]
+                set_run_note(run.dag_id, run.run_id, "\n\n".join(notes))
                 parked = ", ".join(home.full_name for home in homes)
                 raise AirflowFailException(
                     f"{parked} is parked. The cause, and the recovery for it, are above."
@@ -386,13 +370,8 @@ class FlowOperator(BaseOperator):
         settings = Settings.from_environment()
         if ending.code == Outcome.RETRY_DECLARED:
             details = leases.failure_of(home, _newest_epoch(home)) or {}
-            alert(
-                settings,
-                AlertKind.RETRIED_AS_DECLARED,
-                home.full_name,
-                describe_retried(home.full_name, details),
-                failures.occasion,
-            )
+            text = describe_retried(home.full_name, details)
+            alert(settings, AlertKind.RETRIED_AS_DECLARED, home.full_name, text, failures.occasion)
         if ending.code == Outcome.USAGE:
             text = (
                 f"{said}\nIts settings or its command line cannot be used; see its output. Correct them, and"
@@ -418,14 +397,8 @@ class FlowOperator(BaseOperator):
         self.log.error("%s", note)
         run = context["dag_run"]
         link = page((park.details.get("recovery") if park else None) or run.dag_id)
-        alert(
-            Settings.from_environment(),
-            AlertKind.PARKED,
-            home.full_name,
-            note,
-            park.at if park else now(),
-            link=link,
-        )
+        at = park.at if park else now()
+        alert(Settings.from_environment(), AlertKind.PARKED, home.full_name, note, at, link=link)
         return note
 
 

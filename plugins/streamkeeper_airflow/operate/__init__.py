@@ -1,4 +1,1 @@
-"""Tasks that run beside flows and recoveries.
-
-The monitor, alerts, holds, driver logs, notes.
-"""
+"""Tasks that run beside flows and recoveries: the monitor, alerts, holds, driver logs, notes."""

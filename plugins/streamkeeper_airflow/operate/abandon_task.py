@@ -5,8 +5,7 @@ from __future__ import annotations
 from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowFailException
 
-from streamkeeper.errors import RequestError, StreamkeeperError
-from streamkeeper.manifest.manifest import read_manifest
+from streamkeeper.errors import StreamkeeperError
 from streamkeeper.recover import engine
 from streamkeeper.recover.requests.hold_flows import AbandonRequest
 from streamkeeper.settings import Settings
@@ -21,16 +20,10 @@ class AbandonRecovery(BaseOperator):
 
         :raises AirflowFailException: there is no such recovery, or it is over; another try would fail alike.
         """
-        settings = Settings.from_environment()
-        known = read_manifest(settings)
-        try:
-            values = forms.values(context, AbandonRequest.form(known))
-            asked = AbandonRequest.parse(values, known, forms.asker(context))
-            pipeline = engine.pipeline_of_open(settings, asked.recovery)
-        except RequestError as error:
-            raise AirflowFailException(str(error)) from error
+        settings, asked = Settings.from_environment(), forms.asked(AbandonRequest, context)
         why = f"{asked.by}: {asked.reason}" if asked.reason else asked.by
         try:
+            pipeline = engine.pipeline_of(settings, asked.recovery)
             engine.abandon(settings, pipeline, asked.recovery, why)
         except StreamkeeperError as error:
             raise AirflowFailException(str(error)) from error

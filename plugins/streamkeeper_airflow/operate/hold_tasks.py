@@ -5,23 +5,19 @@ How drivers are stopped is decided in streamkeeper.drivers.stopping.
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
 from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowFailException
 
 from streamkeeper.drivers import stopping
-from streamkeeper.errors import RequestError, StreamkeeperError
+from streamkeeper.errors import StreamkeeperError
 from streamkeeper.flows.files import open_home
-from streamkeeper.manifest.manifest import read_manifest
-from streamkeeper.recover.requests.form import Request
 from streamkeeper.recover.requests.hold_flows import HoldRequest, ReleaseRequest, describe_release, release
 from streamkeeper.settings import Settings
 from streamkeeper_airflow import forms
 
 HOLD = "hold"
-
-R = TypeVar("R", bound=Request)
 
 
 class HoldFlows(BaseOperator):
@@ -33,7 +29,7 @@ class HoldFlows(BaseOperator):
         :raises AirflowFailException: a value of the form does not fit; another try would fail alike.
         """
         settings = Settings.from_environment()
-        asked = _asked(HoldRequest, settings, context)
+        asked = forms.asked(HoldRequest, context)
         for flow in asked.flows:
             hold = asked.put(open_home(settings, flow))
             self.log.info("%s is held by %s: %s", flow, hold.owner, hold.reason)
@@ -69,18 +65,10 @@ class ReleaseFlows(BaseOperator):
         :raises AirflowFailException: a value of the form does not fit; another try would fail alike.
         """
         settings = Settings.from_environment()
-        asked = _asked(ReleaseRequest, settings, context)
+        asked = forms.asked(ReleaseRequest, context)
         still: dict[str, list[str]] = {}
         for flow in asked.flows:
             released, left = release(open_home(settings, flow), asked.owner, forms.asker(context))
             self.log.info("%s: %s", flow, describe_release(asked.owner, released, left))
             still[flow] = [hold.owner for hold in left]
         return still
-
-
-def _asked(of: type[R], settings: Settings, context: Context) -> R:
-    known = read_manifest(settings)
-    try:
-        return of.parse(forms.values(context, of.form(known)), known, forms.asker(context))
-    except RequestError as error:
-        raise AirflowFailException(str(error)) from error

@@ -8,6 +8,7 @@ says what to add.
 from __future__ import annotations
 
 import json
+import logging
 from typing import Any
 from urllib.parse import quote
 from urllib.request import Request, urlopen
@@ -21,9 +22,11 @@ CONNECTION = "streamkeeper_airflow"
 NOTE_LIMIT = 1000
 """Characters that Airflow keeps of a note."""
 
+_log = logging.getLogger(__name__)
 
-def set_run_note(dag_id: str, run_id: str, note: str) -> str | None:
-    """Set the note of a DAG run, without secrets; return None, or why it could not be set.
+
+def set_run_note(dag_id: str, run_id: str, note: str) -> None:
+    """Set the note of a DAG run, without secrets; the log says why, if it could not be set.
 
     The connection ``streamkeeper_airflow`` (type ``http``: host, port, login, password, schema http or https)
     names the API server.
@@ -31,10 +34,12 @@ def set_run_note(dag_id: str, run_id: str, note: str) -> str | None:
     try:
         connection = BaseHook.get_connection(CONNECTION)
     except (AirflowNotFoundException, AirflowRuntimeError):
-        return (
-            f"There is no connection {CONNECTION!r}, so the run has no note. Add one of type http with the"
-            " API server's host, port, login and password."
+        _log.warning(
+            "There is no connection %r, so the run has no note. Add one of type http with the API server's"
+            " host, port, login and password.",
+            CONNECTION,
         )
+        return
     base = f"{connection.schema or 'http'}://{connection.host}" + (
         f":{connection.port}" if connection.port else ""
     )
@@ -45,11 +50,8 @@ def set_run_note(dag_id: str, run_id: str, note: str) -> str | None:
         token = _call("POST", f"{base}/auth/token", _login(connection))["access_token"]
         _call("PATCH", f"{base}{path}?update_mask=note", {"note": shortened}, token)
     except OSError as error:
-        return (
-            f"The note of the run could not be set through {base}: {error}. Check the connection"
-            f" {CONNECTION!r}."
-        )
-    return None
+        said = "The note of the run could not be set through %s: %s. Check the connection %r."
+        _log.warning(said, base, error, CONNECTION)
 
 
 def _login(connection: Connection) -> dict[str, Any]:

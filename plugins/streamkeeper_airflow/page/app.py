@@ -14,6 +14,7 @@ from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
 
 from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.base_auth_manager import ResourceMethod
 from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagAccessEntity, DagDetails
 from airflow.api_fastapi.core_api.security import GetUserDep, get_user
 from airflow.configuration import conf
@@ -144,9 +145,9 @@ def look_patiently(patience: Patience) -> Looked:
     return manifest, seen
 
 
-def create_app(look: Callable[[], Looked] | None = None) -> FastAPI:
+def create_app() -> FastAPI:
     """Return the application. All routes but the metrics and the script need a login."""
-    look = look or partial(look_patiently, Patience(FLOW_SECONDS, MOST_READS))
+    look = partial(look_patiently, Patience(FLOW_SECONDS, MOST_READS))
     app = FastAPI(title="Streamkeeper", docs_url=None, redoc_url=None, openapi_url=None)
     patience = Patience(ANSWER_SECONDS, MOST_READS)
     kept = Kept(look, KEPT_SECONDS, patience)
@@ -168,18 +169,7 @@ def _router(kept: Kept, patience: Patience) -> APIRouter:
 
     @router.get("/flows")
     def flows(user: GetUserDep) -> dict[str, Any]:
-        look = _told(kept.newest)
-        manifest, found = look.found
-        readable = _readable(user, {row.dag_id for row in found.rows})
-        seen = tuple(row for row in found.rows if row.dag_id in readable)
-        return {
-            "at": look.at,
-            "overdue": look.overdue,
-            "counts": dict(health.counts(seen)),
-            "flows": [row.to_json() for row in seen],
-            "errors": manifest.errors if _may_read_errors(user) else {},
-            "may": _may_start(user),
-        }
+        return _flows_for(user, _told(kept.newest))
 
     @router.get("/dags/{dag_id}")
     def dag(dag_id: str, user: GetUserDep, flow: str = "") -> dict[str, Any]:
@@ -191,11 +181,11 @@ def _router(kept: Kept, patience: Patience) -> APIRouter:
         row = next((row for row in rows if row.flow == flow), rows[0])
         read = partial(details.of_flow, Settings.from_environment(), look.found[0].find(row.flow), row)
         found = dict(_told(patience.ask, row.flow, read))
-        if not _may_read_log(user, dag_id):
+        if not _may(user, "GET", DagAccessEntity.TASK_LOGS, dag_id):
             found["log"] = {"where": None, "lines": []}
         beside = [{"flow": one.flow, "state": one.state} for one in rows]
         told = {"beside": beside, "at": look.at, "overdue": look.overdue}
-        return {**found, **told, "may": _may_start(user)}
+        return {**found, **told, "may": _may(user, "POST", DagAccessEntity.RUN, *STARTS)}
 
     @router.get("/dags/{dag_id}/history")
     def history(dag_id: str, user: GetUserDep, flow: str, hours: Hours = 6.0) -> dict[str, Any]:
@@ -218,12 +208,27 @@ def _router(kept: Kept, patience: Patience) -> APIRouter:
         return {
             **found,
             "dags": {flow: dags[flow] for flow in found.get("flows", ()) if flow in dags},
-            "may_answer": _may_change(user, dag_id, DagAccessEntity.HITL_DETAIL),
-            "may_resume": _may_change(user, dag_id, DagAccessEntity.TASK_INSTANCE),
-            "may_abandon": ABANDON in _may_start(user),
+            "may_answer": bool(_may(user, "PUT", DagAccessEntity.HITL_DETAIL, dag_id)),
+            "may_resume": bool(_may(user, "PUT", DagAccessEntity.TASK_INSTANCE, dag_id)),
+            "may_abandon": bool(_may(user, "POST", DagAccessEntity.RUN, ABANDON)),
         }
 
     return router
+
+
+def _flows_for(user: Any, look: Look) -> dict[str, Any]:
+    """Return all flows that a user may read, and what of a look belongs to all of them."""
+    manifest, found = look.found
+    readable = _readable(user, {row.dag_id for row in found.rows})
+    seen = tuple(row for row in found.rows if row.dag_id in readable)
+    return {
+        "at": look.at,
+        "overdue": look.overdue,
+        "counts": dict(health.counts(seen)),
+        "flows": [row.to_json() for row in seen],
+        "errors": manifest.errors if _may_read_errors(user) else {},
+        "may": _may(user, "POST", DagAccessEntity.RUN, *STARTS),
+    }
 
 
 def _told(read: Callable[..., T], *arguments: Any) -> T:
@@ -250,17 +255,15 @@ def _readable(user: Any, dag_ids: Iterable[str]) -> set[str]:
     return set().union(*(filtered(dag_ids=some, user=user, team_name=team) for team, some in by_team.items()))
 
 
-def _may_read_log(user: Any, dag_id: str) -> bool:
-    details = DagDetails(id=dag_id, team_name=_teams([dag_id]).get(dag_id))
-    return get_auth_manager().is_authorized_dag(
-        method="GET", access_entity=DagAccessEntity.TASK_LOGS, details=details, user=user
-    )
-
-
-def _may_change(user: Any, dag_id: str, what: DagAccessEntity) -> bool:
-    return get_auth_manager().is_authorized_dag(
-        method="PUT", access_entity=what, details=DagDetails(id=dag_id), user=user
-    )
+def _may(user: Any, method: ResourceMethod, what: DagAccessEntity, *dag_ids: str) -> list[str]:
+    """Return those of some DAGs with which a user may do something."""
+    teams, authorized = _teams(list(dag_ids)), get_auth_manager().is_authorized_dag
+    asked = {dag_id: DagDetails(id=dag_id, team_name=teams.get(dag_id)) for dag_id in dag_ids}
+    return [
+        dag_id
+        for dag_id, details in asked.items()
+        if authorized(method=method, access_entity=what, details=details, user=user)
+    ]
 
 
 def _flow_of(look: Look, dag_id: str, flow: str) -> Flow:
@@ -278,20 +281,6 @@ def _check_may_read(user: Any, dag_id: str) -> None:
 def _may_read_errors(user: Any) -> bool:
     """Return whether a user may read why a file cannot be imported, as in Airflow's own list of that."""
     return get_auth_manager().is_authorized_view(access_view=AccessView.IMPORT_ERRORS, user=user)
-
-
-def _may_start(user: Any) -> list[str]:
-    manager, teams = get_auth_manager(), _teams(list(STARTS))
-    return [
-        dag
-        for dag in STARTS
-        if manager.is_authorized_dag(
-            method="POST",
-            access_entity=DagAccessEntity.RUN,
-            details=DagDetails(id=dag, team_name=teams.get(dag)),
-            user=user,
-        )
-    ]
 
 
 def _check_token(authorization: str) -> None:

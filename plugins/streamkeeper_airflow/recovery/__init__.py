@@ -1,4 +1,1 @@
-"""The DAG of a recovery: form, plan, approval, steps.
-
-Made from a kind of streamkeeper.recover.
-"""
+"""The DAG of a recovery, made from a kind of streamkeeper.recover: form, plan, approval, steps."""

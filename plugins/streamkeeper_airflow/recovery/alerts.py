@@ -24,9 +24,9 @@ def is_last_try(context: Context) -> bool:
     return bool(ti.try_number > ti.max_tries)
 
 
-def tell_refused(plan: dict[str, Any], context: Context, error: Exception) -> None:
-    """Alert that an unattended recovery was not begun, because a price was not accepted."""
-    _tell(AlertKind.RECOVERY_FAILED, plan, context, f"{_name(plan)} did not start: {error}", plan["recovery"])
+def tell_undone(plan: dict[str, Any], context: Context, what: str) -> None:
+    """Alert that a recovery was not begun, or was given up; once, and not if a step reported the reason."""
+    _tell(AlertKind.RECOVERY_FAILED, plan, context, f"{_name(plan)} {what}", plan["recovery"])
 
 
 def end_refused(context: Context, error: Exception) -> NoReturn:
@@ -45,9 +45,7 @@ def end_refused(context: Context, error: Exception) -> NoReturn:
         "Nothing was changed. The plan, if there is one, is in the log of the task. Trigger the DAG again"
         " with other values."
     )
-    failed = set_run_note(run.dag_id, run.run_id, "\n\n".join([f"Refused: {first}", *others, rest]))
-    if failed:
-        _LOG.warning("%s", failed)
+    set_run_note(run.dag_id, run.run_id, "\n\n".join([f"Refused: {first}", *others, rest]))
     if run.run_type != "manual":
         raise AirflowFailException(str(error)) from error
     raise AirflowSkipException(f"The plan is refused: {error}") from error
@@ -83,24 +81,12 @@ def tell_failed(plan: dict[str, Any], context: Context, step: str, error: Except
 
     :param way_on: how to proceed after a change; empty if there was none.
     """
-    text = f"{_name(plan)} failed in its step {step}: {error}{way_on}"
-    if not way_on:
-        text += (
-            "\nNothing was changed: the recovery is given up, and every flow keeps the checkpoint that it"
-            " has."
-        )
-    _tell(
-        AlertKind.RECOVERY_FAILED,
-        plan,
-        context,
-        text,
-        f"{plan['recovery']} {step}" if way_on else plan["recovery"],
+    undone = (
+        "\nNothing was changed: the recovery is given up, and every flow keeps the checkpoint that it has."
     )
-
-
-def tell_given_up(plan: dict[str, Any], context: Context, said: str) -> None:
-    """Alert that a recovery was given up, unless a step reported the reason already."""
-    _tell(AlertKind.RECOVERY_FAILED, plan, context, said, plan["recovery"])
+    text = f"{_name(plan)} failed in its step {step}: {error}{way_on or undone}"
+    occasion = f"{plan['recovery']} {step}" if way_on else plan["recovery"]
+    _tell(AlertKind.RECOVERY_FAILED, plan, context, text, occasion)
 
 
 def _name(plan: dict[str, Any]) -> str:
@@ -114,11 +100,5 @@ def _tell(kind: AlertKind, plan: dict[str, Any], context: Context, text: str, oc
         )
         return
     run = context["dag_run"]
-    alert(
-        Settings.from_environment(),
-        kind,
-        plan["flow"],
-        redact_text(text),
-        occasion,
-        link=page(run.dag_id, run.run_id),
-    )
+    link = page(run.dag_id, run.run_id)
+    alert(Settings.from_environment(), kind, plan["flow"], redact_text(text), occasion, link=link)

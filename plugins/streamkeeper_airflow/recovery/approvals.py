@@ -69,26 +69,17 @@ class PlanApproval(ApprovalOperator):
 
     def _consent(self, context: Context) -> str:
         """Return the label of the approving button: it names the prices that it accepts."""
-        return str(
-            context["ti"]
-            .xcom_pull(task_ids=PLAN_AGAIN.name if self.again else PLAN)
-            .get("consent", self.APPROVE)
-        )
+        plan = context["ti"].xcom_pull(task_ids=PLAN_AGAIN.name if self.again else PLAN)
+        return str(plan.get("consent", self.APPROVE))
 
     def _has_question(self, context: Context) -> bool:
         return True
 
     def _approved(self, context: Context, by: str) -> None:
         plan = context["ti"].xcom_pull(task_ids=PLAN)
+        of = (Settings.from_environment(), plan["pipeline"], plan["recovery"])
         accepted = () if self.again else plan.get("prices", ())
-        engine.approve(
-            Settings.from_environment(),
-            plan["pipeline"],
-            plan["recovery"],
-            by,
-            again=self.again,
-            accepted=accepted,
-        )
+        engine.approve(*of, by, again=self.again, accepted=accepted)
 
 
 class WorsePriceApproval(PlanApproval):

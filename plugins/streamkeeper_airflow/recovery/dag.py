@@ -60,20 +60,14 @@ def recovery_dag(name: str, **more: Any) -> DAG:
     :raises RequestError: there is no such kind.
     """
     of = kind(name)
-    common = {
-        "schedule": None,
-        "catchup": False,
-        "default_args": RETRIES,
-        "tags": ["streamkeeper", "recovery"],
-    }
-    named = {"description": of.description}
     settings = Settings.from_environment()
     manifest = read_manifest(settings)
     params = forms.params(of.form(manifest, ill(open_storage(settings.state), manifest)))
     more["doc_md"] = (
         f"{more.get('doc_md') or ''}\n\n**Recoveries from a park, compared**\n\n{explain.trade_offs()}\n"
     )
-    with DAG(of.name, params=params, **{**common, **named, **more}) as dag:
+    common = {"schedule": None, "catchup": False, "default_args": RETRIES, "description": of.description}
+    with DAG(of.name, params=params, **{**common, "tags": ["streamkeeper", "recovery"], **more}) as dag:
         tasks: list[BaseOperator] = [PlanRecovery(task_id="plan", of=of.name)]
         tasks += [UnaskedStep(task_id=step.name, of=of.name) for step in of.unasked]
         tasks.append(PlanApproval(task_id="approve", retries=ASKS))
@@ -126,12 +120,7 @@ def daily_dag(name: str, cron: str, **more: Any) -> DAG:
 
 
 def _task(of: Kind, step: StepKind) -> BaseOperator:
+    given: dict[str, Any] = {"task_id": step.name, "of": of.name, "patient": step.patient}
     if step is shared_steps.VERIFY_PROGRESS:
-        return RecoveryStep(
-            task_id=step.name,
-            of=of.name,
-            patient=step.patient,
-            trigger_rule=TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS,
-        )
-    operator = SparkStep if step.where == "spark" else RecoveryStep
-    return operator(task_id=step.name, of=of.name, patient=step.patient)
+        given["trigger_rule"] = TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS
+    return SparkStep(**given) if step.where == "spark" else RecoveryStep(**given)

@@ -44,8 +44,7 @@ from streamkeeper_airflow.recovery.alerts import (
     is_last_try,
     tell_failed,
     tell_finished,
-    tell_given_up,
-    tell_refused,
+    tell_undone,
 )
 from streamkeeper_airflow.recovery.approvals import PLAN
 
@@ -137,7 +136,7 @@ class PlanRecovery(BaseOperator, SkipMixin):
         try:
             shared_steps.check_accepted(plan)
         except PlanRefused as error:
-            tell_refused(_named(plan, kind(plan.recovery), manifest), context, error)
+            tell_undone(_named(plan, kind(plan.recovery), manifest), context, f"did not start: {error}")
             raise
 
 
@@ -292,20 +291,15 @@ class UnaskedStep(SparkStep, SkipMixin):
 def _end_dry_run(task: PlanRecovery | UnaskedStep, context: Context, handed_on: dict[str, Any]) -> None:
     """Skip what follows."""
     task.log.info("This was a dry run: nothing was changed, and the remaining tasks are skipped.")
-    context["ti"].xcom_push(
-        key="return_value", value=handed_on
-    )  # to skip is to raise, so what the task returns would be lost
+    # To skip is to raise, so what the task returns would be lost.
+    context["ti"].xcom_push(key="return_value", value=handed_on)
     task.skip(context["ti"], task.get_direct_relatives(upstream=False))
 
 
 def _names(errors: tuple[type[Exception], ...]) -> set[str]:
     """Return the names of errors and of all their subclasses, as the ledger writes them."""
-    found = {error.__name__ for error in errors}
-    return (
-        found | {name for error in errors for name in _names(tuple(error.__subclasses__()))}
-        if errors
-        else set()
-    )
+    below = {name for error in errors for name in _names(tuple(error.__subclasses__()))}
+    return below | {error.__name__ for error in errors}
 
 
 def _fail(step: str, context: Context, error: Exception, *, final: bool) -> NoReturn:
@@ -341,10 +335,7 @@ def _handed_on(
 
 
 def _way_on(plan: dict[str, Any]) -> str:
-    """Return how to proceed with a recovery that failed after a change.
-
-    Empty before, since GiveUp undoes all.
-    """
+    """Return how a recovery that failed after a change goes on; empty before, as GiveUp undoes all."""
     recovery = plan["recovery"]
     try:
         if not engine.is_past_return(Settings.from_environment(), plan["pipeline"], recovery):
@@ -443,7 +434,6 @@ class GiveUp(BaseOperator):
                 f"The step {self.after} has changed something already. Clear the failed task, and the"
                 " recovery continues from there."
             )
-        of = f"The recovery {plan['recovery']} of {plan['subject']}"
-        said = f"{of} was given up. Its holds and locks are removed, and nothing else was changed."
-        self.log.info("%s", said)
-        tell_given_up(plan, context, f"{said} It was {why}.")
+        said = "was given up. Its holds and locks are removed, and nothing else was changed."
+        self.log.info("The recovery %s %s", plan["recovery"], said)
+        tell_undone(plan, context, f"{said} It was {why}.")

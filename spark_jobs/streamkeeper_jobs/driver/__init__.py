@@ -1,4 +1,1 @@
-"""The driver's process, from command line to exit code.
-
-One flow, or several that share a driver.
-"""
+"""The driver's process, from command line to exit code: of one flow, or of several that share it."""

@@ -176,25 +176,15 @@ def _take_leases(free: Sequence[DriverRequest]) -> list[Lease]:
 
     :raises LeaseHeld: another driver has one of them; no flow is started.
     """
-    first = take_lease(free[0])
-    if len(free) == 1:
-        return [first]
-    with ThreadPoolExecutor(len(free) - 1, "streamkeeper-lease") as pool:
-        taking = [pool.submit(take_lease, item) for item in free[1:]]
-    taken = [
-        (free[0], first),
-        *(
-            (item, future.result())
-            for item, future in zip(free[1:], taking, strict=True)
-            if not future.exception()
-        ),
-    ]
-    for future in taking:
-        refused = future.exception()
-        if refused is not None:
-            for item, lease in taken:
-                leases.leave(item.home, lease, "not begun")
-            raise refused
+    taken = [(free[0], take_lease(free[0]))]
+    with ThreadPoolExecutor(len(free), "streamkeeper-lease") as pool:
+        taking = [(item, pool.submit(take_lease, item)) for item in free[1:]]
+    refused = [error for _, future in taking if (error := future.exception()) is not None]
+    taken += [(item, future.result()) for item, future in taking if future.exception() is None]
+    if refused:
+        for item, lease in taken:
+            leases.leave(item.home, lease, "not begun")
+        raise refused[0]
     return [lease for _, lease in taken]
 
 

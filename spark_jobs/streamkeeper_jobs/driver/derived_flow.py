@@ -19,7 +19,7 @@ from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.leases import Lease
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.settings import Settings
-from streamkeeper_jobs.driver.driver import DriverRequest, drive
+from streamkeeper_jobs.driver.driver import DriverRequest, drive, present_generation
 from streamkeeper_jobs.spark.log import say
 from streamkeeper_jobs.stream.declaration_watch import Declaration
 from streamkeeper_jobs.stream.watch import Watch
@@ -97,15 +97,11 @@ def _drive(
 def _lease(home: FlowHome, settings: Settings) -> Lease:
     """Take the lease of a derived flow, after the driver of an interrupted run has ended its batch."""
     try:
-        return leases.acquire(home, _generation(home), settings.lease_term)
+        return leases.acquire(home, present_generation(home), settings.lease_term)
     except LeaseHeld as held:
         say(f"{held} Waiting for it.")
         leases.wait_until_gone(home, GONE_SECONDS, settings.lease_term)
-        return leases.acquire(home, _generation(home), settings.lease_term)
-
-
-def _generation(home: FlowHome) -> int:
-    return (home.generations() or [1])[-1]
+        return leases.acquire(home, present_generation(home), settings.lease_term)
 
 
 class _Settled(Declaration):

@@ -167,7 +167,7 @@ def take_lease(asked: DriverRequest) -> Lease:
     home = asked.home
     lease = leases.acquire(
         home,
-        _present_generation(home),
+        present_generation(home),
         asked.settings.lease_term,
         log=os.environ.get(LOG_VARIABLE),
         cluster=cluster_drivers.here(),
@@ -208,9 +208,9 @@ def drive(
     return outcome
 
 
-def _present_generation(home: FlowHome) -> int:
-    numbers = home.generations()
-    return numbers[-1] if numbers else 1
+def present_generation(home: FlowHome) -> int:
+    """Return the newest generation of a flow, begun or not; the first one if none is decided."""
+    return (home.generations() or [1])[-1]
 
 
 def _drive(
@@ -303,7 +303,7 @@ def _finish(job: Job, generation: Generation, start: Start) -> None:
 
 def _park_unreadable(home: FlowHome, lease: Lease, error: DeclarationError) -> Outcome:
     failure = failures.classify([Cause(type(error).__name__, None, None, str(error))])
-    return _park(home, failure, UNREADABLE, lease.generation, None)
+    return _park(home, failure, _details(failure, UNREADABLE, lease.generation, None))
 
 
 def _fail(home: FlowHome, flow: Flow, lease: Lease, error: Exception, said: Heartbeat) -> Outcome:
@@ -318,55 +318,34 @@ def _fail(home: FlowHome, flow: Flow, lease: Lease, error: Exception, said: Hear
         return Outcome.LEASE_LOST
     failure = _look_for_damage(home, said.generation, _classify(error))
     match failure.classed:
-        case FailureClass.NEEDS_RECOVERY | FailureClass.NEEDS_CORRECTION if (
-            flow.declaration.on_failure == RETRY
-        ):
-            leases.note_failure(
-                home,
-                lease,
-                _details(failure, flow.fingerprint, said.generation, said.details.get("operators")),
-            )
-            print(failures.describe(home.full_name, failure, retried=True), flush=True)
-            return Outcome.RETRY_DECLARED
+        case FailureClass.RESTART | FailureClass.TRANSIENT as classed:
+            say(failures.describe(home.full_name, failure))
+            return Outcome.RESTART if classed is FailureClass.RESTART else Outcome.FAILED
         case FailureClass.NEEDS_RECOVERY | FailureClass.NEEDS_CORRECTION:
-            return _park(home, failure, flow.fingerprint, said.generation, said.details.get("operators"))
-        case FailureClass.RESTART:
-            print(failures.describe(home.full_name, failure), flush=True)
-            return Outcome.RESTART
-        case FailureClass.TRANSIENT:
-            print(failures.describe(home.full_name, failure), flush=True)
-            return Outcome.FAILED
+            details = _details(failure, flow.fingerprint, said.generation, said.details.get("operators"))
+            if flow.declaration.on_failure != RETRY:
+                return _park(home, failure, details)
+            leases.note_failure(home, lease, details)
+            say(failures.describe(home.full_name, failure, retried=True))
+            return Outcome.RETRY_DECLARED
 
 
 def _classify(error: Exception) -> Failure:
-    if isinstance(error, ChangeRefused):
-        meaning = "a batch holds changes that cannot be applied, and nothing of it was written"
-        return Failure(
-            FailureClass.NEEDS_CORRECTION,
-            None,
-            None,
-            meaning,
-            None,
-            str(error),
-            {"type": type(error).__name__},
-        )
-    if isinstance(error, (CheckpointError, RecoveryError)):
-        if isinstance(error, SinkDisagrees):
+    classed: FailureClass = FailureClass.NEEDS_RECOVERY
+    recovery: str | None = "reset_checkpoint"
+    match error:
+        case ChangeRefused():
+            meaning = "a batch holds changes that cannot be applied, and nothing of it was written"
+            classed, recovery = FailureClass.NEEDS_CORRECTION, None
+        case SinkDisagrees():
             meaning = "its checkpoint and its table contradict each other"
-        elif isinstance(error, CheckpointError):
+        case CheckpointError():
             meaning = "its checkpoint cannot be read"
-        else:
+        case RecoveryError():
             meaning = "its generation cannot start as decided"
-        return Failure(
-            FailureClass.NEEDS_RECOVERY,
-            None,
-            None,
-            meaning,
-            "reset_checkpoint",
-            str(error),
-            {"type": type(error).__name__},
-        )
-    return failures.classify(causes_of(error))
+        case _:
+            return failures.classify(causes_of(error))
+    return Failure(classed, None, None, meaning, recovery, str(error), {"type": type(error).__name__})
 
 
 def _look_for_damage(home: FlowHome, generation: int, failure: Failure) -> Failure:
@@ -377,24 +356,16 @@ def _look_for_damage(home: FlowHome, generation: int, failure: Failure) -> Failu
     start = generations.read_start(home, generation)
     if failure.classed is not FailureClass.TRANSIENT or start is None:
         return failure
-    damage = [
-        problem
-        for problem in Checkpoint(home.storage, start.checkpoint).problems()
-        if problem.severity == ERROR
-    ]
+    problems = Checkpoint(home.storage, start.checkpoint).problems()
+    damage = [f"{problem.file} {problem.what}" for problem in problems if problem.severity == ERROR]
     if not damage:
         return failure
-    meaning = (
-        f"its checkpoint is damaged: {'; '.join(f'{problem.file} {problem.what}' for problem in damage[:3])}"
-    )
+    meaning = f"its checkpoint is damaged: {'; '.join(damage[:3])}"
     return replace(failure, classed=FailureClass.NEEDS_RECOVERY, meaning=meaning, recovery="reset_checkpoint")
 
 
-def _park(
-    home: FlowHome, failure: Failure, present: str, generation: int, operators: list[str] | None
-) -> Outcome:
-    """Put the park hold."""
-    holds.put(home, holds.PARK, failure.meaning, "driver", _details(failure, present, generation, operators))
+def _park(home: FlowHome, failure: Failure, details: dict[str, Any]) -> Outcome:
+    holds.put(home, holds.PARK, failure.meaning, "driver", details)
     say(failures.describe(home.full_name, failure))
     return Outcome.PARKED
 
@@ -404,12 +375,11 @@ def _details(failure: Failure, present: str, generation: int, operators: list[st
 
     ``operators`` are those of the query as declared now; None if it could not be planned.
     """
-    plain = {**asdict(failure), "classed": failure.classed.value}
-    stateful = None if operators is None else bool(operators)
     return {
-        **plain,
+        **asdict(failure),
+        "classed": failure.classed.value,
         "fingerprint": present,
         "generation": generation,
-        "stateful": stateful,
+        "stateful": None if operators is None else bool(operators),
         "operators": operators,
     }

@@ -16,15 +16,7 @@ from streamkeeper.drivers.submit import why_partitions
 from streamkeeper.flows import generations
 from streamkeeper.flows.backfill_flow import is_silent
 from streamkeeper.flows.files import FlowHome
-from streamkeeper.flows.generations import (
-    ADOPTED,
-    COPIED,
-    GIVEN,
-    Generation,
-    Restart,
-    Start,
-    given_before,
-)
+from streamkeeper.flows.generations import ADOPTED, COPIED, GIVEN, Generation, Restart, Start, given_before
 from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.times import now
 from streamkeeper_jobs.generation.seal_earlier import evidence, seal_earlier, stood
@@ -37,6 +29,7 @@ from streamkeeper_jobs.sources.formats import Looks
 from streamkeeper_jobs.spark.log import say
 from streamkeeper_jobs.spark.stateful_operators import stateful_operators
 from streamkeeper_jobs.stream.given_state import as_recorded, recorded
+from streamkeeper_jobs.stream.in_flight import made_with
 from streamkeeper_jobs.stream.ledger_note import note_in_ledger
 from streamkeeper_jobs.stream.readers import infer_schema, is_empty, is_there
 from streamkeeper_jobs.stream.watch import NothingYet, Order, Reason, Stopped
@@ -84,24 +77,11 @@ def begin(job: Job, sink: Sink, generation: Generation) -> Start:
     job.watch.obey()
     # Written last: until then, the next driver starts over in a folder of its own.
     if generations.begin(job.home, start) != start:
-        raise Stopped(
-            Order(
-                Reason.LEASE_LOST,
-                f"Another driver began generation {generation.number} first. This one stops.",
-            )
-        )
-    note_in_ledger(
-        job.home,
-        generation.recovery,
-        "driver.began",
-        {**start.evidence, "checkpoint": folder, "seed_batch": made.seed_batch},
-    )
-    say(_describe(job, generation, start, found["ruled_by"]))
-    say(
-        why_partitions(
-            job.flow.declaration, str(job.spark.sparkContext.master), _partitions(job, start), bool(operators)
-        )
-    )
+        words = f"Another driver began generation {generation.number} first. This one stops."
+        raise Stopped(Order(Reason.LEASE_LOST, words))
+    told = {**start.evidence, "checkpoint": folder, "seed_batch": made.seed_batch}
+    note_in_ledger(job.home, generation.recovery, "driver.began", told)
+    _say_begun(job, generation, start)
     return start
 
 
@@ -206,15 +186,6 @@ def _schema(job: Job, source: Source, known: dict[str, str]) -> str | None:
     return source.schema or known.get(source.name) or infer_schema(job.spark, source)
 
 
-def _partitions(job: Job, start: Start) -> str:
-    """Return the number of state partitions: that of a copied state, else what the session is set to."""
-    copied = max(
-        (operator.partitions for operator in Checkpoint(job.home.storage, start.checkpoint).operators()),
-        default=0,
-    )
-    return str(copied) if copied else str(job.spark.conf.get(PARTITIONS))
-
-
 def _origin_of(generation: Generation) -> dict[str, str]:
     """Return the evidence that only an adopted generation has: its checkpoint and query id."""
     if generation.start.mode != ADOPTED:
@@ -222,7 +193,16 @@ def _origin_of(generation: Generation) -> dict[str, str]:
     return {"adopted": str(generation.start.checkpoint), "query_id": str(generation.start.query_id)}
 
 
-def _describe(job: Job, generation: Generation, start: Start, ruled_by: str | None) -> str:
+def _say_begun(job: Job, generation: Generation, start: Start) -> None:
+    """Print where a generation begins, and how many partitions its state has, for what reason."""
+    say(_describe(job, generation, start))
+    # those of a copied state, else what the session is set to
+    kept = made_with(Checkpoint(job.home.storage, start.checkpoint)) or job.spark.conf.get(PARTITIONS)
+    master = str(job.spark.sparkContext.master)
+    say(why_partitions(job.flow.declaration, master, str(kept), bool(start.operators)))
+
+
+def _describe(job: Job, generation: Generation, start: Start) -> str:
     words = f"Generation {start.number} of {job.flow.full_name} begins"
     found = start.evidence
     if start.seed_batch is None:
@@ -233,5 +213,5 @@ def _describe(job: Job, generation: Generation, start: Start, ruled_by: str | No
             if generation.start.mode == ADOPTED
             else "the one before it"
         )
-        words += f" where {before} stood: batch {found['batch']}, by the {ruled_by}"
+        words += f" where {before} stood: batch {found['batch']}, by the {found['ruled_by']}"
     return f"{words}; state {start.state}." if start.state else f"{words}."

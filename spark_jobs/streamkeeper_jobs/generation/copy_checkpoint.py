@@ -50,7 +50,6 @@ class Copied:
 
     batch: int
     committed: bool
-    files: int
 
 
 def copy_checkpoint(  # noqa: PLR0917 - what is copied, and where to
@@ -97,7 +96,7 @@ def copy_checkpoint(  # noqa: PLR0917 - what is copied, and where to
             pool.shutdown(cancel_futures=True)
             raise
     storage.sync(folder)
-    return Copied(batch, committed, len(names) + 1)
+    return Copied(batch, committed)
 
 
 def schema_logs(old: Checkpoint, source: str) -> Iterator[str]:

@@ -109,18 +109,10 @@ def stood(job: Job, generation: Generation, sealed: Sealed) -> CommittedPosition
     if found is None:
         return None
     before, start = found
-    checkpoint = Checkpoint(job.home.storage, start.checkpoint)
     last = sealed.last.get(before.number)
     if before.number not in sealed.last:
         last = _seal(job, before.query_id)
-    return CommittedPosition(
-        before,
-        start,
-        checkpoint,
-        generations.committed(job.home, before.number, checkpoint.last_commit()),
-        last,
-        sealed=True,
-    )
+    return _position(job.home, before, start, last)
 
 
 def _adopted(job: Job, generation: Generation) -> CommittedPosition:
@@ -246,15 +238,14 @@ def _of(home: FlowHome, number: int) -> CommittedPosition:
             f"Generation {number} of {home.full_name} no longer exists, and the start needs its offsets."
             " Restore it from a copy."
         )
+    return _position(home, decided, start, None)
+
+
+def _position(home: FlowHome, decided: Generation, start: Start, last: int | None) -> CommittedPosition:
+    """Return the position of a sealed generation, whose last transaction is known."""
     checkpoint = Checkpoint(home.storage, start.checkpoint)
-    return CommittedPosition(
-        decided,
-        start,
-        checkpoint,
-        generations.committed(home, number, checkpoint.last_commit()),
-        None,
-        sealed=True,
-    )
+    committed = generations.committed(home, decided.number, checkpoint.last_commit())
+    return CommittedPosition(decided, start, checkpoint, committed, last, sealed=True)
 
 
 def _sealed_before(home: FlowHome, earlier: list[int]) -> frozenset[int]:

@@ -16,12 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from streamkeeper.checkpoint import (
-    CommitEntry,
-    OffsetEntry,
-    write_commit,
-    write_offsets,
-)
+from streamkeeper.checkpoint import CommitEntry, OffsetEntry, write_commit, write_offsets
 from streamkeeper.declare.model import Source
 from streamkeeper.flows.generations import AFTER_LAST, BATCH, REBUILT, Generation
 from streamkeeper.flows.position import CommittedPosition

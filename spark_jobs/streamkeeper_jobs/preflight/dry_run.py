@@ -236,10 +236,7 @@ def _is_stored(java: Classes, given: DataType, had: DataType) -> bool:
 
 
 def _run(spark: SparkSession, frame: DataFrame, rehearsal: Rehearsal, batch: int) -> None:
-    """Copy the checkpoint.
-
-    Replay its batch without output if only the table has it; then run an empty one.
-    """
+    """Copy the checkpoint, replay its batch muted if only the table has it, then run an empty one."""
     storage, folder, name = rehearsal.storage, rehearsal.folder, f"{rehearsal.flow.full_name} (rehearsed)"
     copied = copy_checkpoint(rehearsal.checkpoint, batch, folder, QUERY_ID, rehearsal.check_stop, storage)
     copy = Checkpoint(storage, folder)

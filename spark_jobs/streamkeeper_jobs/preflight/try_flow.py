@@ -31,6 +31,7 @@ from streamkeeper_jobs.generation.consistency import check_sources
 from streamkeeper_jobs.preflight.dry_run import DoesNotFit, Rehearsal, rehearse
 from streamkeeper_jobs.sources.formats import look_with_spark
 from streamkeeper_jobs.stream.given_state import as_recorded
+from streamkeeper_jobs.stream.in_flight import made_with
 from streamkeeper_jobs.stream.logical_plan import normal_plan
 from streamkeeper_jobs.stream.readers import is_empty, is_there
 
@@ -99,10 +100,10 @@ def _awaited(spark: SparkSession, opened: Flow, schemas: Mapping[str, str]) -> I
 
 def _kept(checkpoint: Checkpoint, last: int) -> dict[str, str]:
     """Return the settings that a checkpoint keeps, whatever is declared: partitions only of a state."""
-    kept, operators = dict(checkpoint.offsets(last).conf), checkpoint.operators()
+    kept = dict(checkpoint.offsets(last).conf)
     kept.pop(PARTITIONS, None)
-    if operators:
-        kept[PARTITIONS] = str(max(operator.partitions for operator in operators))
+    if partitions := made_with(checkpoint):
+        kept[PARTITIONS] = str(partitions)
     return kept
 
 

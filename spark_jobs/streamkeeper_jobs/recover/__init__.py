@@ -1,4 +1,1 @@
-"""The steps of recoveries that need Spark.
-
-One module for each kind, named as in streamkeeper/recover/kinds.
-"""
+"""The steps of recoveries that need Spark: a module a kind, named as in streamkeeper/recover/kinds."""

@@ -62,13 +62,8 @@ def fill_step(spark: SparkSession, work: Work) -> dict[str, Any]:
         work.progress(**numbers)
         work.check_stop()
 
-    done = fill(
-        spark,
-        Filling(work.settings, request, work.plan.recovery_id, known.fingerprint, known.backup),
-        tell,
-        work.check_stop,
-    )
-    return asdict(done)
+    filling = Filling(work.settings, request, work.plan.recovery_id, known.fingerprint, known.backup)
+    return asdict(fill(spark, filling, tell, work.check_stop))
 
 
 def fill(
@@ -171,9 +166,8 @@ def _drive(
     if ended.outcome is Outcome.DONE:
         return
     why = ended.why or f"it ended ({ended.outcome.name.lower().replace('_', ' ')})"
-    error = (
-        StreamkeeperError if ended.outcome in FOR_NOW else RecoveryError
-    )  # by the class, Airflow's tasks decide whether to try again
+    # By the class, Airflow's tasks decide whether to try again.
+    error = StreamkeeperError if ended.outcome in FOR_NOW else RecoveryError
     raise error(
         f"The backfill of {derived.declaration.target} stopped after batch {ended.batch}: {why}\nWhat it"
         " filled in stays. Fix that error and run this step again: it continues from there."

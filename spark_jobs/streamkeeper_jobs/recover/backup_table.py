@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta import remembered
-from streamkeeper.delta.copy_files import check_copyable, files_of
+from streamkeeper.delta.copy_files import FIRST_COMMIT, check_copyable, files_of
 from streamkeeper.delta.log import SEAL, Transactions
 from streamkeeper.errors import CheckpointError, RecoveryError
 from streamkeeper.flows.files import FlowHome
@@ -36,7 +36,7 @@ from streamkeeper.tables.flows_at_version import FlowAt, WritersAt, flow_at, que
 from streamkeeper.tables.other_writers import undeclared
 from streamkeeper_jobs.cdc.table_schema import bind, is_bound
 from streamkeeper_jobs.recover.tidy_tables import turn_on
-from streamkeeper_jobs.spark.delta_snapshot import Snapshot, read_snapshot
+from streamkeeper_jobs.spark.delta_snapshot import JsonObject, Snapshot, read_snapshot
 from streamkeeper_jobs.spark.log import say
 from streamkeeper_jobs.spark.row_checksums import checksum
 from streamkeeper_jobs.spark.session import spark_url
@@ -175,6 +175,18 @@ def commit_of(found: Snapshot, table_id: str, told: dict[str, str]) -> list[str]
         *adds,
     ]
     return [json.dumps(action, ensure_ascii=False, separators=(",", ":")) for action in actions]
+
+
+def make_table(
+    path: str, found: Snapshot, told: dict[str, str], *more: JsonObject, table_id: str = ""
+) -> None:
+    """Create a table that is not there by one commit: of a version whose files are in the table's folder.
+
+    :param more: further actions of that commit.
+    :param table_id: by default a new one.
+    """
+    lines = [*commit_of(found, table_id or str(uuid.uuid4()), told), *map(json.dumps, more)]
+    open_storage(path).create(FIRST_COMMIT, ("\n".join(lines) + "\n").encode())
 
 
 def _verify(spark: SparkSession, work: Work, table: PinnedTable) -> VerifiedTable:

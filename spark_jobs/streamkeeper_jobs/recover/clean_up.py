@@ -26,7 +26,8 @@ from streamkeeper.tables import recovery_lock, tombstone_retention
 from streamkeeper_jobs.cdc.remembered import forget
 from streamkeeper_jobs.cdc.table_schema import is_bound
 from streamkeeper_jobs.recover.tidy_tables import turn_on
-from streamkeeper_jobs.spark.delta_snapshot import domains_of, snapshot_at
+from streamkeeper_jobs.spark.delta_snapshot import domains_of
+from streamkeeper_jobs.spark.delta_table import snapshot_at
 
 STRAY_SECONDS = 86400.0
 """Age of a file that no version names, from which it belongs to no batch that may still be committed."""

@@ -51,9 +51,7 @@ def _check_may_be_emptied(spark: SparkSession, path: str) -> None:
 
 
 def _bind(spark: SparkSession, path: str) -> None:
-    """Let an AUTO CDC table of an earlier release remember nothing: it would take over what is of its old
-    rows.
-    """
+    """Let a table of an earlier release remember nothing: it would take over what is of its old rows."""
     if not is_bound(spark, path) and KEYS_PROPERTY in table_properties(table_at(spark, path)):
         bind(spark, path, None)
 

@@ -33,7 +33,7 @@ from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.storage import open_storage
 from streamkeeper.tables.backups import TARGET
 from streamkeeper.times import now
-from streamkeeper_jobs.recover.backup_table import commit_of
+from streamkeeper_jobs.recover.backup_table import make_table
 from streamkeeper_jobs.recover.restore_table import replace_table
 from streamkeeper_jobs.recover.rewind import seal_flows
 from streamkeeper_jobs.recover.side_table import (
@@ -66,12 +66,8 @@ def build(spark: SparkSession, work: Work) -> dict[str, Any]:
         if delta_log.exists(path)
     }
     for what, snapshot in found.items():
-        side_table.check_replaceable(
-            plan.known(SideTables).unit[what],
-            snapshot.protocol,
-            snapshot.metadata,
-            plan.request["definition"],
-        )
+        path, definition = plan.known(SideTables).unit[what], plan.request["definition"]
+        side_table.check_replaceable(path, snapshot.protocol, snapshot.metadata, definition)
         if plan.request["definition"] != DECLARED:
             _define(snapshot, plan, what)
     flows = builders(work, plan)
@@ -137,8 +133,8 @@ def _define(found: Snapshot, plan: Plan, what: str) -> None:
         "sourceVersion": str(found.version),
         _DEFINITION: _digest(found),
     }
-    lines = commit_of(empty, str(uuid.uuid5(uuid.NAMESPACE_URL, f"{plan.recovery_id}/{what}")), told)
-    open_storage(path).create(FIRST_COMMIT, ("\n".join(lines) + "\n").encode())
+    table_id = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{plan.recovery_id}/{what}"))
+    make_table(path, empty, told, table_id=table_id)
 
 
 def _is_definition(action: JsonObject) -> bool:
@@ -190,13 +186,8 @@ def _bring(spark: SparkSession, work: Work) -> dict[str, int]:
         progress = Progress(
             lambda what=what, **numbers: work.progress(what=what, **numbers), work.check_stop, len(files)
         )
-        copy_files(
-            open_storage(path),
-            open_storage(work.plan.known(SideTables).unit[what]),
-            files,
-            progress,
-            share=True,
-        )
+        into = open_storage(work.plan.known(SideTables).unit[what])
+        copy_files(open_storage(path), into, files, progress, share=True)
         found[what] = len(files)
     return found
 
@@ -235,27 +226,17 @@ def _begin(builder: Builder, plan: Plan) -> dict[str, Any]:
 
 def _replace(spark: SparkSession, plan: Plan, what: str) -> dict[str, Any]:
     """Replace one table, in one commit that carries the batches of the queries that will continue with it."""
-    path, beside, app_id = (
-        plan.known(SideTables).unit[what],
-        plan.known(SideTables).beside[what],
-        side_table.app_id(plan.recovery_id),
-    )
+    tables, app_id = plan.known(SideTables), side_table.app_id(plan.recovery_id)
+    path, beside = tables.unit[what], tables.beside[what]
     wanted, before = read_snapshot(spark, beside), delta_log.latest_version(path)
     wrote = [action for action in wanted.others if "txn" in action and int(action["txn"]["version"]) < SEAL]
     if before is None:
         told = {"source": beside, "sourceVersion": str(wanted.version), "recovery": plan.recovery_id}
-        lines = commit_of(wanted, str(uuid.uuid4()), told)
-        open_storage(path).create(FIRST_COMMIT, ("\n".join(lines) + "\n").encode())
+        make_table(path, wanted, told)
         numbers: JsonObject = {}
     else:
         numbers = replace_table(spark, path, wanted, app_id, wrote)
     version = delta_log.latest_version(path)
     say(f"{path} was replaced by the table built beside, in version {version}.")
-    return {
-        "what": what,
-        "path": path,
-        "version_before": before,
-        "version": version,
-        "rows": wanted.rows,
-        **numbers,
-    }
+    found = {"what": what, "path": path, "version_before": before, "version": version}
+    return {**found, "rows": wanted.rows, **numbers}

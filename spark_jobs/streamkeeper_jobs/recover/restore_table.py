@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -15,7 +14,6 @@ from pyspark.sql import SparkSession
 
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta import remembered
-from streamkeeper.delta.copy_files import FIRST_COMMIT
 from streamkeeper.delta.summary import check_may_become
 from streamkeeper.errors import RecoveryError
 from streamkeeper.recover.plans.kind import Work
@@ -23,9 +21,8 @@ from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.restart import put_back as put_backs
 from streamkeeper.recover.restart.put_back import TableToRestore, VersionToRestore
 from streamkeeper.recover.steps import shared as shared_steps
-from streamkeeper.storage import open_storage
 from streamkeeper.tables.backups import TARGET, Checksum
-from streamkeeper_jobs.recover.backup_table import commit_of, describe, read_checksum, read_version
+from streamkeeper_jobs.recover.backup_table import describe, make_table, read_checksum, read_version
 from streamkeeper_jobs.recover.rewind import put_back as put_version_back
 from streamkeeper_jobs.recover.rewind import seal_flows
 from streamkeeper_jobs.spark.delta_snapshot import (
@@ -35,8 +32,8 @@ from streamkeeper_jobs.spark.delta_snapshot import (
     read_snapshot,
     snapshot_of,
 )
-from streamkeeper_jobs.spark.delta_table import delta_log_of, last_written
-from streamkeeper_jobs.spark.jvm import classes, scala_object, scala_seq
+from streamkeeper_jobs.spark.delta_table import action_of, commit, delta_log_of, last_written
+from streamkeeper_jobs.spark.jvm import classes, scala_seq
 from streamkeeper_jobs.spark.log import say
 
 _FEED = "delta.enableChangeDataFeed"
@@ -66,12 +63,8 @@ def check_copy(spark: SparkSession, work: Work) -> dict[str, Any]:
         _check_replaceable(spark, table)
         checked = read_checksum(read_version(spark, table.source, table.from_version), table.source)
         if table.checksum is not None:
-            _compare(
-                table.source,
-                checked,
-                table.checksum,
-                "Nothing was changed. Restore another backup.",
-            )
+            then = "Nothing was changed. Restore another backup."
+            _compare(table.source, checked, table.checksum, then)
         found[table.what] = asdict(checked)
     return {"tables": found}
 
@@ -102,12 +95,8 @@ def verify_rows(spark: SparkSession, work: Work) -> dict[str, Any]:
     found = {}
     for table in put_backs.tables_of(shared_steps.plan_under_hold(work)):
         checked = read_checksum(read_version(spark, table.path), table.path)
-        _compare(
-            table.path,
-            checked,
-            was.tables[table.what],
-            "The flows stay held. Restore another backup.",
-        )
+        then = "The flows stay held. Restore another backup."
+        _compare(table.path, checked, was.tables[table.what], then)
         found[table.what] = asdict(checked)
     return {"tables": found}
 
@@ -118,11 +107,8 @@ def _check_replaceable(spark: SparkSession, table: TableToRestore) -> None:
     RESTORE to one of the table's own versions refuses nothing.
     """
     if table.is_backup and delta_log.exists(table.path):
-        present, wanted = (
-            read_metadata(spark, table.path),
-            read_metadata(spark, table.source, table.from_version),
-        )
-        check_may_become(table.path, present, wanted)
+        wanted = read_metadata(spark, table.source, table.from_version)
+        check_may_become(table.path, read_metadata(spark, table.path), wanted)
 
 
 def _tombstones_first(tables: Iterable[TableToRestore]) -> list[TableToRestore]:
@@ -142,24 +128,22 @@ def _put_back(spark: SparkSession, work: Work, plan: Plan, table: TableToRestore
         back = VersionToRestore(table.path, table.from_version, table.newest)
         return {"what": table.what, **next(put_version_back(spark, work, plan, [back]))}
     put_backs.bring(work, table)
-    evidence: JsonObject = {
-        "what": table.what,
-        "path": table.path,
-        **_put_backup_back(spark, work, plan, table),
-    }
-    put_backs.bring(
-        work, table
-    )  # again: a VACUUM that began earlier may have removed files before the commit referenced them
+    evidence = {"what": table.what, "path": table.path, **_put_backup_back(spark, work, plan, table)}
+    # Again: a VACUUM that began earlier may have removed files before the commit referenced them.
+    put_backs.bring(work, table)
     return evidence
 
 
 def _put_backup_back(spark: SparkSession, work: Work, plan: Plan, table: TableToRestore) -> JsonObject:
     path, before = table.path, delta_log.latest_version(table.path)
     put_backs.written_late(work, plan, path, table.newest, put_backs.once_decided(plan))
-    if before is None:
-        return {"version_before": None, "version": _make(spark, work, table), "made": True}
     wanted = read_snapshot(spark, table.source, table.from_version)
-    numbers = replace_table(spark, path, wanted, put_backs.app_id(plan.recovery_id))
+    app_id = put_backs.app_id(plan.recovery_id)
+    if before is None:
+        told = {"source": table.source, "sourceVersion": str(wanted.version), "recovery": plan.recovery_id}
+        make_table(path, wanted, told, _transaction(app_id))
+        return {"version_before": None, "version": 0, "made": True}
+    numbers = replace_table(spark, path, wanted, app_id)
     return {"version_before": before, **numbers, "version": delta_log.latest_version(path), "made": False}
 
 
@@ -177,18 +161,6 @@ def replace_table(
         say(f"{path} was replaced: {numbers['added']:,} files added, {numbers['removed']:,} removed.")
     _turn_feed_on(spark, path, wanted)
     return numbers
-
-
-def _make(spark: SparkSession, work: Work, table: TableToRestore) -> int:
-    """Create a table that does not exist: its files were copied, and one commit names them."""
-    wanted = read_snapshot(spark, table.source, table.from_version)
-    told = {"source": table.source, "sourceVersion": str(wanted.version), "recovery": work.plan.recovery_id}
-    lines = [
-        *commit_of(wanted, str(uuid.uuid4()), told),
-        json.dumps(_transaction(put_backs.app_id(work.plan.recovery_id))),
-    ]
-    open_storage(table.path).create(FIRST_COMMIT, ("\n".join(lines) + "\n").encode())
-    return 0
 
 
 def replace_content(
@@ -257,12 +229,10 @@ def _begin(spark: SparkSession, path: str) -> tuple[Any, Snapshot]:
 
 def _commit(spark: SparkSession, transaction: Any, wanted: Snapshot, actions: Iterable[JsonObject]) -> None:
     java = classes(spark)
-    read = java("org.apache.spark.sql.delta.actions.Action").fromJson
-    merged = transaction.protocol().merge(scala_seq(java, [read(json.dumps({"protocol": wanted.protocol}))]))
-    transaction.updateProtocol(merged)
-    transaction.updateMetadataForTableOverwrite(read(json.dumps({"metaData": wanted.metadata})))
-    operation = scala_object(java, "org.apache.spark.sql.delta.DeltaOperations$ManualUpdate")
-    transaction.commit(scala_seq(java, [read(json.dumps(action)) for action in actions]), operation)
+    protocol = action_of(java, {"protocol": wanted.protocol})
+    transaction.updateProtocol(transaction.protocol().merge(scala_seq(java, [protocol])))
+    transaction.updateMetadataForTableOverwrite(action_of(java, {"metaData": wanted.metadata}))
+    commit(java, transaction, (action_of(java, action) for action in actions))
 
 
 def _changed_files(present: Snapshot, wanted: Snapshot) -> Iterator[JsonObject]:
@@ -275,14 +245,8 @@ def _changed_files(present: Snapshot, wanted: Snapshot) -> Iterator[JsonObject]:
                 for name in ("path", "partitionValues", "size", "deletionVector", "tags", *_OF_ROWS)
                 if name in add
             }
-            yield {
-                "remove": {
-                    **kept,
-                    "deletionTimestamp": moment,
-                    "dataChange": True,
-                    "extendedFileMetadata": True,
-                }
-            }
+            gone = {"deletionTimestamp": moment, "dataChange": True, "extendedFileMetadata": True}
+            yield {"remove": {**kept, **gone}}
     for key, add in needed.items():
         if key not in there:
             yield {"add": {name: value for name, value in add.items() if name not in _OF_ROWS}}

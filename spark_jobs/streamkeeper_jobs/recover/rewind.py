@@ -8,7 +8,6 @@ again under their old query ids. That is why each flow begins a new generation a
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -26,9 +25,9 @@ from streamkeeper.recover.restart.put_back import VersionToRestore
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.tables import past_versions, running_vacuums
 from streamkeeper_jobs.generation.seal_earlier import not_sealed, write_end
-from streamkeeper_jobs.spark.delta_snapshot import JsonObject, domains_of, snapshot_at
-from streamkeeper_jobs.spark.delta_table import delta_log_of, shut_out
-from streamkeeper_jobs.spark.jvm import classes, scala_object, scala_seq
+from streamkeeper_jobs.spark.delta_snapshot import JsonObject, domains_of
+from streamkeeper_jobs.spark.delta_table import action_of, commit, delta_log_of, shut_out, snapshot_at
+from streamkeeper_jobs.spark.jvm import classes
 from streamkeeper_jobs.spark.log import say
 from streamkeeper_jobs.spark.session import spark_url, with_settings
 
@@ -50,9 +49,8 @@ def seal_flows(spark: SparkSession, work: Work, plan: Plan) -> None:
     ]
     shut = [(home, number) for home, before in following for number in not_sealed(home, before, None)]
     for home in backfill_flow.unfinished(work.book.storage, plan.pipeline, table, but=plan.recovery_id):
-        shut += [
-            (home, number) for number in home.generations() or [1]
-        ]  # its process may be about to decide its first generation
+        # Its process may be about to decide its first generation.
+        shut += [(home, number) for number in home.generations() or [1]]
     for home, number in shut:
         write_end(home, number)
         if delta_log.exists(path):
@@ -116,8 +114,7 @@ def put_remembered_back(spark: SparkSession, path: str, version: int) -> None:
     RESTORE leaves the domain as it is. Killed between the two, the table is refused by its flows until the
     step was run again.
     """
-    java, read = classes(spark), classes(spark)("org.apache.spark.sql.delta.actions.Action").fromJson
-    transaction = delta_log_of(spark, path).startTransaction()
+    java, transaction = classes(spark), delta_log_of(spark, path).startTransaction()
     present, newest = domains_of(transaction.snapshot()), int(transaction.snapshot().version())
     if remembered.DOMAIN not in present:
         return
@@ -126,8 +123,7 @@ def put_remembered_back(spark: SparkSession, path: str, version: int) -> None:
         action: JsonObject = {"domainMetadata": {**present[remembered.DOMAIN], "removed": True}}
     else:
         action = remembered.moved({"domainMetadata": wanted}, str(transaction.metadata().id()), newest)
-    operation = scala_object(java, "org.apache.spark.sql.delta.DeltaOperations$ManualUpdate")
-    transaction.commit(scala_seq(java, [read(json.dumps(action))]), operation)
+    commit(java, transaction, [action_of(java, action)])
 
 
 def act(spark: SparkSession, work: Work) -> dict[str, Any]:

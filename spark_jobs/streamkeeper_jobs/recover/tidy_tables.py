@@ -82,11 +82,8 @@ def _tidy(spark: SparkSession, settings: Settings, tidy: TableTidy, path: str) -
             return {"path": path, "left_alone": at_work}
         compacted = table.optimize().executeCompaction().select("metrics.*").first()
     assert compacted is not None, "OPTIMIZE gives one row"
-    found: dict[str, Any] = {
-        "path": path,
-        "files_added": compacted["numFilesAdded"],
-        "files_removed": compacted["numFilesRemoved"],
-    }
+    added, removed = compacted["numFilesAdded"], compacted["numFilesRemoved"]
+    found = {"path": path, "files_added": added, "files_removed": removed}
     return {**found, **_vacuum(spark, table, state, tidy)}
 
 
@@ -102,9 +99,8 @@ def _vacuum(spark: SparkSession, table: DeltaTable, state: Storage, tidy: TableT
             "why": f"the table's {_RETENTION} is {declared!r}, which is no number of hours, days or weeks",
         }
     hours = max(tidy.retention_hours, own)
-    with running_vacuums.noted(
-        state, tidy.pipeline, tidy.table, jvm_process(spark)
-    ):  # before the look: a recovery sees the note, or is seen
+    # Noted before the look: a recovery sees the note, or is seen.
+    with running_vacuums.noted(state, tidy.pipeline, tidy.table, jvm_process(spark)):
         if (at_work := recovery_at_work(state, tidy)) is not None:
             return {"vacuumed": None, "why": at_work}
         table.vacuum(hours)

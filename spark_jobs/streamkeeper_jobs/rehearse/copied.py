@@ -158,9 +158,8 @@ def files_upto(old: Checkpoint, batch: int | None, goes_on: bool, with_state: bo
         return
     offsets: Mapping[str, Any] = {}
     if batch is not None:
-        with contextlib.suppress(
-            CheckpointError
-        ):  # a damaged one is copied as it is: it may be what is mended
+        # A damaged one is copied as it is: it may be what is mended.
+        with contextlib.suppress(CheckpointError):
             offsets = old.offsets(batch).sources
     root = f"{old.folder}/" if old.folder else ""
     for name in (full.removeprefix(root) for full in _below(old.storage, old.folder)):

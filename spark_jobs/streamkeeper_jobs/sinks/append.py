@@ -2,46 +2,31 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from streamkeeper.declare.model import COMPLETE, quarantine_of
 from streamkeeper.delta import log as delta_log
 from streamkeeper.flows.generations import ADOPTED, Generation
 from streamkeeper_jobs.sinks.complete import check_may_be_replaced, make_replaceable
-from streamkeeper_jobs.sinks.expectations import OwnFailures, Quarantine, check, expected
+from streamkeeper_jobs.sinks.sink import Sink
 from streamkeeper_jobs.spark.delta_table import ensure_table
-from streamkeeper_jobs.spark.jvm import classes, scala_seq
+from streamkeeper_jobs.spark.jvm import classes, scala_map, scala_seq
 from streamkeeper_jobs.spark.session import spark_url
-from streamkeeper_jobs.spark.stateful_operators import check_mode
-from streamkeeper_jobs.stream.query import writer_of
-
-if TYPE_CHECKING:
-    from streamkeeper_jobs.sinks.job import Job
 
 
-class AppendSink:
+class AppendSink(Sink):
     """Sink of an append flow, and of a complete flow.
 
     Delta itself commits (query id, batch id) with each batch, and refuses columns that the table lacks.
     Where rows are set aside, the same sink gets the others of each batch.
     """
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
-        self._own = OwnFailures()
-
-    def check(self, frame: DataFrame) -> None:
-        check(frame, self._job.flow.declaration)
-        check_mode(frame, self._job.flow.declaration.mode)
-
     def make(self, frame: DataFrame, generation: Generation) -> None:
         job = self._job
-        if job.flow.declaration.mode == COMPLETE:
+        if self._flow.mode == COMPLETE:
             make_replaceable(
                 job.spark, job.table_path, job.table, frame.schema, generation.start.mode == ADOPTED
             )
@@ -54,48 +39,32 @@ class AppendSink:
 
         A batch that does not fit fails.
         """
-        if self._job.flow.declaration.mode == COMPLETE:
+        if self._flow.mode == COMPLETE:
             check_may_be_replaced(self._job.spark, self._job.table_path, self._job.table)
 
     def start(
         self, frame: DataFrame, generation: Generation, checkpoint: str, trigger: str | None
     ) -> StreamingQuery:
-        path, partition_cols = self._job.table_path, self._job.table.partition_cols
-        flow = self._job.flow.declaration
-        writer = writer_of(expected(frame, flow), self._job.flow.full_name, checkpoint, trigger, flow.mode)
+        path, mode = self._job.table_path, self._flow.mode
+        writer = self._writer(frame, checkpoint, trigger)
         # the first batch creates it; an existing table has its own
-        by = [] if delta_log.exists(path) else list(partition_cols)
-        if quarantine_of(flow) is not None:
-            return self._beside_quarantine(writer, generation, spark_url(path), by)
-        writer = writer.format("delta")
-        return (writer.partitionBy(*by) if by else writer).start(spark_url(path))
+        by = [] if delta_log.exists(path) else list(self._job.table.partition_cols)
+        if quarantine_of(self._flow) is None:
+            writer = writer.format("delta")
+            return (writer.partitionBy(*by) if by else writer).start(spark_url(path))
 
-    def _beside_quarantine(
-        self, writer: DataStreamWriter, generation: Generation, url: str, by: list[str]
-    ) -> StreamingQuery:
-        quarantine = Quarantine(self._job, generation)
-        quarantine.make()
-        mode = self._job.flow.declaration.mode
+        def append(rows: DataFrame, number: int) -> None:
+            _delta_sink(rows.sparkSession, spark_url(path), by, mode).addBatch(number, rows._jdf)
 
-        def append(batch: DataFrame, number: int) -> None:
-            with quarantine.passing(batch, number) as rows:
-                _delta_sink(batch.sparkSession, url, by, mode).addBatch(number, rows._jdf)
-
-        return writer.foreachBatch(self._own.kept(append)).start()
-
-    def own_failures(self) -> AbstractContextManager[None]:
-        return self._own.raised()
+        return self._start_by_batch(writer, generation, append)
 
 
 def _delta_sink(spark: SparkSession, url: str, partition_cols: list[str], mode: str) -> Any:
     """Return Delta's own streaming sink, made as Spark makes it; it takes the query's id from its thread."""
     java = classes(spark)
-    options = java("java.util.HashMap")()
-    options.put("path", url)
-    plain = java("org.apache.spark.api.python.PythonUtils").toScalaMap(options)
     return java("org.apache.spark.sql.delta.sources.DeltaDataSource")().createSink(
         spark._jsparkSession.sqlContext(),
-        plain,
+        scala_map(java, {"path": url}),
         scala_seq(java, partition_cols),
         getattr(java("org.apache.spark.sql.streaming.OutputMode"), mode.capitalize())(),
     )

@@ -3,39 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from streamkeeper.declare.model import AnyFlow, AutoCdcFlow
+from streamkeeper.declare.model import AutoCdcFlow
 from streamkeeper.errors import DeclarationError
 from streamkeeper.flows.generations import Generation
 from streamkeeper.history import events
 from streamkeeper.history.events import Kind
 from streamkeeper_jobs.cdc import Step, apply_changes, check_spec, prepare
-from streamkeeper_jobs.sinks.expectations import OwnFailures, Quarantine, check, expected
+from streamkeeper_jobs.sinks.expectations import check
 from streamkeeper_jobs.sinks.sequence_type import order_beside
+from streamkeeper_jobs.sinks.sink import Sink
 from streamkeeper_jobs.sinks.writers_turn import writers_turn
 from streamkeeper_jobs.spark.stateful_operators import check_mode
-from streamkeeper_jobs.stream.query import writer_of
 
 if TYPE_CHECKING:
     from streamkeeper_jobs.sinks.job import Job
 
 
-class CdcSink:
+class CdcSink(Sink):
     """A target, written by ``foreachBatch`` under the generation's query id.
 
     The turn is taken for every batch, even if only this flow writes the table: another flow of the table may
     be declared later, and start while this one still runs as it was declared (docs/decisions/0013).
     """
 
-    def __init__(self, job: Job, flow: AnyFlow) -> None:
-        assert flow.spec is not None, "its table is kept by key"
-        self._job, self._flow, self._spec = job, flow, flow.spec
-        self._own = OwnFailures()
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        assert self._flow.spec is not None, "its table is kept by key"
+        self._spec = self._flow.spec
 
     def check(self, frame: DataFrame) -> None:
         check(frame, self._flow)
@@ -74,22 +74,12 @@ class CdcSink:
         self, frame: DataFrame, generation: Generation, checkpoint: str, trigger: str | None
     ) -> StreamingQuery:
         turn = writers_turn(self._job, generation)
-        quarantine = Quarantine(self._job, generation)
-        quarantine.make()
 
-        def apply(batch: DataFrame, number: int) -> None:
-            with quarantine.passing(batch, number) as rows:
-                given = self.changes(rows, generation.number, number)
-                apply_changes(
-                    given, self._spec, self._job.table_path, Step(generation.query_id, number), turn
-                )
+        def apply(rows: DataFrame, number: int) -> None:
+            given, step = self.changes(rows, generation.number, number), Step(generation.query_id, number)
+            apply_changes(given, self._spec, self._job.table_path, step, turn)
 
-        rows, name = expected(frame, self._flow), self._job.flow.full_name
-        writer = writer_of(rows, name, checkpoint, trigger, self._flow.mode)
-        return writer.foreachBatch(self._own.kept(apply)).start()
-
-    def own_failures(self) -> AbstractContextManager[None]:
-        return self._own.raised()
+        return self._start_by_batch(self._writer(frame, checkpoint, trigger), generation, apply)
 
     @contextmanager
     def _placed(self) -> Iterator[None]:

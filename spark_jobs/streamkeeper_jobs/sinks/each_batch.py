@@ -7,9 +7,7 @@ table's. A driver that dies between the end of a write and the note gives the sa
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -21,16 +19,11 @@ from streamkeeper.errors import DeclarationError
 from streamkeeper.flows.generations import Generation
 from streamkeeper.manifest.environment import filled
 from streamkeeper_jobs.sinks import file_sink, kafka_sink
-from streamkeeper_jobs.sinks.expectations import OwnFailures, Quarantine, check, expected
 from streamkeeper_jobs.sinks.file_sink import FileSink
+from streamkeeper_jobs.sinks.sink import Sink
 from streamkeeper_jobs.spark.delta_table import ensure_table, last_written
 from streamkeeper_jobs.spark.delta_table import note as _note
 from streamkeeper_jobs.spark.session import spark_url
-from streamkeeper_jobs.spark.stateful_operators import check_mode
-from streamkeeper_jobs.stream.query import writer_of
-
-if TYPE_CHECKING:
-    from streamkeeper_jobs.sinks.job import Job
 
 NOTHING = StructType().add("nothing", "string")
 """Columns of the table without rows."""
@@ -51,16 +44,11 @@ class Transaction:
         return {"txnAppId": self.app_id, "txnVersion": str(self.version)}
 
 
-class EachBatchSink:
+class EachBatchSink(Sink):
     """The sink of an append flow whose target is not a table."""
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
-        self._own = OwnFailures()
-
     def check(self, frame: DataFrame) -> None:
-        check(frame, self._job.flow.declaration)
-        check_mode(frame, self._job.flow.declaration.mode)
+        super().check(frame)
         check_rows(self._job.table, frame.schema)
 
     def make(self, frame: DataFrame, generation: Generation) -> None:
@@ -68,38 +56,34 @@ class EachBatchSink:
         # Its options are those of what it writes, and not of its log.
         log = replace(self._job.table, properties={})
         ensure_table(self._job.spark, self._job.table_path, log, NOTHING, by_batch=False)
-        if self._job.table.sink in FILE_SINKS:
-            FileSink(self._job, generation).begin()
+        self._begin_files(generation)
 
     def update(self, frame: DataFrame, generation: Generation) -> None:
         """Begin Spark's log of files where another sink was before; there are no columns to adapt."""
         check_is_log(self._job.spark, self._job.table_path, self._job.table)
+        self._begin_files(generation)
+
+    def _begin_files(self, generation: Generation) -> None:
         if self._job.table.sink in FILE_SINKS:
             FileSink(self._job, generation).begin()
 
     def start(
         self, frame: DataFrame, generation: Generation, checkpoint: str, trigger: str | None
     ) -> StreamingQuery:
-        job, path = self._job, self._job.table_path
-        write = self._writer(generation)
-        quarantine = Quarantine(job, generation)
-        quarantine.make()
+        path, write = self._job.table_path, self._write(generation)
 
-        def give(batch: DataFrame, number: int) -> None:
-            with quarantine.passing(batch, number) as rows:
-                last = last_written(batch.sparkSession, path, generation.query_id)
-                if last is not None and last >= number:
-                    # Spark fails a batch of a stateful query that has not committed its state.
-                    rows.write.format("noop").mode("overwrite").save()
-                    return
-                more = write(rows, number)
-                _note(batch.sparkSession, path, {generation.query_id: number, **more})
+        def give(rows: DataFrame, number: int) -> None:
+            last = last_written(rows.sparkSession, path, generation.query_id)
+            if last is not None and last >= number:
+                # Spark fails a batch of a stateful query that has not committed its state.
+                rows.write.format("noop").mode("overwrite").save()
+                return
+            more = write(rows, number)
+            _note(rows.sparkSession, path, {generation.query_id: number, **more})
 
-        flow = job.flow.declaration
-        writer = writer_of(expected(frame, flow), job.flow.full_name, checkpoint, trigger, flow.mode)
-        return writer.foreachBatch(self._own.kept(give)).start()
+        return self._start_by_batch(self._writer(frame, checkpoint, trigger), generation, give)
 
-    def _writer(self, generation: Generation) -> Callable[[DataFrame, int], Mapping[str, int]]:
+    def _write(self, generation: Generation) -> Callable[[DataFrame, int], Mapping[str, int]]:
         """Return what writes a batch, by its number, and returns what else is to be noted of it."""
         job, table = self._job, self._job.table
         if table.sink in FILE_SINKS:
@@ -121,9 +105,6 @@ class EachBatchSink:
             return {}
 
         return to_function
-
-    def own_failures(self) -> AbstractContextManager[None]:
-        return self._own.raised()
 
 
 def check_is_log(spark: SparkSession, path: str, table: Table) -> None:

@@ -8,12 +8,12 @@ of it (docs/decisions/0051).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from delta.tables import DeltaTable
-from pyspark.errors import AnalysisException, ParseException, StreamingQueryException
+from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BooleanType, StringType, StructType
@@ -213,35 +213,3 @@ def _own(flow: str, generation: int) -> str:
 def _undeclared(name: str, flow: AnyFlow) -> Table:
     """Return the declaration of a quarantine table for a derived pipeline, which declares only its target."""
     return Table(name, None, {}, (), flow.where)
-
-
-class OwnFailures:
-    """What failed in a function that Spark calls for each batch.
-
-    Spark keeps only its text, but a failure is classified by class and causes.
-    """
-
-    def __init__(self) -> None:
-        self._failed: Exception | None = None
-
-    def kept(self, apply: Callable[[DataFrame, int], None]) -> Callable[[DataFrame, int], None]:
-        """Return the function, whose failure is kept."""
-
-        def called(batch: DataFrame, number: int) -> None:
-            try:
-                apply(batch, number)
-            except Exception as error:
-                self._failed = error
-                raise
-
-        return called
-
-    @contextmanager
-    def raised(self) -> Iterator[None]:
-        """Raise what failed in a batch as it was raised."""
-        try:
-            yield
-        except StreamingQueryException as error:
-            if self._failed is None:
-                raise
-            raise self._failed from error

@@ -26,7 +26,7 @@ from streamkeeper.flows.generations import Generation
 from streamkeeper.manifest.environment import filled
 from streamkeeper.settings import is_s3
 from streamkeeper_jobs.spark.delta_table import last_written, note
-from streamkeeper_jobs.spark.jvm import classes, scala_seq
+from streamkeeper_jobs.spark.jvm import classes, scala_map, scala_seq
 from streamkeeper_jobs.spark.session import spark_url
 
 if TYPE_CHECKING:
@@ -115,15 +115,12 @@ class FileSink:
                 " query writes there, and Spark's log has room for one. Give each its own folder, and reset"
                 " the flow."
             )
-        options = java("java.util.HashMap")()
-        for name, value in self._options.items():
-            options.put(name, value)
         sink = java(f"{_SINKS}.FileStreamSink")(
             spark._jsparkSession,
             spark_url(self._folder),
             java(_FORMATS[str(self._job.table.sink)])(),
             scala_seq(java, []),
-            java("org.apache.spark.api.python.PythonUtils").toScalaMap(options),
+            scala_map(java, self._options),
         )
         add(sink, noted + 1, rows)
         return {_entries_of(self._query_id): noted + 1}

@@ -5,22 +5,32 @@ No other part of the driver depends on the kind of the flow.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from streamkeeper.declare.model import UPDATE, AppendFlow, AutoCdcFlow
 from streamkeeper.flows.generations import Generation
-from streamkeeper_jobs.sinks.append import AppendSink
+from streamkeeper_jobs.sinks.expectations import Quarantine, check, expected
+from streamkeeper_jobs.spark.stateful_operators import check_mode
+from streamkeeper_jobs.stream.query import writer_of
 
 if TYPE_CHECKING:
     from streamkeeper_jobs.sinks.job import Job
 
 
-class Sink(Protocol):
+class Sink(ABC):
     """The table of one flow, as its driver writes it."""
+
+    def __init__(self, job: Job) -> None:
+        self._job, self._flow = job, job.flow.declaration
+        self._failed: Exception | None = None
 
     def check(self, frame: DataFrame) -> None:
         """Check, before anything is changed, that the flow's rows can be written.
@@ -28,8 +38,10 @@ class Sink(Protocol):
         :raises DeclarationError: the declaration does not fit their columns.
         :raises AnalysisException: Spark cannot run the query in its output mode.
         """
-        ...
+        check(frame, self._flow)
+        check_mode(frame, self._flow.mode)
 
+    @abstractmethod
     def make(self, frame: DataFrame, generation: Generation) -> None:
         """Create the table, if it is absent and the first batch cannot create it.
 
@@ -37,15 +49,15 @@ class Sink(Protocol):
 
         :raises DeclarationError: the existing table does not fit.
         """
-        ...
 
+    @abstractmethod
     def update(self, frame: DataFrame, generation: Generation) -> None:
         """Adapt the table to the flow's present columns, before the query of a begun generation starts.
 
         :raises DeclarationError: as :meth:`make`.
         """
-        ...
 
+    @abstractmethod
     def start(
         self, frame: DataFrame, generation: Generation, checkpoint: str, trigger: str | None
     ) -> StreamingQuery:
@@ -54,27 +66,60 @@ class Sink(Protocol):
         :param checkpoint: path or URL.
         :param trigger: how often to look for data; None processes what is there and ends.
         """
-        ...
 
-    def own_failures(self) -> AbstractContextManager[None]:
-        """Return a context that raises errors of the sink's own code unchanged, not as the query's."""
-        ...
+    @contextmanager
+    def own_failures(self) -> Iterator[None]:
+        """Raise what failed in the sink's own code as it was raised: it is classified by class and causes,
+        and Spark keeps only its text.
+        """
+        try:
+            yield
+        except StreamingQueryException as error:
+            if self._failed is None:
+                raise
+            raise self._failed from error
+
+    def _writer(self, frame: DataFrame, checkpoint: str, trigger: str | None) -> DataStreamWriter:
+        name = self._job.flow.full_name
+        return writer_of(expected(frame, self._flow), name, checkpoint, trigger, self._flow.mode)
+
+    def _start_by_batch(
+        self, writer: DataStreamWriter, generation: Generation, give: Callable[[DataFrame, int], None]
+    ) -> StreamingQuery:
+        """Start a query that gives each batch to a function, by its number, without rows that are set aside.
+
+        What the function raises is kept for :meth:`own_failures`.
+        """
+        quarantine = Quarantine(self._job, generation)
+        quarantine.make()
+
+        def kept(batch: DataFrame, number: int) -> None:
+            try:
+                with quarantine.passing(batch, number) as rows:
+                    give(rows, number)
+            except Exception as error:
+                self._failed = error
+                raise
+
+        return writer.foreachBatch(kept).start()
 
 
 def sink_of(job: Job) -> Sink:
-    """Return the sink of a driver's flow."""
+    """Return the sink of a driver's flow; no flow loads what only others need, such as the engine."""
     if job.flow.pipeline.sink_of(job.flow.declaration) is not None:
         from streamkeeper_jobs.sinks.each_batch import EachBatchSink
 
         return EachBatchSink(job)
     match job.flow.declaration:
-        case AutoCdcFlow() as flow:
-            from streamkeeper_jobs.sinks.auto_cdc import CdcSink  # an append flow does not need the engine
+        case AutoCdcFlow():
+            from streamkeeper_jobs.sinks.auto_cdc import CdcSink
 
-            return CdcSink(job, flow)
-        case AppendFlow(mode=mode) as flow if mode == UPDATE:
+            return CdcSink(job)
+        case AppendFlow(mode=mode) if mode == UPDATE:
             from streamkeeper_jobs.sinks.update import UpdateSink
 
-            return UpdateSink(job, flow)
+            return UpdateSink(job)
         case AppendFlow():
+            from streamkeeper_jobs.sinks.append import AppendSink
+
             return AppendSink(job)

@@ -1,7 +1,4 @@
-"""A driver's access to the writers' turn on its flow's table.
-
-A holder that cannot be proven dead is sealed.
-"""
+"""A driver's access to the writers' turn on its table; a holder that is not proven dead is sealed."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -31,9 +31,6 @@ class DeltaInJob(JobFormat[History, DeltaPosition]):
     """A Delta table."""
 
     twice = True
-
-    def look(self, job: Job, source: Source, folder: str, schemas: Mapping[str, str]) -> History:
-        return self.seen(job.spark, source)
 
     def seen(self, spark: SparkSession, source: Source) -> History:
         """Return the history in the table's log; its table id is never None."""

@@ -58,16 +58,16 @@ class JobFormat(ABC, Generic[L, P]):
         """
         return None
 
-    @abstractmethod
     def look(self, job: Job, source: Source, folder: str, schemas: Mapping[str, str]) -> L:
         """Return what a source holds now, exactly as Spark finds it.
 
         :param folder: the name in the state storage of a temporary folder.
         :raises SourceError: it does not answer, or is not there.
         """
+        return self.seen(job.spark, source)
 
     def seen(self, spark: SparkSession, source: Source) -> L:
-        """Return the same of a source whose unread data can expire, which needs no folder.
+        """Return the same, where it needs no folder: always where unread data can expire.
 
         :raises SourceError: it does not answer, or is not there.
         """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,6 @@ from streamkeeper.checkpoint import write_initial_offsets
 from streamkeeper.declare.model import Source
 from streamkeeper.sources.kafka.start import KafkaLook, KafkaPosition
 from streamkeeper.sources.replay_steps import cut_offsets
-from streamkeeper_jobs.sinks.job import Job
 from streamkeeper_jobs.sources.job_format import JobFormat, Planting
 from streamkeeper_jobs.spark import kafka_topics
 
@@ -21,9 +20,6 @@ class KafkaInJob(JobFormat[KafkaLook, KafkaPosition]):
     """Topics of Kafka."""
 
     has_ids = True
-
-    def look(self, job: Job, source: Source, folder: str, schemas: Mapping[str, str]) -> KafkaLook:
-        return self.seen(job.spark, source)
 
     def seen(self, spark: SparkSession, source: Source) -> KafkaLook:
         return KafkaLook(kafka_topics.look_at(spark, source), partial(kafka_topics.at_time, spark, source))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from streamkeeper.declare.model import Source
-from streamkeeper_jobs.sinks.job import Job
 from streamkeeper_jobs.sources.job_format import JobFormat, Planting
 from streamkeeper_jobs.spark.jvm import classes
 
@@ -16,7 +15,7 @@ from streamkeeper_jobs.spark.jvm import classes
 class SocketInJob(JobFormat[None, None]):
     """Spark's socket source (``TextSocketMicroBatchStream``)."""
 
-    def look(self, job: Job, source: Source, folder: str, schemas: Mapping[str, str]) -> None:
+    def seen(self, spark: SparkSession, source: Source) -> None:
         return None
 
     def write_position(self, into: Planting, position: None, look: Callable[[], None]) -> list[Any]:

@@ -1,4 +1,1 @@
-"""Internals of Spark's JVM, Delta and Kafka's Java clients.
-
-All uses of them are here, each pinned by a test.
-"""
+"""All uses of internals of Spark's JVM, Delta and Kafka's Java clients, each pinned by a test."""

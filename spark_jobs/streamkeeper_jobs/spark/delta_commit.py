@@ -5,7 +5,6 @@ Repeated, they change nothing more; after their generation is sealed, they chang
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -14,7 +13,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from streamkeeper_jobs.spark.delta_table import delta_log_of
+from streamkeeper_jobs.spark.delta_table import action_of, delta_log_of
 from streamkeeper_jobs.spark.frames import quoted
 from streamkeeper_jobs.spark.jvm import Classes, classes, python_list, scala_object, scala_seq
 from streamkeeper_jobs.spark.session import spark_url, with_settings
@@ -82,19 +81,11 @@ def files_named(
     """
     java, log = classes(session), delta_log_of(session, path)
     metadata = {"id": "", "format": {"provider": "parquet"}, "schemaString": schema.json()}
-    snapshot = _described(java, log, _action(java, "metaData", metadata))
-    added = [
-        _action(java, "add", {"path": name, "partitionValues": {}, "size": size, "modificationTime": 0})
-        for name, size in files
-    ]
-    return _rows_of(session, log, snapshot, scala_seq(java, added))
-
-
-def _action(java: Classes, kind: str, content: dict[str, Any]) -> Any:
-    """Return an action of Delta's log, from the form that it has there."""
-    return scala_object(java, "org.apache.spark.sql.delta.actions.Action").fromJson(
-        json.dumps({kind: content})
+    snapshot = _described(java, log, action_of(java, {"metaData": metadata}))
+    adds = (
+        {"path": name, "partitionValues": {}, "size": size, "modificationTime": 0} for name, size in files
     )
+    return _rows_of(session, log, snapshot, scala_seq(java, (action_of(java, {"add": add}) for add in adds)))
 
 
 def files_read(session: SparkSession, transaction: Any, files: Any) -> DataFrame:
@@ -108,7 +99,7 @@ def files_read(session: SparkSession, transaction: Any, files: Any) -> DataFrame
     if not protocol.isFeatureSupported(vectors):
         content = {"minReaderVersion": 3, "minWriterVersion": 7}
         features = {"readerFeatures": [vectors.name()], "writerFeatures": [vectors.name()]}
-        protocol = protocol.merge(scala_seq(java, [_action(java, "protocol", {**content, **features})]))
+        protocol = protocol.merge(scala_seq(java, [action_of(java, {"protocol": {**content, **features}})]))
         snapshot = _described(java, log, transaction.metadata(), protocol)
     return _rows_of(session, log, snapshot, files)
 

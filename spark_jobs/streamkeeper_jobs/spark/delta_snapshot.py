@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, DateType, IntegralType, StringType, StructField, TimestampType
 
-from streamkeeper_jobs.spark.delta_table import delta_log_of
+from streamkeeper_jobs.spark.delta_table import snapshot_at
 from streamkeeper_jobs.spark.jvm import Classes, classes, json_of, python_list, scala_seq
 
 JsonObject = dict[str, Any]
@@ -84,16 +84,6 @@ def domains_of(found: Any) -> dict[str, JsonObject]:
     """Return the domains in Delta's own snapshot object, by name."""
     domains = (json.loads(action.json())["domainMetadata"] for action in python_list(found.domainMetadata()))
     return {domain["domain"]: domain for domain in domains}
-
-
-def snapshot_at(spark: SparkSession, path: str, version: int | None) -> Any:
-    """Return Delta's own snapshot object of a version, by default the newest."""
-    log = delta_log_of(spark, path)
-    if version is None:
-        return log.update(*(getattr(log, f"update$default${argument}")() for argument in (1, 2, 3)))
-    return log.getSnapshotAt(
-        version, *(getattr(log, f"getSnapshotAt$default${argument}")() for argument in (2, 3, 4))
-    )
 
 
 def metadata_of(spark: SparkSession, found: Any) -> JsonObject:

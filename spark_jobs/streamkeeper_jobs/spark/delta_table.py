@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from delta.tables import DeltaTable
@@ -64,19 +65,23 @@ def seal(spark: SparkSession, path: str, app_id: str, before_try: Callable[[], N
 
     :raises CheckpointError: the last version is unknown, because the log was cleaned up.
     """
-    before_try()
-    if last_written(spark, path, app_id) != SEAL:
-        _commit_seal(spark, path, app_id)
+    shut_out(spark, path, app_id, before_try)
     # Read after the seal, so that no batch can come in between.
     found = delta_log.last_transaction(path, app_id)
     return found.version if found.complete else _version_before(spark, path, app_id, found.sealed_at)
 
 
 def shut_out(spark: SparkSession, path: str, app_id: str, before_try: Callable[[], None]) -> None:
-    """Seal a query id as :func:`seal` does, without reading what it wrote last."""
+    """Seal a query id as :func:`seal` does, without reading what it wrote last.
+
+    The transaction does not ask for the id's version: if it did, every batch of that id committed meanwhile
+    would make it fail, and a driver that still writes could keep its own seal out as long as it likes. A
+    batch does ask, so the seal makes a batch in progress fail.
+    """
     before_try()
     if last_written(spark, path, app_id) != SEAL:
-        _commit_seal(spark, path, app_id)
+        java = classes(spark)
+        commit(java, delta_log_of(spark, path).startTransaction(), [set_transaction(java, app_id, SEAL)])
 
 
 def last_written(spark: SparkSession, path: str, app_id: str) -> int | None:
@@ -90,9 +95,7 @@ def last_written(spark: SparkSession, path: str, app_id: str) -> int | None:
         return SEAL
     if found.complete:
         return found.version
-    log = delta_log_of(spark, path)
-    snapshot = log.update(*(getattr(log, f"update$default${argument}")() for argument in (1, 2, 3)))
-    return _transaction(snapshot, app_id)
+    return _transaction(snapshot_at(spark, path), app_id)
 
 
 def set_transaction(java: Classes, app_id: str, version: int) -> Any:
@@ -111,23 +114,18 @@ def note(spark: SparkSession, path: str, transactions: Mapping[str, int]) -> Non
     known = {name: int(transaction.txnVersion(name)) for name in transactions}
     if any(known[name] >= version for name, version in transactions.items()):
         return
-    actions = [set_transaction(java, name, version) for name, version in transactions.items()]
+    commit(java, transaction, (set_transaction(java, *each) for each in transactions.items()))
+
+
+def commit(java: Classes, transaction: Any, actions: Iterable[Any]) -> None:
+    """Commit actions of Delta's log in a transaction, without a Spark job."""
     operation = scala_object(java, "org.apache.spark.sql.delta.DeltaOperations$ManualUpdate")
     transaction.commit(scala_seq(java, actions), operation)
 
 
-def _commit_seal(spark: SparkSession, path: str, app_id: str) -> None:
-    """Commit (``app_id``, 2^62) and nothing else through Delta's own transaction.
-
-    It equals an append without rows, but needs no Spark job. The transaction does not ask for the id's
-    version: if it did, every batch of that id committed meanwhile would make it fail, and a driver that still
-    writes could keep its own seal out as long as it likes. A batch does ask, so the seal makes a batch in
-    progress fail.
-    """
-    java = classes(spark)
-    transaction = delta_log_of(spark, path).startTransaction()
-    operation = scala_object(java, "org.apache.spark.sql.delta.DeltaOperations$ManualUpdate")
-    transaction.commit(scala_seq(java, [set_transaction(java, app_id, SEAL)]), operation)
+def action_of(java: Classes, action: dict[str, Any]) -> Any:
+    """Return an action of Delta's log, from the form that it has there."""
+    return java("org.apache.spark.sql.delta.actions.Action").fromJson(json.dumps(action))
 
 
 def _version_before(spark: SparkSession, path: str, app_id: str, sealed_at: int | None) -> int | None:
@@ -140,14 +138,21 @@ def _version_before(spark: SparkSession, path: str, app_id: str, sealed_at: int 
         )
     if sealed_at == 0:
         return None
-    log = delta_log_of(spark, path)
-    arguments = (getattr(log, f"getSnapshotAt$default${argument}")() for argument in (2, 3, 4))
-    return _transaction(log.getSnapshotAt(sealed_at - 1, *arguments), app_id)
+    return _transaction(snapshot_at(spark, path, sealed_at - 1), app_id)
 
 
 def _transaction(snapshot: Any, app_id: str) -> int | None:
     found = snapshot.transactions().get(app_id)
     return int(found.get()) if found.isDefined() else None
+
+
+def snapshot_at(spark: SparkSession, path: str, version: int | None = None) -> Any:
+    """Return Delta's own snapshot object of a version, by default the newest."""
+    log = delta_log_of(spark, path)
+    if version is None:
+        return log.update(*(getattr(log, f"update$default${argument}")() for argument in (1, 2, 3)))
+    arguments = (getattr(log, f"getSnapshotAt$default${argument}")() for argument in (2, 3, 4))
+    return log.getSnapshotAt(version, *arguments)
 
 
 def delta_log_of(spark: SparkSession, path: str) -> Any:

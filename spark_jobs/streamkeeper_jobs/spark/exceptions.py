@@ -16,10 +16,7 @@ _DEEPEST = 30
 
 
 def causes_of(error: BaseException) -> list[Cause]:
-    """Return the chain of an exception, outermost first:
-
-    Python's causes, each followed by its causes in the JVM.
-    """
+    """Return the chain of an exception, outermost first: Python's causes, each with those in the JVM."""
     found: list[Cause] = []
     link: BaseException | None = error
     while link is not None and len(found) < _DEEPEST:
@@ -49,10 +46,7 @@ def _jvm_chain(thrown: Any) -> Iterator[Cause]:
 
 
 def _cause(thrown: Any) -> Cause:
-    """Convert one throwable.
-
-    Only a ``SparkThrowable``, as Delta's are too, has a condition and a SQLSTATE.
-    """
+    """Convert one throwable; only a ``SparkThrowable``, such as Delta's, has a condition and a SQLSTATE."""
     condition = state = None
     gateway = SparkContext._gateway
     if gateway is not None and is_instance_of(gateway, thrown, "org.apache.spark.SparkThrowable"):

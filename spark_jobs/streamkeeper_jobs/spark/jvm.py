@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -32,10 +32,23 @@ def scala_object(java: Classes, name: str) -> Any:
 
 def scala_seq(java: Classes, items: Iterable[Any]) -> Any:
     """Return a Scala ``Seq`` of the items."""
+    return java("scala.jdk.javaapi.CollectionConverters").asScala(java_list(java, items)).toSeq()
+
+
+def java_list(java: Classes, items: Iterable[Any]) -> Any:
+    """Return a list of Java of the items."""
     made = java("java.util.ArrayList")()
     for item in items:
         made.add(item)
-    return java("scala.jdk.javaapi.CollectionConverters").asScala(made).toSeq()
+    return made
+
+
+def scala_map(java: Classes, values: Mapping[str, str]) -> Any:
+    """Return a Scala ``Map`` of the values."""
+    made = java("java.util.HashMap")()
+    for name, value in values.items():
+        made.put(name, value)
+    return java("org.apache.spark.api.python.PythonUtils").toScalaMap(made)
 
 
 def python_list(items: Any) -> list[Any]:

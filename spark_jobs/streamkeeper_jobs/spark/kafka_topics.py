@@ -13,7 +13,7 @@ from streamkeeper.declare.model import Source
 from streamkeeper.errors import SourceError
 from streamkeeper.sources.kafka.offsets import Held, Offsets, Topics
 from streamkeeper.sources.kafka.options import admin_options, assigned, plain_id
-from streamkeeper_jobs.spark.jvm import classes
+from streamkeeper_jobs.spark.jvm import classes, java_list
 
 SECONDS = 30
 
@@ -71,15 +71,8 @@ def _admin(spark: SparkSession, source: Source) -> Iterator[Any]:
 
 def _described(spark: SparkSession, admin: Any, source: Source) -> dict[str, tuple[str, list[str]]]:
     """Return each topic's id and partitions."""
-    java = classes(spark)
-    names = java("java.util.ArrayList")()
-    for name in _names(spark, admin, source):
-        names.add(name)
-    found = (
-        admin.describeTopics(names)
-        .allTopicNames()
-        .get(SECONDS, java("java.util.concurrent.TimeUnit").SECONDS)
-    )
+    names = java_list(classes(spark), _names(spark, admin, source))
+    found = _answer(spark, admin.describeTopics(names).allTopicNames())
     wanted = assigned(source)
     described = {}
     for name in sorted(found.keySet()):
@@ -98,10 +91,9 @@ def _described(spark: SparkSession, admin: Any, source: Source) -> dict[str, tup
 
 
 def _names(spark: SparkSession, admin: Any, source: Source) -> list[str]:
-    java = classes(spark)
     if pattern := source.option("subscribePattern"):
-        compiled = java("java.util.regex.Pattern").compile(pattern)
-        there = admin.listTopics().names().get(SECONDS, java("java.util.concurrent.TimeUnit").SECONDS)
+        compiled = classes(spark)("java.util.regex.Pattern").compile(pattern)
+        there = _answer(spark, admin.listTopics().names())
         return [name for name in there if compiled.matcher(name).matches()]
     return list(assigned(source)) or [part.strip() for part in source.option("subscribe").split(",")]
 
@@ -128,15 +120,18 @@ def _listed(
     options = java("org.apache.kafka.clients.admin.ListOffsetsOptions")(
         java("org.apache.kafka.common.IsolationLevel").valueOf(level)
     )
-    found = (
-        admin.listOffsets(asked, options).all().get(SECONDS, java("java.util.concurrent.TimeUnit").SECONDS)
-    )
+    found = _answer(spark, admin.listOffsets(asked, options).all())
     offsets: Offsets = {topic: {} for topic in described}
     for partition in found.keySet():
         offsets[partition.topic()][str(partition.partition())] = int(found.get(partition).offset())
     return {
         topic: dict(sorted(parts.items(), key=lambda item: int(item[0]))) for topic, parts in offsets.items()
     }
+
+
+def _answer(spark: SparkSession, asked: Any) -> Any:
+    """Wait for what the brokers answer, :data:`SECONDS` at most."""
+    return asked.get(SECONDS, classes(spark)("java.util.concurrent.TimeUnit").SECONDS)
 
 
 def _said(error: Py4JJavaError) -> str:

@@ -14,14 +14,7 @@ from pyspark.errors import utils
 from pyspark.sql import SparkSession
 from pyspark.util import inheritable_thread_target
 
-from streamkeeper.declare.driver import (
-    AT_SUBMISSION,
-    CHECKPOINT_MANAGER,
-    FAIR,
-    OURS,
-    common_conf,
-    own_conf,
-)
+from streamkeeper.declare.driver import AT_SUBMISSION, CHECKPOINT_MANAGER, FAIR, OURS, common_conf, own_conf
 from streamkeeper.declare.model import Pipeline
 from streamkeeper.drivers.submit import shared_settings, spark_settings
 from streamkeeper.manifest.manifest import Flow

@@ -11,7 +11,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from streamkeeper_jobs.spark.jvm import classes
+from streamkeeper_jobs.spark.jvm import classes, python_list
 
 _NAMES = {
     "Deduplicate": "dedupe",
@@ -60,40 +60,34 @@ def heeds_processing_time(frame: DataFrame) -> bool:
 
 
 def _heeds(node: Any) -> bool:
-    kind, children = node.getClass().getSimpleName(), node.children()
+    kind = node.getClass().getSimpleName()
     if kind.startswith("TransformWithState"):
         said = node.timeMode().toString()
     else:
         said = node.timeout().toString() if kind.startswith("FlatMapGroups") and "State" in kind else ""
-    return str(said).startswith("ProcessingTime") or any(
-        _heeds(children.apply(index)) for index in range(children.size())
-    )
+    return str(said).startswith("ProcessingTime") or any(map(_heeds, python_list(node.children())))
 
 
 def _keys(node: Any) -> Iterator[tuple[list[str], list[str]]]:
-    children = node.children()
-    for index in range(children.size()):
-        yield from _keys(children.apply(index))
+    for child in python_list(node.children()):
+        yield from _keys(child)
     kind = node.getClass().getSimpleName()
     if kind.startswith("TransformWithState") and node.hasInitialState():
         yield _types(node.leftAttributes()), _types(node.rightAttributes())
 
 
 def _types(attributes: Any) -> list[str]:
-    return [attributes.apply(index).dataType().sql() for index in range(attributes.size())]
+    return [attribute.dataType().sql() for attribute in python_list(attributes)]
 
 
 def _walk(node: Any) -> Iterator[str]:
     if not node.isStreaming():
         return
-    children = node.children()
-    streaming = 0
-    for index in range(children.size()):
-        child = children.apply(index)
-        streaming += bool(child.isStreaming())
+    children = python_list(node.children())
+    for child in children:
         yield from _walk(child)
     kind = node.getClass().getSimpleName()
-    if kind == "Join" and streaming == 2:
+    if kind == "Join" and all(child.isStreaming() for child in children):
         yield "symmetricHashJoin"
     elif kind in _NAMES:
         yield _NAMES[kind]

@@ -1,4 +1,1 @@
-"""One streaming query: its job, readers, DataFrame and watch.
-
-Knows no table and no generation.
-"""
+"""One streaming query: its job, readers, DataFrame and watch. It knows no table and no generation."""

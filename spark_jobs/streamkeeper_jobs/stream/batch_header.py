@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from streamkeeper.checkpoint import Checkpoint, OffsetEntry
 from streamkeeper.checkpoint.log_entries import PARTITIONS
 from streamkeeper_jobs.spark.jvm import classes
+from streamkeeper_jobs.stream.in_flight import made_with
 
 STATE_PARTITIONS = "spark.sql.streaming.internal.stateStore.partitions"
 
@@ -38,11 +39,8 @@ def session_header(spark: SparkSession, entry: OffsetEntry) -> OffsetEntry:
 
 def pin_state_partitions(spark: SparkSession, checkpoint: Checkpoint | None) -> None:
     """Set the number of state partitions to the checkpoint's; for a new one, to the session's."""
-    operators = checkpoint.operators() if checkpoint is not None else ()
-    spark.conf.set(
-        STATE_PARTITIONS,
-        max((operator.partitions for operator in operators), default=0) or int(_asked(spark)),
-    )
+    kept = 0 if checkpoint is None else made_with(checkpoint)
+    spark.conf.set(STATE_PARTITIONS, kept or int(_asked(spark)))
 
 
 def _asked(spark: SparkSession) -> str:

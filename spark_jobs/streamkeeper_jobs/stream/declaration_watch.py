@@ -24,9 +24,7 @@ _ONE_AT_A_TIME = threading.Lock()
 
 @dataclass(frozen=True)
 class Changed:
-    """A change of a flow's declaration, in words; ``fingerprint`` is the new one, None if the flow is
-    gone.
-    """
+    """A changed declaration, in words; ``fingerprint`` is the new one, None if the flow is gone."""
 
     words: str
     fingerprint: str | None = None

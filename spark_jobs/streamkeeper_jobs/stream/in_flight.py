@@ -19,6 +19,11 @@ from streamkeeper.checkpoint.log_entries import PARTITIONS, write_offsets
 from streamkeeper.storage import Storage
 
 
+def made_with(checkpoint: Checkpoint) -> int:
+    """Return the number of partitions that the state in a checkpoint has; 0 if there is no state."""
+    return max((operator.partitions for operator in checkpoint.operators()), default=0)
+
+
 def pin_partitions(storage: Storage, folder: str, partitions: str) -> list[int]:
     """Write the missing number of partitions into the headers of the batch in flight and the one before.
 
@@ -33,8 +38,7 @@ def pin_partitions(storage: Storage, folder: str, partitions: str) -> list[int]:
     planned, committed = checkpoint.offset_batches(), checkpoint.last_commit()
     if not planned or planned[-1] == 0 or committed == planned[-1]:
         return []
-    made_with = max((operator.partitions for operator in checkpoint.operators()), default=0)
-    partitions = str(made_with) if made_with else partitions
+    partitions = str(made_with(checkpoint) or partitions)
     wanted = [batch for batch in (planned[-1] - 1, planned[-1]) if batch in planned]
     rewritten = []
     for entry in map(checkpoint.offsets, wanted):

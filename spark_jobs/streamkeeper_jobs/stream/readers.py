@@ -37,10 +37,7 @@ def read_stream(
 
 
 def infer_schema(spark: SparkSession, source: Source) -> str | None:
-    """Return a files source's schema as a DDL string, inferred from all present files.
-
-    None if there are none.
-    """
+    """Return a files source's schema in DDL, inferred from all present files; None if there are none."""
     assert source.path is not None, "only files sources are inferred"
     try:
         schema = (

@@ -13,7 +13,6 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import Enum
-from types import TracebackType
 from typing import Protocol
 
 from streamkeeper.drivers.supervision import Absence
@@ -123,9 +122,7 @@ class Watch:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._closed.set()
         self._thread.join()
         if self._broken is None and (self._order is None or not self._order.at_once):
@@ -139,10 +136,7 @@ class Watch:
         return self._heartbeat
 
     def tell(self, **changes: object) -> None:
-        """Change the content of the heartbeat (``phase``, ``batch``, ``triggers``, …).
-
-        Write a new phase at once.
-        """
+        """Change the content of the heartbeat (``batch``, ``triggers``, …); write a new ``phase`` at once."""
         with self._lock:
             before = self._heartbeat.phase
             self._heartbeat = replace(self._heartbeat, **changes)  # type: ignore[arg-type]

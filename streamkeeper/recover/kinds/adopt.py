@@ -12,14 +12,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from streamkeeper.amounts import NONE, PRICES, REPEATS, UNKNOWN_PRICE, Amount, Price, SourcePrice
+from streamkeeper.amounts import NONE, PRICES, REPEATS, UNKNOWN_PRICE, Amount, Price, SourcePrice, unknown
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.offsets import describe
 from streamkeeper.delta import log as delta_log
 from streamkeeper.errors import CheckpointError, RequestError
 from streamkeeper.flows import generations
 from streamkeeper.flows.adopted_checkpoint import AdoptedCheckpoint, normal_place, open_adopted, standing_of
-from streamkeeper.flows.files import FlowHome, kept_flows, kept_pipelines
+from streamkeeper.flows.files import FlowHome, kept_flows, kept_pipelines, open_home
 from streamkeeper.flows.generations import ADOPTED, AFTER_LAST, COPIED, EMPTY, Restart, StartAt
 from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.manifest.environment import opened_if_possible
@@ -32,7 +32,7 @@ from streamkeeper.recover.requests.adopt import AdoptRequest
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.restart.adopted_sources import match_sources
 from streamkeeper.recover.restart.adoption_rehearsal import check_still, remove_rehearsals
-from streamkeeper.recover.restart.flow_now import FlowNow, flow_home, is_safe_to_repeat
+from streamkeeper.recover.restart.flow_now import FlowNow, is_safe_to_repeat
 from streamkeeper.recover.restart.next_generation import next_plan
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
@@ -88,7 +88,7 @@ def plan(settings: Settings, manifest: Manifest, request: AdoptRequest, recovery
     :raises CheckpointError: there is no checkpoint, or it cannot be read as far as the plan needs it.
     """
     flow = manifest.find(request.flow)
-    home = flow_home(settings, flow)
+    home = open_home(settings, flow.full_name)
     newest = _check_new(home)
     found = _look(settings, manifest, flow, request)
     asked = ResetRequest((flow.full_name,), StartAt(AFTER_LAST), state=EMPTY, accept=request.accept)
@@ -102,7 +102,7 @@ def plan(settings: Settings, manifest: Manifest, request: AdoptRequest, recovery
             found,
             entry.sources,
         )
-        for source in flow.pipeline.sources_of(flow.declaration)
+        for source in flow.sources
     )
     number = 1 if newest is None else newest + 1
     safe, stateful = is_safe_to_repeat(flow, found.operators), bool(found.operators)
@@ -167,7 +167,7 @@ def _look(settings: Settings, manifest: Manifest, flow: Flow, request: AdoptRequ
             f" {request.checkpoint} never planned: the checkpoint is an older copy. Nothing was changed."
             " Give the newer one."
         )
-    sources = [opened_if_possible(source, settings) for source in flow.pipeline.sources_of(flow.declaration)]
+    sources = [opened_if_possible(source, settings) for source in flow.sources]
     names = match_sources(raw, raw.offsets(bare.batch), sources, request.sources)
     named = AdoptedCheckpoint(raw.storage, "", names)
     operators = tuple(operator.name for operator in raw.operators())
@@ -177,7 +177,7 @@ def _look(settings: Settings, manifest: Manifest, flow: Flow, request: AdoptRequ
         replace(bare, checkpoint=named),
         planned,
         operators,
-        delta_log.exists(table) or flow.pipeline.sink_of(flow.declaration) is not None,
+        delta_log.exists(table) or flow.sink is not None,
         sink.complete,
     )
 
@@ -203,11 +203,9 @@ def _check_not_ours(settings: Settings, manifest: Manifest, adopter: Flow, query
     declared = {flow.full_name for flow in manifest.flows()}
     storage = open_storage(settings.state)
     for home in (home for pipeline in kept_pipelines(storage) for home in kept_flows(storage, pipeline)):
-        numbers = home.generations()
-        for number in numbers:
-            decided = generations.read(home, number)
-            if decided is None:
-                continue
+        newest = max(home.generations(), default=None)
+        for decided in generations.decided(home):
+            number = decided.number
             if decided.query_id == query_id:
                 raise RequestError(
                     f"The checkpoint at {place} is a copy of generation {number} of {home.full_name}."
@@ -221,7 +219,7 @@ def _check_not_ours(settings: Settings, manifest: Manifest, adopter: Flow, query
                     f"The checkpoint at {place} was adopted already, as generation {number} of"
                     f" {home.full_name}. Nothing was changed."
                 )
-            if home.full_name != adopter.full_name and home.full_name in declared and number == numbers[-1]:
+            if home.full_name != adopter.full_name and home.full_name in declared and number == newest:
                 raise RequestError(
                     f"The checkpoint at {place} is to be adopted by {home.full_name}, whose generation"
                     f" {number} starts from it as soon as that flow runs. Both flows would read the same"
@@ -238,7 +236,7 @@ def _price(price: SourcePrice, found: Found, offsets: dict[str, Any]) -> SourceP
         price,
         now=offset,
         then=f"after batch {found.batch} of the old job: {offset}",
-        lost=price.lost if found.has_table else Amount(None, 0, None, none),
+        lost=price.lost if found.has_table else unknown(none),
     )
 
 
@@ -275,7 +273,7 @@ def _written_again(flow: Flow, found: Found) -> Amount | None:
             f"the table's log does not name the query {found.query_id}, so it is unknown whether the table"
             f" has batch {found.under_way}"
         )
-        return Amount(None, 0, None, why)
+        return unknown(why)
     return NONE
 
 

@@ -39,9 +39,7 @@ def notes(settings: Settings, flow: Flow, request: AdoptRequest, found: Found) -
     named = ", ".join(f"{key} is {name}" for key, name in found.names.items() if key != name)
     if named:
         yield f"Its sources get the flow's names: {named}. The offset log is written as v2, by name."
-    written = (
-        None if where.last_commit is None else raw.storage.modified(raw.name(f"commits/{where.last_commit}"))
-    )
+    written = raw.committed_at(where.last_commit)
     if written is not None:
         yield (
             f"Its last commit was written {describe_age(max(0.0, time.time() - written))} ago. It must not"
@@ -76,7 +74,7 @@ def obstacles(flow: Flow, request: AdoptRequest, found: Found) -> Iterator[str]:
     for problem in raw.problems():
         if problem.severity == ERROR:
             yield f"the checkpoint is damaged: {problem.file or raw.path()} {problem.what}. {problem.advice}."
-    tracked = [source.name for source in flow.pipeline.sources_of(flow.declaration) if source.track_schema]
+    tracked = [source.name for source in flow.sources if source.track_schema]
     logs = [
         f"sources/{key}"
         for key in raw.sources()

@@ -15,7 +15,7 @@ from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.flows import generations, holds
 from streamkeeper.flows import position as flow_position
 from streamkeeper.flows.backfill_flow import BACKUP, HISTORY, name_of
-from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.files import FlowHome, open_home
 from streamkeeper.manifest.environment import opened_if_possible
 from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
@@ -23,6 +23,7 @@ from streamkeeper.recover.plans.plan import Plan, Refusal
 from streamkeeper.recover.requests.backfill import BackfillRequest
 from streamkeeper.recover.restart import backfill_cost
 from streamkeeper.recover.restart.backfill_source import FILL, Backup, Filled, FillingIn, raw_source
+from streamkeeper.recover.restart.flow_now import DEDUPE
 from streamkeeper.recover.steps import rehearse
 from streamkeeper.recover.steps.shared import LOCK, release_all
 from streamkeeper.settings import Settings
@@ -36,9 +37,6 @@ RECOVERY = "backfill"
 VERIFY, UNLOCK = "verify", "unlock"
 
 
-_DEDUPE = frozenset({"dedupe", "dedupeWithinWatermark"})
-
-
 def plan(settings: Settings, manifest: Manifest, request: BackfillRequest, recovery_id: str) -> Plan:
     """Plan a backfill; nothing is changed.
 
@@ -46,7 +44,7 @@ def plan(settings: Settings, manifest: Manifest, request: BackfillRequest, recov
         by itself, the schema of another of its sources is not known, or what is to be read is not there.
     """
     flow = manifest.find(request.flow)
-    home = FlowHome(open_storage(settings.state), flow.pipeline.name, flow.name)
+    home = open_home(settings, flow.full_name)
     if not delta_log.exists(settings.table_path(flow.declaration.target)):
         raise RequestError(
             f"The table {flow.declaration.target} is not there yet, so there is nothing to fill in. Start the"
@@ -145,7 +143,7 @@ def _check_state(flow: Flow, operators: tuple[str, ...]) -> None:
 
     :raises RequestError: it aggregates, joins, or keeps a state of its own making.
     """
-    others = sorted(set(operators) - _DEDUPE)
+    others = sorted(set(operators) - DEDUPE)
     if others:
         raise RequestError(
             f"The query of {flow.full_name} keeps state ({', '.join(others)}) which rows of the backfill"
@@ -160,9 +158,7 @@ def _check_schemas(flow: Flow, request: BackfillRequest, known: Mapping[str, str
     :param known: the schemas that the flow's generation has inferred.
     :raises RequestError: one of them declares no schema, and none is known.
     """
-    others = [
-        source for source in flow.pipeline.sources_of(flow.declaration) if source.name != request.source
-    ]
+    others = [source for source in flow.sources if source.name != request.source]
     unknown = [
         source.name
         for source in others
@@ -193,9 +189,7 @@ def _what(
         paths = {table.what: table.path for table in entry.tables}
         places = Backup(paths[TARGET], paths.get(TOMBSTONES))
         return replace(request, backup=entry.id), places, backfill_cost.of_backup(entry.target, request)
-    declared = next(
-        source for source in flow.pipeline.sources_of(flow.declaration) if source.name == request.source
-    )
+    declared = next(source for source in flow.sources if source.name == request.source)
     if request.read == HISTORY and declared.kind.records and request.to_offsets is None:
         request = replace(request, to_offsets=_stands_at(home, declared))
     return (
@@ -248,9 +242,7 @@ def _notes(flow: Flow, request: BackfillRequest, reading: Reading, keyed: bool) 
             "Each row is written with its own sequence, together with the deletes and truncates of the"
             " backup."
         )
-    others = [
-        source.name for source in flow.pipeline.sources_of(flow.declaration) if source.name != request.source
-    ]
+    others = [source.name for source in flow.sources if source.name != request.source]
     if request.source is not None and others:
         notes.append(f"The flow's other sources give no rows here: {', '.join(others)}.")
     return notes

@@ -6,13 +6,12 @@ versions. Only then they are listed as a backup. The table, its flows and their 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
 from streamkeeper.delta import log as delta_log
-from streamkeeper.delta.copy_files import FIRST_COMMIT, Progress, check_copyable, copy_files, files_of
+from streamkeeper.delta.copy_files import FIRST_COMMIT, check_copyable
 from streamkeeper.delta.summary import read_summary
 from streamkeeper.errors import NotAskable, RecoveryError, RequestError, SourceError
 from streamkeeper.manifest.manifest import Manifest
@@ -20,6 +19,7 @@ from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.plan import CopyPlan, Plan
 from streamkeeper.recover.requests.backup_table import BackupRequest
 from streamkeeper.recover.requests.form import declared_table
+from streamkeeper.recover.restart.put_back import copy_table
 from streamkeeper.settings import Settings
 from streamkeeper.sources.delta.statistics import rows_of
 from streamkeeper.storage import open_storage
@@ -132,13 +132,9 @@ def _copy_table(work: Work, table: PinnedTable, commit: bytes | None) -> dict[st
             " removed the folder during the copy. Give this backup up and back up the table again."
         )
     source, target = open_storage(table.source), open_storage(table.path)
-    began = time.monotonic()
-    progress = Progress(
-        lambda **numbers: work.progress(what=table.what, **numbers), work.check_stop, table.files
-    )
-    done = copy_files(source, target, files_of(commit.decode().splitlines()), progress)
+    done = copy_table(work, table.what, (source, target), commit, table.files)
     target.create(FIRST_COMMIT, commit)
-    return {"what": table.what, **asdict(done), "seconds": round(time.monotonic() - began, 2)}
+    return done
 
 
 def _copy(what: str, path: str, destination: str, notes: list[str]) -> CopyPlan:

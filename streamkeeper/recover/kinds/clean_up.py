@@ -43,6 +43,7 @@ from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage
 from streamkeeper.tables import backups, tombstone_retention
 from streamkeeper.tables.tombstone_retention import Forgets
+from streamkeeper.times import in_iso
 from streamkeeper.times import now as in_words
 
 RECOVERY = "clean_up"
@@ -95,12 +96,11 @@ def plan(
     removals = tuple(_of_flows(pipeline, request, around, notes))
     forgets = dict(_forgets(settings, manifest, pipeline, request, moment))
     tombstones = tuple(
-        Forgetting(table, _in_words(item.before))
-        for table, item in forgets.items()
-        if item.before is not None
+        Forgetting(table, in_iso(item.before)) for table, item in forgets.items() if item.before is not None
     )
     left = tuple(side_table.left_over(settings, pipeline.name))
-    expired, without_entry = backups.expired(settings, _moment(moment)), backups.left_over(settings)
+    expired = backups.expired(settings, datetime.fromtimestamp(moment, timezone.utc))
+    without_entry = backups.left_over(settings)
     copies = tuple(
         BackupRemoval(item.table, item.id, item.why, unfinished=item in without_entry.unfinished)
         for item in (*expired, *without_entry.unfinished)
@@ -118,10 +118,13 @@ def plan(
         notes=(
             *(item.why for item in removals),
             *notes,
-            *_backup_notes(copies),
+            *(f"The backup {item.id} of {item.table} is removed: {item.why}." for item in copies),
             *_strange_copies(without_entry.strange),
             *_tombstone_notes(forgets),
-            *_beside_notes(left),
+            *(
+                f"The table that {one} built and did not use is removed: that recovery is over."
+                for one in left
+            ),
             *_strange_notes(storage, manifest),
         ),
         at=in_words(),
@@ -160,14 +163,6 @@ def _forgets(
             yield table, tombstone_retention.forgets(storage, writers, seconds, moment)
 
 
-def _moment(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, timezone.utc)
-
-
-def _in_words(seconds: float) -> str:
-    return _moment(seconds).isoformat(timespec="seconds")
-
-
 def _tombstone_notes(forgets: Mapping[str, Forgets]) -> Iterator[str]:
     for table, item in forgets.items():
         if item.before is None:
@@ -175,14 +170,8 @@ def _tombstone_notes(forgets: Mapping[str, Forgets]) -> Iterator[str]:
         else:
             why = "" if item.why is None else f"; it keeps later ones, since {item.why}"
             yield (
-                f"The table {table} forgets deletes and truncates received before"
-                f" {_in_words(item.before)}{why}."
+                f"The table {table} forgets deletes and truncates received before {in_iso(item.before)}{why}."
             )
-
-
-def _backup_notes(copies: Iterable[BackupRemoval]) -> Iterator[str]:
-    for item in copies:
-        yield f"The backup {item.id} of {item.table} is removed: {item.why}."
 
 
 def _strange_copies(places: Iterable[str]) -> Iterator[str]:
@@ -192,11 +181,6 @@ def _strange_copies(places: Iterable[str]) -> Iterator[str]:
             " to another environment, or to a state folder that was lost. If it is not needed, remove it"
             " by hand."
         )
-
-
-def _beside_notes(left: Iterable[str]) -> Iterator[str]:
-    for recovery in left:
-        yield (f"The table that {recovery} built and did not use is removed: that recovery is over.")
 
 
 def _strange_notes(storage: Storage, manifest: Manifest) -> Iterator[str]:
@@ -288,10 +272,9 @@ def _why_kept(
     begun = max(starts)
     if number >= begun:
         return "it is the flow's current one"
-    for later in (item for item in home.generations() if item > begun):
-        decided = generations.read(home, later)
-        if decided is not None and number in (decided.previous, decided.start.generation):
-            return f"generation {later}, which is decided and not started yet, starts from it"
+    for later in (item for item in generations.decided(home) if item.number > begun):
+        if number in (later.previous, later.start.generation):
+            return f"generation {later.number}, which is decided and not started yet, starts from it"
     if (home.full_name, number) in around.needed:
         return f"the recovery {around.needed[home.full_name, number]} is not over and needs it"
     if number in around.backed.get(home.full_name, ()):
@@ -337,8 +320,12 @@ def _forgotten(home: FlowHome, around: _Around) -> Removal:
             f"{home.full_name} cannot be removed: the recovery {open_ones[0]} is not over. Continue it, or"
             " abandon it."
         )
-    names = [f"{home.root}/{name}" for name in home.storage.names(home.root) if name not in _SMALL]
     why = f"{home.full_name} is removed, as requested: all its state but the list of its generations."
+    return _all_of(home, why)
+
+
+def _all_of(home: FlowHome, why: str) -> Removal:
+    names = [f"{home.root}/{name}" for name in home.storage.names(home.root) if name not in _SMALL]
     return Removal(home.flow, None, tuple(names), why, forget=True)
 
 
@@ -351,11 +338,8 @@ def _of_backfill(home: FlowHome, around: _Around) -> Iterator[Removal]:
         if name.endswith(mark)
     ]
     if all((end := book.end()) is not None and _long_ago(end.at, around.before) for book in books):
-        names = [f"{home.root}/{name}" for name in home.storage.names(home.root) if name not in _SMALL]
-        why = (
-            f"The files of the backfill {home.full_name} are removed: it ended longer ago than the retention."
-        )
-        yield Removal(home.flow, None, tuple(names), why, forget=True)
+        what = f"The files of the backfill {home.full_name}"
+        yield _all_of(home, f"{what} are removed: it ended longer ago than the retention.")
 
 
 def _has_past(home: FlowHome) -> bool:

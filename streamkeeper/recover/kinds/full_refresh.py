@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 
-from streamkeeper.amounts import NONE, Amount, SourcePrice, in_words
+from streamkeeper.amounts import NONE, SourcePrice, in_words, unknown
 from streamkeeper.declare.model import Source
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.summary import check_rows_may_go
 from streamkeeper.errors import CheckpointError, RequestError, StorageError
 from streamkeeper.flows import generations
+from streamkeeper.flows.files import open_home
 from streamkeeper.flows.generations import EARLIEST, REBUILT, Restart, StartAt
 from streamkeeper.flows.position import last_begun
 from streamkeeper.manifest.environment import opened_if_possible
@@ -29,7 +30,7 @@ from streamkeeper.recover.requests.form import declared_table
 from streamkeeper.recover.requests.full_refresh import Emptying, RefreshRequest
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.restart import pinned_settings
-from streamkeeper.recover.restart.flow_now import FlowNow, flow_home, look_at
+from streamkeeper.recover.restart.flow_now import FlowNow, look_at
 from streamkeeper.recover.restart.next_generation import Planned, never_begun, plan_next
 from streamkeeper.recover.steps import rehearse
 from streamkeeper.recover.steps import shared as shared_steps
@@ -63,12 +64,8 @@ def plan(
         )
     writers = manifest.writers(pipeline.name, table.name)
     planned = [_plan_flow(settings, flow, request) for flow in writers]
-    refusals = [refusal for _, refused in planned for refusal in refused]
-    if len(planned) > 1:
-        refusals = [reset_checkpoint.named(refusal) for refusal in refusals]
     felt = effects_on_readers(settings, manifest, path)
     others = other_writers.look(settings, pipeline.name, writers, path) if others_go else OtherWriters()
-    refusals += (*price_of_others(others.found, request.accept), *price_of_readers(felt, request.accept))
     check_rows_may_go(path)
     return Plan(
         recovery=RECOVERY,
@@ -81,7 +78,11 @@ def plan(
         at=now(),
         details=asdict(Emptying((path,), tuple(felt), tuple(_notes_of_others(others)))),
         notes=(*_notes(request, path, felt), *_notes_of_others(others)),
-        refusals=tuple(refusals),
+        refusals=(
+            *reset_checkpoint.refusals_of_all(planned),
+            *price_of_others(others.found, request.accept),
+            *price_of_readers(felt, request.accept),
+        ),
     )
 
 
@@ -89,14 +90,13 @@ def _plan_flow(settings: Settings, flow: Flow, request: RefreshRequest) -> Plann
     """Plan the next generation of one flow. One that never began needs none: its first reads everything as it
     is.
     """
-    if last_begun(flow_home(settings, flow)) is None:
+    if last_begun(open_home(settings, flow.full_name)) is None:
         note = "The flow never ran: its first generation will read everything."
         return replace(never_begun(settings, flow, note), start=StartAt(EARLIEST)), ()
     present = look_at(settings, flow, strict=False)
-    asked = ResetRequest(
-        (flow.full_name,), StartAt(EARLIEST), REBUILT, request.accept, infer_schemas=request.infer_schemas
-    )
-    sources = [opened_if_possible(source, settings) for source in flow.pipeline.sources_of(flow.declaration)]
+    start, infer = StartAt(EARLIEST), request.infer_schemas
+    asked = ResetRequest((flow.full_name,), start, REBUILT, infer, accept=request.accept)
+    sources = [opened_if_possible(source, settings) for source in flow.sources]
     prices = tuple(_price(source, present, asked) for source in sources)
     notes = (
         *(("It runs once, and will be run again.",) if flow.declaration.once else ()),
@@ -113,8 +113,8 @@ def _price(source: Source, present: FlowNow, asked: ResetRequest) -> SourcePrice
     """
     again = price_of(source, present.standing, present.position, asked.restart, present.stateful)
     if not source.kind.history:
-        unknown = Amount(None, 0, None, f"{source.format} keeps no history: {HISTORY}")
-        return replace(again, lost=unknown, repeated=unknown)
+        doubt = unknown(f"{source.format} keeps no history: {HISTORY}")
+        return replace(again, lost=doubt, repeated=doubt)
     try:
         rebuilt = price_of(
             source,
@@ -124,19 +124,17 @@ def _price(source: Source, present: FlowNow, asked: ResetRequest) -> SourcePrice
             True,
         )
     except (CheckpointError, RequestError, StorageError) as error:
-        rebuilt = replace(
-            again, gone=Amount(None, 0, None, f"the rows read before cannot be counted: {error}")
-        )
+        rebuilt = replace(again, gone=unknown(f"the rows read before cannot be counted: {error}"))
     lost = rebuilt.gone
     if rebuilt.blocked is not None and lost.nothing:
-        lost = Amount(None, 0, None, rebuilt.blocked)
+        lost = unknown(rebuilt.blocked)
     if again.otherwise and lost.nothing:
-        lost = Amount(None, 0, None, "rows that were read before are gone or have changed since")
+        lost = unknown("rows that were read before are gone or have changed since")
     if not again.lost.nothing:
         lost = (
             again.lost
             if lost.nothing
-            else Amount(None, 0, None, f"{in_words(again.lost)} unread, and {in_words(lost)} read before")
+            else unknown(f"{in_words(again.lost)} unread, and {in_words(lost)} read before")
         )
     notes = (f"{in_words(again.repeated)} of the rows read before are read again", *again.notes)
     return replace(

@@ -11,12 +11,12 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from streamkeeper.amounts import LOSS, PRICES, Amount, in_words
-from streamkeeper.declare.model import Source
+from streamkeeper.amounts import LOSS, PRICES, Amount, in_words, unknown
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.summary import newest_summary
 from streamkeeper.errors import RecoveryError
 from streamkeeper.flows import generations
+from streamkeeper.flows.files import open_home
 from streamkeeper.flows.side_flow import name_of
 from streamkeeper.manifest.manifest import Flow, Manifest, read_manifest
 from streamkeeper.recover.kinds import full_refresh
@@ -24,14 +24,12 @@ from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work, kind
 from streamkeeper.recover.plans.plan import CopyPlan, FlowPlan, Plan, Refusal
 from streamkeeper.recover.requests.form import declared_table
-from streamkeeper.recover.requests.full_refresh import DECLARED, BesideRequest, Emptying, RefreshRequest
+from streamkeeper.recover.requests.full_refresh import DECLARED, BesideRequest, Emptying
 from streamkeeper.recover.restart import side_table
-from streamkeeper.recover.restart.flow_now import flow_home
 from streamkeeper.recover.restart.side_table import RECOVERY, SideTables
 from streamkeeper.recover.steps import rehearse
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
-from streamkeeper.sources.files.options import OFF, FileOptions
 from streamkeeper.tables.backups import TARGET
 
 BUILD, PUT_IN_PLACE, REMOVE = "build", "put_in_place", "remove_beside"
@@ -45,8 +43,7 @@ def plan(settings: Settings, manifest: Manifest, request: BesideRequest, recover
         place of.
     :raises CheckpointError: the checkpoint of one of its flows cannot be listed.
     """
-    asked = RefreshRequest(request.table, request.accept, request.infer_schemas, request.reason, request.by)
-    refresh = full_refresh.plan(settings, manifest, asked, recovery_id)
+    refresh = full_refresh.plan(settings, manifest, request, recovery_id)
     pipeline, table = declared_table(request.table, manifest, "The full refresh was not planned")
     emptied = refresh.known(Emptying)
     unit = {TARGET: settings.table_path(table.name)}
@@ -130,19 +127,15 @@ def _cleaned(settings: Settings, writers: list[Flow]) -> dict[str, list[str]]:
     running = (
         flow
         for flow in writers
-        if not (flow.declaration.once and generations.finished(flow_home(settings, flow)) is not None)
+        if not (
+            flow.declaration.once and generations.finished(open_home(settings, flow.full_name)) is not None
+        )
     )
     found = {
-        flow.full_name: [
-            source.name for source in flow.pipeline.sources_of(flow.declaration) if _cleans(source)
-        ]
+        flow.full_name: [source.name for source in flow.sources if source.reads_files and source.takes_files]
         for flow in running
     }
     return {name: sources for name, sources in found.items() if sources}
-
-
-def _cleans(source: Source) -> bool:
-    return source.reads_files and FileOptions.of(source).clean != OFF
 
 
 def _with_cleaned(flow: FlowPlan, sources: Collection[str]) -> FlowPlan:
@@ -160,7 +153,7 @@ def _and_more(lost: Amount) -> Amount:
     if lost.files is None and lost.rows is None:
         return lost
     now = "" if lost.nothing else f"{in_words(lost)}; "
-    return Amount(None, 0, None, f"{now}{_GOES_ON}")
+    return unknown(f"{now}{_GOES_ON}")
 
 
 def _price_of_cleaned(cleaned: Mapping[str, list[str]], accepted: Collection[str]) -> Iterator[Refusal]:

@@ -15,6 +15,7 @@ from typing import Any
 from streamkeeper.amounts import DOWNSTREAM, REPEATS
 from streamkeeper.flows import generations
 from streamkeeper.flows.backfill_flow import BACKUP
+from streamkeeper.flows.files import open_home
 from streamkeeper.flows.generations import AFTER_LAST, EMPTY, REBUILT, StartAt
 from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.recover.kinds import backfill, backup_table, full_refresh, reset_checkpoint
@@ -22,10 +23,10 @@ from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.plan import FlowPlan, Plan, Refusal
 from streamkeeper.recover.requests.backfill import BackfillRequest
 from streamkeeper.recover.requests.backup_table import BackupRequest
-from streamkeeper.recover.requests.full_refresh import SOURCES, RefreshRequest, WithBackupRequest, filler
+from streamkeeper.recover.requests.full_refresh import SOURCES, WithBackupRequest, filler
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.restart.backfill_source import FILL, Backup, FillingIn
-from streamkeeper.recover.restart.flow_now import flow_home, look_at
+from streamkeeper.recover.restart.flow_now import look_at
 from streamkeeper.recover.steps import rehearse
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
@@ -41,12 +42,10 @@ def plan(settings: Settings, manifest: Manifest, request: WithBackupRequest, rec
     :raises RequestError: there is no table yet, or it cannot be copied, or cannot be filled from a copy.
     :raises CheckpointError: the checkpoint of one of its flows cannot be read as far as the plan needs it.
     """
-    common = (request.reason, request.by)
-    emptied = RefreshRequest(request.table, request.accept, request.infer_schemas, *common)
     refresh = full_refresh.plan(
-        settings, manifest, emptied, recovery_id, others_go=request.fill_from == SOURCES
+        settings, manifest, request, recovery_id, others_go=request.fill_from == SOURCES
     )
-    asked = BackupRequest(request.table, request.kept_days, request.keep_last, *common)
+    asked = BackupRequest(request.table, request.kept_days, request.keep_last)
     backup = backup_table.plan(settings, manifest, asked, recovery_id)
     flows, refusals, details = refresh.flows, refresh.refusals, {**refresh.details, **backup.details}
     writers = [flow for flow in manifest.flows() if flow.full_name in {planned.flow for planned in flows}]
@@ -59,15 +58,12 @@ def plan(settings: Settings, manifest: Manifest, request: WithBackupRequest, rec
         flows = tuple(planned for planned, _ in going_on)
         felt = (item for item in refusals if item.price == DOWNSTREAM)
         refusals = (*(item for _, refused in going_on for item in refused), *felt)
-    return Plan(
+    return replace(
+        refresh,
         recovery=RECOVERY,
-        recovery_id=recovery_id,
-        pipeline=refresh.pipeline,
-        tables=refresh.tables,
         request=asdict(request),
         flows=flows,
         steps=KIND.step_names,
-        at=refresh.at,
         copies=backup.copies,
         details=details,
         notes=(*backup.notes, *refresh.notes, *_notes(request, recovery_id)),
@@ -103,9 +99,7 @@ def _nothing_to_fill(work: Work) -> dict[str, Any] | None:
 def _filling(request: WithBackupRequest, flow: Flow, backup: Plan) -> FillingIn:
     """Return what the step ``fill`` needs, where the backup fills the table."""
     paths = {copy.what: copy.destination for copy in backup.copies}
-    asked = BackfillRequest(
-        flow.full_name, BACKUP, backup=backup.recovery_id, reason=request.reason, by=request.by
-    )
+    asked = BackfillRequest(flow.full_name, BACKUP, backup=backup.recovery_id)
     places = Backup(paths[TARGET], paths.get(TOMBSTONES))
     return FillingIn(flow.full_name, flow.fingerprint, None, places, asdict(asked))
 
@@ -116,13 +110,13 @@ def _goes_on(
     """Plan a flow that continues after what it read last; one that runs once and is done stays so."""
     if planned.next_generation is None:
         return planned, ()
-    home = flow_home(settings, flow)
+    home = open_home(settings, flow.full_name)
     if flow.declaration.once and generations.finished(home) is not None:
         return replace(planned, next_generation=None, prices=(), notes=("It runs once, and stays done.",)), ()
     # Where changes that come again change nothing, the state need not know what came before: its history may
     # be gone.
     state = EMPTY if look_at(settings, flow, strict=True).is_safe_to_repeat else REBUILT
-    asked = ResetRequest((flow.full_name,), StartAt(AFTER_LAST), state, request.accept)
+    asked = ResetRequest((flow.full_name,), StartAt(AFTER_LAST), state, accept=request.accept)
     going_on, refused = reset_checkpoint.plan_flow(settings, flow, asked)
     return going_on, tuple(item for item in refused if item.price != REPEATS)
 

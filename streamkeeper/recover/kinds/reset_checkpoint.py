@@ -4,10 +4,11 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+from streamkeeper.flows.files import open_home
 from streamkeeper.flows.generations import AFTER_LAST, EMPTY, GENERATION
 from streamkeeper.flows.past_positions import at_end
 from streamkeeper.flows.position import CommittedPosition
@@ -18,7 +19,7 @@ from streamkeeper.recover.plans.plan import Plan, Refusal
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.restart import pinned_settings
 from streamkeeper.recover.restart.begun_anew import price_of_begun_anew
-from streamkeeper.recover.restart.flow_now import flow_home, look_at
+from streamkeeper.recover.restart.flow_now import look_at
 from streamkeeper.recover.restart.next_generation import Planned, StartOptions, plan_next, plan_place
 from streamkeeper.recover.restart.written_again import NextStart, written_again
 from streamkeeper.recover.steps import rehearse
@@ -40,7 +41,6 @@ def plan(settings: Settings, manifest: Manifest, request: ResetRequest, recovery
     """
     flows = [manifest.find(name) for name in request.flows]
     planned = [plan_flow(settings, flow, request.of(flow)) for flow in flows]
-    refusals = [refusal for _, refused in planned for refusal in refused]
     return Plan(
         recovery=RECOVERY,
         recovery_id=recovery_id,
@@ -49,14 +49,18 @@ def plan(settings: Settings, manifest: Manifest, request: ResetRequest, recovery
         request=asdict(request),
         flows=tuple(flow for flow, _ in planned),
         steps=KIND.step_names,
-        refusals=tuple(named(refusal) for refusal in refusals) if len(flows) > 1 else tuple(refusals),
+        refusals=refusals_of_all(planned),
         at=now(),
     )
 
 
-def named(refusal: Refusal) -> Refusal:
-    """Return a refusal of one flow as one of several flows' plan says it: with the flow's name."""
-    return replace(refusal, message=f"{refusal.flow}: {refusal.message}") if refusal.flow else refusal
+def refusals_of_all(planned: Sequence[Planned]) -> tuple[Refusal, ...]:
+    """Return the refusals of the flows of a plan, with the flow's name where there are several flows."""
+    return tuple(
+        replace(item, message=f"{item.flow}: {item.message}") if item.flow and len(planned) > 1 else item
+        for _, refused in planned
+        for item in refused
+    )
 
 
 def plan_flow(settings: Settings, flow: Flow, request: ResetRequest) -> Planned:
@@ -76,7 +80,7 @@ def plan_flow(settings: Settings, flow: Flow, request: ResetRequest) -> Planned:
         present.stateful,
         present.is_safe_to_repeat,
     )
-    sources = (opened_if_possible(source, settings) for source in flow.pipeline.sources_of(flow.declaration))
+    sources = (opened_if_possible(source, settings) for source in flow.sources)
     prices = tuple(price_of(source, standing, position, request.restart, stateful) for source in sources)
     again = written_again(settings, flow, present, prices, NextStart(request.start, request.state))
     notes = (
@@ -97,7 +101,9 @@ def _from_generation(settings: Settings, flow: Flow, request: ResetRequest) -> P
     """
     assert request.start.generation is not None, "a request from a generation names it"
     place = at_end(
-        flow_home(settings, flow), settings.table_path(flow.declaration.target), request.start.generation
+        open_home(settings, flow.full_name),
+        settings.table_path(flow.declaration.target),
+        request.start.generation,
     )
     planned, refused = plan_place(settings, flow, place, StartOptions(request.state, request.accept))
     return replace(planned, keeps_schemas=not request.infer_schemas), refused
@@ -150,14 +156,10 @@ def _notes(  # noqa: PLR0917 - what a plan was made of
             " state may count them."
         )
     known = set(standing.start.positions) | set(position or {})
-    new = [
-        source.name
-        for source in flow.pipeline.sources_of(flow.declaration)
-        if known and source.name not in known
-    ]
+    new = [source.name for source in flow.sources if known and source.name not in known]
     if new and request.start.mode == AFTER_LAST:
         yield f"New sources start at their beginning: {', '.join(new)}."
-    left = sorted(known - {source.name for source in flow.pipeline.sources_of(flow.declaration)})
+    left = sorted(known - {source.name for source in flow.sources})
     if left:
         yield (f"Sources that the flow no longer reads: {', '.join(left)}. Unread rows in them are not read.")
     yield f"The table {flow.declaration.target} and the old checkpoint {standing.start.checkpoint} are kept."

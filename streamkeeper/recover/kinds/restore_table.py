@@ -17,7 +17,7 @@ from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.copy_files import FIRST_COMMIT
 from streamkeeper.delta.summary import check_may_become, newest_summary
 from streamkeeper.errors import RequestError
-from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.files import open_home
 from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.recover.plans.consent import price_of_other_writers, price_of_readers
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
@@ -168,7 +168,7 @@ def _of_version(settings: Settings, table: str, writers: list[Flow], version: in
             f"The table {table} at {path} has no version {version}: {what}. Choose one that is there, or a"
             " backup."
         )
-    homes = [FlowHome(open_storage(settings.state), flow.pipeline.name, flow.name) for flow in writers]
+    homes = [open_home(settings, flow.full_name) for flow in writers]
     past = flows_at_version.look_back(table, path, version, homes)
     untouched = {flow for flow, stood in past.flows.items() if stood is None and not past.undone[flow]}
     flows = {home.full_name: past.flow_at(home) for home in homes if home.full_name not in untouched}

@@ -8,12 +8,12 @@ too; otherwise the plan is refused and names it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from streamkeeper.errors import RequestError
 from streamkeeper.flows import past_positions
-from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.files import FlowHome, open_home
 from streamkeeper.flows.generations import OFFSETS, TIMESTAMP
 from streamkeeper.flows.past_positions import Place
 from streamkeeper.flows.position import last_begun
@@ -24,7 +24,6 @@ from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.plan import Plan, Refusal
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.requests.rewind import RESTORED, RewindRequest
-from streamkeeper.recover.restart.flow_now import flow_home
 from streamkeeper.recover.restart.next_generation import (
     Planned,
     StartOptions,
@@ -59,7 +58,7 @@ class _Table:
 
     @property
     def homes(self) -> tuple[FlowHome, ...]:
-        return tuple(flow_home(self.settings, flow) for flow in self.flows)
+        return tuple(open_home(self.settings, flow.full_name) for flow in self.flows)
 
 
 def plan(settings: Settings, manifest: Manifest, request: RewindRequest, recovery_id: str) -> Plan:
@@ -90,10 +89,7 @@ def plan(settings: Settings, manifest: Manifest, request: RewindRequest, recover
         steps=KIND.step_names,
         details={name: value for name, value in asdict(rewinding).items() if value is not None},
         notes=notes,
-        refusals=(
-            *(_named(refusal, len(planned)) for _, refused in planned for refusal in refused),
-            *refusals,
-        ),
+        refusals=(*reset_checkpoint.refusals_of_all(planned), *refusals),
         at=now(),
     )
 
@@ -104,9 +100,7 @@ Parts = tuple[list[Planned], Rewinding, tuple[str, ...], tuple[Refusal, ...]]
 def _planned(table: _Table, flow: Flow, request: RewindRequest) -> Parts:
     """Return the plans of the flows, what is restored, and what is to be said of the table."""
     if request.to.mode == OFFSETS:
-        asked = ResetRequest(
-            (flow.full_name,), request.to, request.state, request.accept, reason=request.reason, by=request.by
-        )
+        asked = ResetRequest((flow.full_name,), request.to, request.state, accept=request.accept)
         return [reset_checkpoint.plan_flow(table.settings, flow, asked)], Rewinding(), (), ()
     place = _place(table, flow, request)
     way = StartOptions(request.state, request.accept, request.target == RESTORED)
@@ -123,7 +117,7 @@ def _planned(table: _Table, flow: Flow, request: RewindRequest) -> Parts:
 
 
 def _place(table: _Table, flow: Flow, request: RewindRequest) -> Place:
-    home = flow_home(table.settings, flow)
+    home = open_home(table.settings, flow.full_name)
     if request.to.mode == TIMESTAMP:
         assert request.to.timestamp_ms is not None, "a request by timestamp has one"
         return past_positions.at_moment(home, table.path, request.to.timestamp_ms)
@@ -172,7 +166,7 @@ def _others(
 def _along(table: _Table, flow: Flow, stood: FlowAt, way: StartOptions) -> Planned:
     if stood.generation is None or stood.batch is None:
         return plan_beginning(table.settings, flow, way)
-    home = flow_home(table.settings, flow)
+    home = open_home(table.settings, flow.full_name)
     place = past_positions.at_batch(home, table.path, stood.generation, stood.batch)
     return plan_place(table.settings, flow, place, way)
 
@@ -200,14 +194,6 @@ def _table_notes(past: PastVersion) -> Iterator[str]:
     )
     if past.other_commits:
         yield f"Commits by other writers are undone too: {', '.join(past.other_commits)}."
-
-
-def _named(refusal: Refusal, flows: int) -> Refusal:
-    return (
-        replace(refusal, message=f"{refusal.flow}: {refusal.message}")
-        if flows > 1 and refusal.flow
-        else refusal
-    )
 
 
 def _nothing_to_put_back(work: Work) -> dict[str, Any] | None:

@@ -18,63 +18,20 @@ REWIND = "rewind"
 RESTORE = "restore from a backup"
 BACKFILL = "reset and backfill"
 
-TRADE_OFFS = (
-    (
-        "strategy",
-        "complexity",
-        "cost",
-        "data may be lost",
-        "data may come twice",
-        "needs the first snapshot",
-        "resets the table",
-    ),
-    (
-        FULL_REFRESH,
-        "low",
-        "medium",
-        "yes, if snapshot or source files no longer exist",
-        "not for AUTO CDC targets",
-        "yes",
-        "yes",
-    ),
-    (FULL_REFRESH_WITH_BACKUP, "medium", "high", "no", "not for idempotent sinks", "no", "yes"),
-    (
-        RESET,
-        "medium",
-        "low",
-        "not from after-last",
-        "not from after-last, nor for idempotent writers",
-        "no",
-        "no",
-    ),
-    (
-        REWIND,
-        "low",
-        "low",
-        "not while sources keep the rows",
-        "if the table is kept and appended to",
-        "no",
-        "if asked for",
-    ),
-    (
-        RESTORE,
-        "low",
-        "medium",
-        "rows since the backup that sources no longer have",
-        "no",
-        "no",
-        "to the backup",
-    ),
-    (
-        BACKFILL,
-        "medium",
-        "by the rows read again",
-        "no, if the rows exist elsewhere",
-        "not for AUTO CDC targets",
-        "no",
-        "no",
-    ),
-)
+_TABLE = f"""\
+strategy | complexity | cost | data may be lost | data may come twice | needs the first snapshot | \
+resets the table
+{FULL_REFRESH} | low | medium | yes, if snapshot or source files no longer exist | \
+not for AUTO CDC targets | yes | yes
+{FULL_REFRESH_WITH_BACKUP} | medium | high | no | not for idempotent sinks | no | yes
+{RESET} | medium | low | not from after-last | not from after-last, nor for idempotent writers | no | no
+{REWIND} | low | low | not while sources keep the rows | if the table is kept and appended to | no | \
+if asked for
+{RESTORE} | low | medium | rows since the backup that sources no longer have | no | no | to the backup
+{BACKFILL} | medium | by the rows read again | no, if the rows exist elsewhere | \
+not for AUTO CDC targets | no | no
+"""
+TRADE_OFFS = tuple(tuple(row.split(" | ")) for row in _TABLE.splitlines())
 """Trade-offs of the strategies; the first row is the heading.
 
 The first three strategies follow the guide on recovering a pipeline from a checkpoint failure.

@@ -16,9 +16,7 @@ def price_of_readers(told: Collection[str], accepted: Collection[str]) -> Iterat
 
     :param told: the output of :func:`effects_on_readers`.
     """
-    if told and DOWNSTREAM not in accepted:
-        said = f"{PRICES[DOWNSTREAM]}: {'; '.join(told)}. To continue anyway, accept `{DOWNSTREAM}`."
-        yield Refusal(DOWNSTREAM, said, covers=tuple(told))
+    return _unless_accepted(DOWNSTREAM, "", told, accepted)
 
 
 def price_of_other_writers(
@@ -28,24 +26,21 @@ def price_of_other_writers(
 
     :param version: of the table, after which they came.
     """
-    if commits and LOSS not in accepted:
-        said = f"commits by other writers since version {version} are undone and cannot be repeated"
-        yield Refusal(
-            LOSS,
-            f"{PRICES[LOSS]}: {said}: {', '.join(commits)}. To continue anyway, accept `{LOSS}`.",
-            covers=tuple(commits),
-        )
+    said = f"commits by other writers since version {version} are undone and cannot be repeated: "
+    return _unless_accepted(LOSS, said, commits, accepted)
 
 
 def price_of_others(others: Collection[str], accepted: Collection[str]) -> Iterator[Refusal]:
     """Yield the price of removing rows that others than the table's flows wrote, unless it is accepted."""
-    if others and LOSS not in accepted:
-        said = "rows written by others are lost: no flow can produce them again"
-        yield Refusal(
-            LOSS,
-            f"{PRICES[LOSS]}: {said}: {'; '.join(others)}. To continue anyway, accept `{LOSS}`.",
-            covers=tuple(others),
-        )
+    said = "rows written by others are lost: no flow can produce them again: "
+    return _unless_accepted(LOSS, said, others, accepted)
+
+
+def _unless_accepted(
+    price: Price, said: str, covers: Collection[str], accepted: Collection[str]
+) -> Iterator[Refusal]:
+    if covers and price not in accepted:
+        yield _refusal(price, f"{said}{'; '.join(covers)}", covers)
 
 
 def refusals_of(
@@ -85,11 +80,12 @@ def refusals_of(
         found[amounts.UNKNOWN_PRICE]["in the table"] = unclear
     for word, parts in found.items():
         if parts and word not in request.accept:
-            yield Refusal(
-                word,
-                f"{PRICES[word]} ({'; '.join(parts.values())}). To continue anyway, accept `{word}`.",
-                covers=tuple(parts),
-            )
+            yield _refusal(word, "; ".join(parts.values()), parts)
+
+
+def _refusal(price: Price, why: str, covers: Collection[str]) -> Refusal:
+    said = f"{PRICES[price]} ({why}). To continue anyway, accept `{price}`."
+    return Refusal(price, said, covers=tuple(covers))
 
 
 def _of_sources(prices: tuple[SourcePrice, ...], stateful: bool | None) -> dict[Price, dict[str, str]]:

@@ -12,6 +12,7 @@ from streamkeeper.amounts import (
     REPEATS,
     UNKNOWN_PRICE,
     Price,
+    counted,
     in_words,
     size_in_words,
 )
@@ -209,7 +210,7 @@ def _cost(plan: Plan, word: Price) -> str:
         return _OTHERWISE[word]
     rows = sum(amount.rows or 0 for amount in amounts)
     bound = "up to " if any(amount.at_most for amount in amounts) else ""
-    return f"{_VERBS[word]} {bound}{rows:,} row{'' if rows == 1 else 's'}"
+    return f"{_VERBS[word]} {bound}{counted(rows, 'rows')}"
 
 
 def _text(plan: Plan) -> Iterator[str]:

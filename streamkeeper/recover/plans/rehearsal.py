@@ -214,7 +214,7 @@ def settled(settings: Settings, manifest: Manifest, plan: Plan, request: Any) ->
 
 def not_for_sinks(flow: Flow) -> str | None:
     """Return why a flow is not rehearsed; None where it is."""
-    sink = flow.pipeline.sink_of(flow.declaration)
+    sink = flow.sink
     if sink is None:
         return None
     return (

@@ -25,22 +25,15 @@ BY = "the schedule"
 
 _APPROVAL = "approval"  # as in recover.requests.form, which imports the manifest, which imports this module
 
-_FIELDS: tuple[tuple[str, range, str], ...] = (
-    ("minute", range(60), ""),
-    ("hour", range(24), ""),
-    ("day of month", range(1, 32), ""),
-    ("month", range(1, 13), "jan feb mar apr may jun jul aug sep oct nov dec"),
-    ("day of week", range(8), "sun mon tue wed thu fri sat"),
-)
-"""The fields of a cron expression: what each is, its numbers, and the names of its first ones."""
+_FIELD = re.compile(r"(?:[0-9*,/-]|[a-z]{3})+")
+"""A field of a cron expression, without the signs that not every cron takes, such as L, # and a random R."""
 _TEMPLATE = ("{{", "{%", "{#")
-_LONGEST = {2: 29, 4: 30, 6: 30, 9: 30, 11: 30}
 
 
 def check_cron(cron: object, where: Where) -> str:
-    """Return a cron expression as Airflow takes it.
+    """Return a cron expression as Airflow takes it: five fields, or one of :data:`PRESETS`.
 
-    It has five fields of numbers, names, ranges, lists and steps, or is one of :data:`PRESETS`.
+    A driver may lack croniter, by which Airflow reads the fields: it runs no schedule, and checks none.
 
     :raises DeclarationError: it is none, or names a day that no year has.
     """
@@ -48,52 +41,23 @@ def check_cron(cron: object, where: Where) -> str:
     if text in PRESETS:
         return text
     fields = text.split()
-    if len(fields) != len(_FIELDS):
+    if len(fields) != 5 or not all(map(_FIELD.fullmatch, fields)):
         raise DeclarationError(
             f"{where}: the schedule has cron {cron!r}. Give five fields (minute, hour, day of month, month,"
-            f" day of week) such as '0 3 * * *', or one of {', '.join(PRESETS)}."
+            f" day of week) of numbers, names, *, -, / and commas, such as '0 3 * * mon', or one of"
+            f" {', '.join(PRESETS)}."
         )
-    values = []
-    for field, (what, numbers, names) in zip(fields, _FIELDS, strict=True):
-        try:
-            values.append(_values(field, what, numbers, names.split()))
-        except ValueError as why:
-            named = f", or {', '.join(names.split())}" if names else ""
-            raise DeclarationError(
-                f"{where}: the schedule has cron {cron!r}: {why}. Allowed are {numbers[0]} to"
-                f" {numbers[-1]}{named}, *, -, / and commas."
-            ) from None
-    days, months = values[2], values[3]
-    if fields[4] == "*" and all(min(days) > _LONGEST.get(month, 31) for month in months):
+    try:
+        from croniter import CroniterError, croniter
+    except ImportError:
+        return text
+    try:
+        croniter.expand(text, strict=fields[4] == "*")  # a day of the week is another way to be met
+    except CroniterError as error:
         raise DeclarationError(
-            f"{where}: the schedule has cron {cron!r}: no year has that day. Correct the day of month, or the"
-            " month."
-        )
+            f"{where}: the schedule has cron {cron!r}: {error}. Correct the field."
+        ) from error
     return text
-
-
-def _values(field: str, what: str, numbers: range, names: list[str]) -> set[int]:
-    """Return the numbers that a field of a cron expression stands for.
-
-    :raises ValueError: it stands for none; the message says what is wrong.
-    """
-    known = {str(number): number for number in numbers} | dict(zip(names, numbers, strict=False))
-    found: set[int] = set()
-    for part in field.split(","):
-        span, stepped, step = part.partition("/")
-        ends = span.split("-") if span != "*" else [str(numbers[0]), str(numbers[-1])]
-        if stepped and len(ends) == 1:
-            ends.append(str(numbers[-1]))
-        found_ends = [known.get(end.lstrip("0") or end[:1]) for end in ends]
-        first, last = found_ends[0], found_ends[-1]
-        if first is None or last is None or len(ends) > 2:
-            raise ValueError(f"{part!r} is no {what}")
-        if last < first:
-            raise ValueError(f"{part!r} ends before it begins")
-        if stepped and not re.fullmatch(r"0*[1-9][0-9]?", step):
-            raise ValueError(f"the step of {part!r} is {step or 'missing'}, and must be from 1 to 99")
-        found.update(range(first, last + 1, int(step or 1)))
-    return found
 
 
 def declared(

@@ -46,8 +46,6 @@ class AdoptRequest(Request):
         section="Sources",
     )
     accept: tuple[str, ...] = accepted()
-    reason: str = ""
-    by: str = "someone"
 
     @classmethod
     def check(cls, values: Mapping[str, Any], asking: Asking) -> Mapping[str, Any]:
@@ -64,7 +62,7 @@ class AdoptRequest(Request):
 
 
 def _misfits(sources: Mapping[str, Any], flow: Flow) -> list[str]:
-    declared = sorted(source.name for source in flow.pipeline.sources_of(flow.declaration))
+    declared = sorted(source.name for source in flow.sources)
     if sorted(map(str, sources.values())) == declared:
         return []
     return [

@@ -11,7 +11,7 @@ from streamkeeper.declare.offsets import check_fits
 from streamkeeper.errors import RequestError
 from streamkeeper.flows.backfill_flow import BACKUP, FILES, HISTORY, READS, TABLE, check_backup_fits
 from streamkeeper.manifest.manifest import Flow
-from streamkeeper.recover.requests.form import FLOW, Asking, accepted, asked
+from streamkeeper.recover.requests.form import FLOW, Asking, asked
 from streamkeeper.recover.requests.rehearsal import Rehearsable
 
 OF_KAFKA, OF_PATH, OF_BACKUP, WHICH = (
@@ -121,9 +121,6 @@ class BackfillRequest(Rehearsable):
         least=1,
         section=WHICH,
     )
-    accept: tuple[str, ...] = accepted()
-    reason: str = ""
-    by: str = "someone"
 
     @classmethod
     def check(cls, values: Mapping[str, Any], asking: Asking) -> Mapping[str, Any]:
@@ -135,7 +132,7 @@ class BackfillRequest(Rehearsable):
                     f"{name} is {values[name]!r}, but read is {read}. It goes with {' and '.join(reads)}:"
                     " leave it empty, or read one of them."
                 )
-        if flow is not None and (sink := flow.pipeline.sink_of(flow.declaration)) and sink.sink in FILE_SINKS:
+        if flow is not None and (sink := flow.sink) and sink.sink in FILE_SINKS:
             wrong.append(
                 f"{flow.full_name} writes the files of {sink.name}: the log of their folder has room for one"
                 " query, and a backfill is another. Rewind or reset the flow."
@@ -160,7 +157,7 @@ class BackfillRequest(Rehearsable):
 
 
 def _source(name: Any, flow: Flow, read: str, wrong: list[str]) -> Source | None:
-    sources = flow.pipeline.sources_of(flow.declaration)
+    sources = flow.sources
     known = ", ".join(source.name for source in sources)
     if read == BACKUP:
         if name is not None:

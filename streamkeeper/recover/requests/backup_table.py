@@ -49,5 +49,3 @@ class BackupRequest(Request):
     table: str = asked("string", "Table", "The table to copy, together with its tombstones.", names=TABLE)
     kept_days: float | None = kept_days()
     keep_last: int | None = keep_last()
-    reason: str = ""
-    by: str = "someone"

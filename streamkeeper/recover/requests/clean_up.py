@@ -52,8 +52,6 @@ class CleanUpRequest(Request):
         "",
         section="Forget",
     )
-    reason: str = ""
-    by: str = "someone"
 
     @classmethod
     def check(cls, values: Mapping[str, Any], asking: Asking) -> Mapping[str, Any]:

@@ -12,8 +12,6 @@ ledgers are derived from one declaration::
             "number", "Version", "A version of the table itself.", nullable=True, whole=True, least=0
         )
         accept: tuple[str, ...] = accepted()
-        reason: str = ""
-        by: str = "someone"
 
 Only rules between fields are left to a kind's own ``check``. Airflow's form checks little and accepts unknown
 keys, so all values are checked here, together, before anything is changed.
@@ -26,6 +24,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, replace
 from datetime import datetime, timezone
+from functools import partial
 from math import isfinite
 from typing import Any, ClassVar, Final, Literal, TypeVar
 
@@ -154,31 +153,11 @@ def schemas_inferred(section: str) -> Any:
     )
 
 
+_approval = partial(FormField, section="Approval")
 RUN = (
-    FormField(
-        APPROVAL,
-        "boolean",
-        "Ask for approval",
-        "Wait until someone approves the plan.",
-        True,
-        section="Approval",
-    ),
-    FormField(
-        DRY_RUN,
-        "boolean",
-        "Only plan",
-        "Stop before the approval; nothing is changed.",
-        False,
-        section="Approval",
-    ),
-    FormField(
-        "reason",
-        "string",
-        "Reason",
-        "Reason; it is kept in the ledger and with the generation.",
-        "",
-        section="Approval",
-    ),
+    _approval(APPROVAL, "boolean", "Ask for approval", "Wait until someone approves the plan.", True),
+    _approval(DRY_RUN, "boolean", "Only plan", "Stop before the approval; nothing is changed.", False),
+    _approval("reason", "string", "Reason", "Reason; it is kept in the ledger and with the generation.", ""),
 )
 """The last fields of every recovery's form, on how it is run and why."""
 
@@ -226,6 +205,9 @@ class Request:
     refused: ClassVar[str]
     run: ClassVar[tuple[FormField, ...]] = RUN
 
+    reason: str = dataclasses.field(default="", kw_only=True)
+    by: str = dataclasses.field(default="someone", kw_only=True)
+
     @classmethod
     def form(cls, manifest: Manifest, ill: Mapping[str, str] = NONE_ILL) -> tuple[FormField, ...]:
         """Return the fields of the form, in their order on the page.
@@ -256,7 +238,8 @@ class Request:
         given = {"by": by, **{field.name: asking.settle(field, given[field.name]) for field in form}}
         given |= cls.check(given, asking)
         refuse(cls.refused, wrong)
-        return read_as(cls, {field.name: given[field.name] for field in dataclasses.fields(cls)})
+        names = {field.name for field in dataclasses.fields(cls)}
+        return read_as(cls, {name: value for name, value in given.items() if name in names})
 
     @classmethod
     def check(cls, values: Mapping[str, Any], asking: Asking) -> Mapping[str, Any]:

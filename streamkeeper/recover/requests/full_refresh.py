@@ -10,7 +10,7 @@ from streamkeeper.errors import RequestError
 from streamkeeper.flows.backfill_flow import BACKUP, check_backup_fits
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.recover.requests.backup_table import keep_last, kept_days
-from streamkeeper.recover.requests.form import TABLE, Asking, accepted, asked, schemas_inferred
+from streamkeeper.recover.requests.form import TABLE, Asking, asked, schemas_inferred
 from streamkeeper.recover.requests.rehearsal import Rehearsable
 
 KEPT, DECLARED = "kept", "declared"
@@ -53,10 +53,7 @@ class RefreshRequest(Rehearsable):
     table: str = _table(
         "The table to empty; every flow that writes it reads its sources again from the beginning."
     )
-    accept: tuple[str, ...] = accepted()
     infer_schemas: bool = schemas_inferred("Sources")
-    reason: str = ""
-    by: str = "someone"
 
     @classmethod
     def check(cls, values: Mapping[str, Any], asking: Asking) -> Mapping[str, Any]:

@@ -53,12 +53,10 @@ class HoldRequest(Request):
     """
 
     refused = "No flow was held"
-    run = ()
+    run = (FormField("reason", "string", "Reason", "Reason, shown to others.", "", section="Stop"),)
 
     flows: tuple[str, ...] = asked_in_parts(*_which("hold"))
     owner: str = ""
-    by: str = ""
-    reason: str = asked("string", "Reason", "Reason, shown to others.", "", section="Stop")
     deadline: float | None = asked(
         "number",
         "Deadline",
@@ -138,11 +136,9 @@ class AbandonRequest(Request):
     """A recovery to give up: its holds and locks go, and what it has changed stays."""
 
     refused = "Nothing was abandoned"
-    run = ()
+    run = (FormField("reason", "string", "Reason", "Reason, kept in its ledger.", ""),)
 
     recovery: str = asked("string", "Recovery", "Id of the recovery, as its page and its alerts name it.", "")
-    by: str = ""
-    reason: str = asked("string", "Reason", "Reason, kept in its ledger.", "")
 
 
 def release(home: FlowHome, owner: str | None, by: str) -> tuple[list[str], list[Hold]]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamkeeper.declare.model import REHEARSABLE
-from streamkeeper.recover.requests.form import RUN, Request, asked
+from streamkeeper.recover.requests.form import RUN, Request, accepted, asked
 
 MINUTES = 10.0
 """Minutes for which a rehearsed driver reads, if nothing else is asked for."""
@@ -17,7 +17,9 @@ _APPROVAL = RUN[0].section
 
 @dataclass(frozen=True, kw_only=True)
 class Rehearsable(Request):
-    """A request of a recovery that can be rehearsed. ``rehearsal`` is the id of one that was, or empty."""
+    """A request of a recovery that can be rehearsed, and has prices. ``rehearsal`` is the id of one that was,
+    or empty.
+    """
 
     rehearse: bool = asked(
         "boolean",
@@ -35,6 +37,7 @@ class Rehearsable(Request):
         "",
         section=_APPROVAL,
     )
+    accept: tuple[str, ...] = accepted()
 
 
 @dataclass(frozen=True)
@@ -87,5 +90,3 @@ class RehearseRequest(Request):
         least=1,
         section="Bounds",
     )
-    reason: str = ""
-    by: str = "someone"

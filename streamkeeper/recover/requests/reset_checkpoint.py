@@ -31,7 +31,6 @@ from streamkeeper.recover.requests.form import (
     FLOW,
     Asking,
     FormField,
-    accepted,
     asked,
     asked_in_parts,
     find_flow,
@@ -117,10 +116,7 @@ class ResetRequest(Rehearsable):
         enum=tuple(map(str, STATES)),
         section="State",
     )
-    accept: tuple[str, ...] = accepted()
     infer_schemas: bool = schemas_inferred("State")
-    reason: str = ""
-    by: str = "someone"
 
     @property
     def restart(self) -> Restart:
@@ -177,7 +173,7 @@ def start_of(start: StartAt, flow: Flow) -> StartAt:
     own = start.offsets.get(flow.full_name)
     if own is not None:
         return replace(start, offsets=own)
-    names = [source.name for source in flow.pipeline.sources_of(flow.declaration)]
+    names = [source.name for source in flow.sources]
     return replace(start, offsets={name: start.offsets[name] for name in names if name in start.offsets})
 
 
@@ -213,9 +209,7 @@ def parse_start(values: Mapping[str, Any], flows: Sequence[Flow], asking: Asking
     if mode == GENERATION:
         return StartAt(GENERATION, generation=_generation(number, flows, wrong))
     if mode in (TIMESTAMP, LATEST):
-        sources = {
-            source.name: source for flow in flows for source in flow.pipeline.sources_of(flow.declaration)
-        }
+        sources = {source.name: source for flow in flows for source in flow.sources}
         wrong += [_cannot(source, mode) for source in sources.values() if not source.kind.history]
     if mode == TIMESTAMP:
         return StartAt(TIMESTAMP, timestamp_ms=_moment(timestamp, asking.now, wrong))
@@ -260,23 +254,18 @@ def _moment(text: Any, now: datetime, wrong: list[str]) -> int | None:
         )
         return None
     if moment.tzinfo is None:
-        wrong.append(
-            f"timestamp is {text!r}, which names no time zone. Add Z for UTC, or an offset such as +02:00."
+        misfit = "names no time zone. Add Z for UTC, or an offset such as +02:00."
+    elif moment > now:
+        misfit = (
+            f"lies in the future (it is {now.isoformat(timespec='seconds')} now). Everything up to it would"
+            " be lost silently. Give a past moment, or start latest."
         )
-        return None
-    if moment > now:
-        wrong.append(
-            f"timestamp is {text!r}, which lies in the future (it is {now.isoformat(timespec='seconds')}"
-            " now). Everything up to it would be lost silently. Give a past moment, or start latest."
-        )
-        return None
-    if moment.timestamp() < 0:
-        wrong.append(
-            f"timestamp is {text!r}, which lies before 1970, earlier than any file's time. To read"
-            " everything, choose start earliest."
-        )
-        return None
-    return int(moment.timestamp() * 1000)
+    elif moment.timestamp() < 0:
+        misfit = "lies before 1970, earlier than any file's time. To read everything, choose start earliest."
+    else:
+        return int(moment.timestamp() * 1000)
+    wrong.append(f"timestamp is {text!r}, which {misfit}")
+    return None
 
 
 def _check_offsets(offsets: Any, flows: Sequence[Flow], wrong: list[str]) -> None:
@@ -288,14 +277,11 @@ def _check_offsets(offsets: Any, flows: Sequence[Flow], wrong: list[str]) -> Non
         return
     if not flows:
         return
-    read = {flow.full_name: flow.pipeline.sources_of(flow.declaration) for flow in flows}
+    read = {flow.full_name: flow.sources for flow in flows}
     named = {flow: value for flow, value in offsets.items() if flow in read}
     shared = {name: value for name, value in offsets.items() if name not in read}
-    known = list(
-        dict.fromkeys(
-            source.name for flow, sources in read.items() if flow not in named for source in sources
-        )
-    )
+    ours = {flow: sources for flow, sources in read.items() if flow not in named}
+    known = list(dict.fromkeys(source.name for sources in ours.values() for source in sources))
     unknown = sorted(set(shared) - set(known))
     if unknown:
         reads = (
@@ -317,17 +303,9 @@ def _check_offsets(offsets: Any, flows: Sequence[Flow], wrong: list[str]) -> Non
         of = f" of {flow}" if len(flows) > 1 else ""
         _check_positions(named.get(flow, shared), sources, of, wrong)
     for name in shared:
-        readers = [
-            flow
-            for flow, sources in read.items()
-            if flow not in named
-            for source in sources
-            if source.name == name
-        ]
-        source = next(
-            (source for sources in read.values() for source in sources if source.name == name), None
-        )
-        if len(readers) > 1 and source is not None and source.reads_files:
+        readers = [flow for flow, sources in ours.items() if any(one.name == name for one in sources)]
+        files = any(one.name == name and one.reads_files for sources in ours.values() for one in sources)
+        if len(readers) > 1 and files:
             wrong.append(
                 f"offsets of {name} count files in each flow's own checkpoint, and {', '.join(readers)} read"
                 " it. Give them by flow: "

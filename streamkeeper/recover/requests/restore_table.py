@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamkeeper.flows.generations import InitialState
-from streamkeeper.recover.requests.form import TABLE, Asking, accepted, asked, state_then
+from streamkeeper.recover.requests.form import TABLE, Asking, asked, state_then
 from streamkeeper.recover.requests.rehearsal import Rehearsable
 from streamkeeper.tables.backups import NEWEST
 
@@ -39,9 +39,6 @@ class RestoreRequest(Rehearsable):
         least=0,
     )
     state: InitialState = state_then()
-    accept: tuple[str, ...] = accepted()
-    reason: str = ""
-    by: str = "someone"
 
     @classmethod
     def check(cls, values: Mapping[str, Any], asking: Asking) -> Mapping[str, Any]:

@@ -13,7 +13,6 @@ from streamkeeper.recover.requests.form import (
     FLOW,
     Asking,
     FormField,
-    accepted,
     asked,
     asked_in_parts,
     find_flow,
@@ -91,9 +90,6 @@ class RewindRequest(Rehearsable):
         section="Table",
     )
     state: InitialState = state_then()
-    accept: tuple[str, ...] = accepted()
-    reason: str = ""
-    by: str = "someone"
 
     @classmethod
     def check(cls, values: Mapping[str, Any], asking: Asking) -> Mapping[str, Any]:
@@ -102,7 +98,7 @@ class RewindRequest(Rehearsable):
         to = _to(values, flow, asking)
         if flow is not None:
             wrong += [misfit for name in along if (misfit := _misfit(name, flow, asking))]
-        if values["target"] == RESTORED and flow is not None and flow.pipeline.sink_of(flow.declaration):
+        if values["target"] == RESTORED and flow is not None and flow.sink:
             wrong.append(
                 f"target is restored, but {flow.declaration.target} is a sink: its rows are kept elsewhere,"
                 " and no recovery can change them. Keep the target."

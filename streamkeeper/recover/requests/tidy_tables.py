@@ -49,8 +49,6 @@ class TidyRequest(Request):
     vacuum: bool = asked(
         "boolean", "Vacuum", "Also remove files that no version within the retention needs.", True
     )
-    reason: str = ""
-    by: str = "someone"
 
     @classmethod
     def check(cls, values: Mapping[str, Any], asking: Asking) -> Mapping[str, Any]:

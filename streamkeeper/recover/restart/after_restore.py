@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from streamkeeper.amounts import PRICES, REPEATS, UNKNOWN_PRICE, Amount
+from streamkeeper.amounts import PRICES, REPEATS, UNKNOWN_PRICE, unknown
 from streamkeeper.checkpoint import Checkpoint, OffsetEntry
 from streamkeeper.delta.log import SEAL, Transactions
 from streamkeeper.errors import CheckpointError, RequestError
 from streamkeeper.flows import generations, past_positions
-from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.files import FlowHome, open_home
 from streamkeeper.flows.generations import OFFSETS, StartAt
 from streamkeeper.flows.past_positions import Place
 from streamkeeper.flows.position import last_begun
@@ -32,7 +32,6 @@ from streamkeeper.recover.restart.next_generation import (
     plan_place,
 )
 from streamkeeper.settings import Settings
-from streamkeeper.storage import open_storage
 from streamkeeper.tables.flows_at_version import FlowAt, flow_at, query_ids
 
 
@@ -76,7 +75,7 @@ def plan_restored(
     :raises RequestError: where it stood cannot be gone back to any more.
     :raises CheckpointError: its checkpoint cannot be read.
     """
-    home = FlowHome(open_storage(settings.state), flow.pipeline.name, flow.name)
+    home = open_home(settings, flow.full_name)
     if last_begun(home) is None:
         return held_meanwhile(settings, flow), ()
     if stood is None and wrote and not wrote.keys().isdisjoint(query_ids(home).values()):
@@ -132,12 +131,8 @@ def _from_an_unknown_batch(planned: Planned, safe: bool, way: StartOptions) -> P
         "The backup has rows of it and does not say up to which batch: it starts with all that its sources"
         " have."
     )
-    unknown = (
-        None
-        if safe
-        else Amount(None, 0, None, "the backup does not say up to which batch it has rows of the flow")
-    )
-    flow = replace(flow, notes=(note, *flow.notes[1:]), written_again=unknown)
+    doubt = None if safe else unknown("the backup does not say up to which batch it has rows of the flow")
+    flow = replace(flow, notes=(note, *flow.notes[1:]), written_again=doubt)
     if safe or REPEATS in way.accept:
         return flow, refused
     said = (

@@ -141,7 +141,7 @@ def _from_source(flow: Flow, request: BackfillRequest, filters: Filters) -> Flow
     """
     sources: list[Source] = []
     views: list[View] = []
-    for source in flow.pipeline.sources_of(flow.declaration):
+    for source in flow.sources:
         again = source.name == request.source
         raw = raw_source(source, request) if again else silent_source(source)
         sources.append(raw)

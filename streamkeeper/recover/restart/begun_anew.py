@@ -8,14 +8,13 @@ from collections.abc import Iterator
 
 from streamkeeper.amounts import LOSS, PRICES, UNKNOWN_PRICE
 from streamkeeper.flows import generations, ledger
-from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.files import FlowHome, open_home
 from streamkeeper.flows.generations import AFTER_LAST, EARLIEST, Generation, StartAt
 from streamkeeper.flows.ledger import PLANNED
 from streamkeeper.flows.position import last_begun
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.recover.plans.plan import Refusal
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
-from streamkeeper.recover.restart.flow_now import flow_home
 from streamkeeper.settings import Settings
 
 _EMPTIES = ("full_refresh", "full_refresh_beside", "full_refresh_with_backup", "restore_table")
@@ -30,12 +29,12 @@ def price_of_begun_anew(settings: Settings, flow: Flow, after: int, asked: Reset
     """
     if asked.start.mode == EARLIEST:
         return
-    home, target = flow_home(settings, flow), flow.declaration.target
+    home, target = open_home(settings, flow.full_name), flow.declaration.target
     begun = last_begun(home)
-    for number in home.generations():
-        found = generations.read(home, number) if number > after else None
-        if found is None or found.start in (StartAt(AFTER_LAST), asked.start) or not _took_rows(home, found):
+    for found in (item for item in generations.decided(home) if item.number > after):
+        if found.start in (StartAt(AFTER_LAST), asked.start) or not _took_rows(home, found):
             continue
+        number = found.number
         waits = begun is None or number > begun[0].number
         price = LOSS if waits else UNKNOWN_PRICE
         if price in asked.accept:

@@ -10,14 +10,13 @@ from streamkeeper.checkpoint import StateOperator
 from streamkeeper.declare.model import AutoCdcFlow
 from streamkeeper.errors import CheckpointError, RequestError
 from streamkeeper.flows import generations, holds
-from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.files import open_home
 from streamkeeper.flows.holds import Hold
 from streamkeeper.flows.position import CommittedPosition, last_begun, look
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.settings import Settings
-from streamkeeper.storage import open_storage
 
-_DEDUPE = frozenset({"dedupe", "dedupeWithinWatermark"})
+DEDUPE = frozenset({"dedupe", "dedupeWithinWatermark"})
 """Stateful operators that let a row through or not, and never change it."""
 _OWN = frozenset(
     {
@@ -56,7 +55,7 @@ class FlowNow:
         """
         declared = (self.failure or {}).get("operators")
         operators = self.operators if declared is None else declared
-        return self.stateful is False or (bool(operators) and _DEDUPE.issuperset(operators))
+        return self.stateful is False or (bool(operators) and DEDUPE.issuperset(operators))
 
     @property
     def makes_its_state(self) -> bool:
@@ -67,11 +66,6 @@ class FlowNow:
         return not _OWN.isdisjoint(self.operators if declared is None else declared)
 
 
-def flow_home(settings: Settings, flow: Flow) -> FlowHome:
-    """Return where the files of a flow are."""
-    return FlowHome(open_storage(settings.state), flow.pipeline.name, flow.name)
-
-
 def look_at(settings: Settings, flow: Flow, strict: bool) -> FlowNow:
     """Return the present state of a flow.
 
@@ -80,7 +74,7 @@ def look_at(settings: Settings, flow: Flow, strict: bool) -> FlowNow:
     :raises RequestError: it has no checkpoint.
     :raises CheckpointError: its checkpoint cannot be read as far as it must.
     """
-    home = flow_home(settings, flow)
+    home = open_home(settings, flow.full_name)
     newest, begun = generations.latest(home), last_begun(home)
     if newest is None or begun is None:
         raise RequestError(
@@ -139,16 +133,11 @@ def _position(standing: CommittedPosition, strict: bool) -> dict[str, Any] | Non
         if strict:
             raise
         return None
-    if entry is None:
-        return {}
-    names = list(standing.start.positions)
-    if entry.version == 1 and len(names) == len(entry.sources):
-        return dict(zip(names, entry.sources.values(), strict=True))
-    return entry.sources
+    return {} if entry is None else entry.named(standing.start.positions)
 
 
 def is_safe_to_repeat(flow: Flow, operators: Iterable[str]) -> bool:
     """Return whether rows that are read again change nothing in the target: changes by key do not, unless
     state makes other rows of them.
     """
-    return isinstance(flow.declaration, AutoCdcFlow) and _DEDUPE.issuperset(operators)
+    return isinstance(flow.declaration, AutoCdcFlow) and DEDUPE.issuperset(operators)

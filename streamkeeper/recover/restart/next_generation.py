@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from streamkeeper import amounts
-from streamkeeper.amounts import LOSS, NONE, PRICES, REPEATS, Amount, SourcePrice
+from streamkeeper.amounts import LOSS, PRICES, REPEATS, Amount, SourcePrice
 from streamkeeper.declare.model import FILE_SINKS, UPDATE, quarantine_of
 from streamkeeper.errors import RequestError
 from streamkeeper.flows import generations
+from streamkeeper.flows.files import open_home
 from streamkeeper.flows.generations import (
     BATCH,
     COPIED,
@@ -32,11 +32,11 @@ from streamkeeper.recover.plans.plan import FlowPlan, Refusal
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.restart import pinned_settings
 from streamkeeper.recover.restart.begun_anew import price_of_begun_anew
-from streamkeeper.recover.restart.flow_now import FlowNow, flow_home, look_at
+from streamkeeper.recover.restart.flow_now import FlowNow, look_at
 from streamkeeper.recover.restart.written_again import NextStart, written_again
 from streamkeeper.settings import Settings
 from streamkeeper.sources import replay_steps
-from streamkeeper.sources.base.format import Move
+from streamkeeper.sources.base.format import Move, read_again
 from streamkeeper.sources.cost import price_from, price_of
 
 
@@ -63,7 +63,7 @@ def plan_place(settings: Settings, flow: Flow, place: Place, way: StartOptions) 
     present = look_at(settings, flow, strict=False)
     state, why = state_from(place, flow.fingerprint, way.state)
     move = Move(present.standing, present.position, place, state, present.stateful, way.restored)
-    sources = (opened_if_possible(source, settings) for source in flow.pipeline.sources_of(flow.declaration))
+    sources = (opened_if_possible(source, settings) for source in flow.sources)
     prices = tuple(price_from(source, move) for source in sources)
     begins = NextStart(place.start_at, state, place, way.restored)
     again = written_again(settings, flow, present, prices, begins)
@@ -90,24 +90,20 @@ def plan_beginning(settings: Settings, flow: Flow, way: StartOptions) -> Planned
         again.
     """
     present = look_at(settings, flow, strict=False)
-    elsewhere = [
-        source.name for source in flow.pipeline.sources_of(flow.declaration) if source.start != "earliest"
-    ]
+    elsewhere = [source.name for source in flow.sources if source.start != "earliest"]
     if elsewhere:
         raise RequestError(
             f"{flow.full_name} had written nothing at that version, and its sources {', '.join(elsewhere)}"
             " were declared to start elsewhere than at their beginning. That position is no longer known."
             " Keep the target, or reset the flow on its own."
         )
-    asked = ResetRequest((flow.full_name,), StartAt(EARLIEST), REBUILT, way.accept)
-    sources = (opened_if_possible(source, settings) for source in flow.pipeline.sources_of(flow.declaration))
-    prices = tuple(
-        _read_again(
-            price_of(source, present.standing, present.position, asked.restart, present.stateful),
-            way.restored,
-        )
+    asked = ResetRequest((flow.full_name,), StartAt(EARLIEST), REBUILT, accept=way.accept)
+    sources = (opened_if_possible(source, settings) for source in flow.sources)
+    found = (
+        price_of(source, present.standing, present.position, asked.restart, present.stateful)
         for source in sources
     )
+    prices = tuple(read_again(price, price.repeated, way.restored) for price in found)
     begins = NextStart(asked.start, REBUILT, restored=way.restored)
     again = written_again(settings, flow, present, prices, begins)
     first = "It had written nothing at that version. It starts with all that its sources have."
@@ -122,30 +118,25 @@ def held_meanwhile(settings: Settings, flow: Flow) -> FlowPlan:
     One that never began is held, too: what it wrote meanwhile would be undone, and its checkpoint would not
     know.
     """
-    if last_begun(flow_home(settings, flow)) is None:
+    if last_begun(open_home(settings, flow.full_name)) is None:
         note = "It never started. It is held during the restore and then starts as declared."
         return never_begun(settings, flow, note)
     present = look_at(settings, flow, strict=False)
     generation = present.standing.generation
-    return FlowPlan(
-        flow=flow.full_name,
-        target=flow.declaration.target,
-        generation=present.newest,
-        next_generation=None,
+    note = "Nothing it wrote is undone. It is held during the restore and then continues unchanged."
+    return replace(
+        never_begun(settings, flow, note),
         previous=generation.number,
-        fingerprint=flow.fingerprint,
         start=generation.start,
         state=generation.state,
         position=present.standing.evidence(),
         stateful=present.stateful,
-        notes=("Nothing it wrote is undone. It is held during the restore and then continues unchanged.",),
-        once=flow.declaration.once,
     )
 
 
 def never_begun(settings: Settings, flow: Flow, note: str) -> FlowPlan:
     """Return the plan of a flow that never began: it is held meanwhile, and gets no generation."""
-    newest = generations.latest(flow_home(settings, flow))
+    newest = generations.latest(open_home(settings, flow.full_name))
     return FlowPlan(
         flow=flow.full_name,
         target=flow.declaration.target,
@@ -231,7 +222,7 @@ def _given_again(flow: Flow, present: FlowNow, asked: ResetRequest) -> Iterator[
     """Yield the price of a batch that was given to a sink's function, which may have written it, unless it is
     accepted.
     """
-    sink = flow.pipeline.sink_of(flow.declaration)
+    sink = flow.sink
     # Of files, Spark's log tells: the next driver looks there before it seals.
     if sink is None or sink.sink in FILE_SINKS or REPEATS in asked.accept:
         return
@@ -303,13 +294,6 @@ def _quarantine_notes(flow: Flow) -> Iterator[str]:
             f"The quarantine {table} is kept: rows that are read again and dropped again are set aside again,"
             " under the new generation's number."
         )
-
-
-def _read_again(price: SourcePrice, restored: bool) -> SourcePrice:
-    if not restored or price.repeated.nothing:
-        return price
-    said = f"{amounts.in_words(price.repeated)} are read and written again, into the restored table"
-    return replace(price, repeated=NONE, notes=(*price.notes, said))
 
 
 def _table_notes(flow: Flow, present: FlowNow, way: StartOptions, again: Amount | None) -> Iterator[str]:

@@ -20,7 +20,7 @@ from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.json_values import read_as
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.plans.plan import Plan
-from streamkeeper.storage import open_storage
+from streamkeeper.storage import Storage, open_storage
 from streamkeeper.tables import past_versions
 from streamkeeper.tables.backups import Checksum
 
@@ -117,12 +117,22 @@ def bring(work: Work, table: TableToRestore) -> dict[str, Any]:
             f"{source.path(FIRST_COMMIT)} is gone: the backup was removed. Give this recovery up, and restore"
             " another."
         )
-    began, lines = time.monotonic(), commit.decode().splitlines()
-    progress = Progress(
-        lambda **numbers: work.progress(what=table.what, **numbers), work.check_stop, table.files or 0
-    )
-    done = copy_files(source, target, files_of(lines), progress)
-    return {"what": table.what, **asdict(done), "seconds": round(time.monotonic() - began, 2)}
+    return copy_table(work, table.what, (source, target), commit, table.files or 0)
+
+
+def copy_table(
+    work: Work, what: str, between: tuple[Storage, Storage], commit: bytes, files: int
+) -> dict[str, Any]:
+    """Copy the files that the commit of a copy names from one storage into another; what is there already is
+    left.
+
+    :param files: how many these are, for the progress.
+    :raises RecoveryError: a file is not there any more.
+    """
+    began = time.monotonic()
+    progress = Progress(lambda **numbers: work.progress(what=what, **numbers), work.check_stop, files)
+    done = copy_files(*between, files_of(commit.decode().splitlines()), progress)
+    return {"what": what, **asdict(done), "seconds": round(time.monotonic() - began, 2)}
 
 
 def check_unchanged(work: Work, plan: Plan, then: str) -> None:

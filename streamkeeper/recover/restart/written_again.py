@@ -13,13 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from streamkeeper.amounts import NONE, Amount, SourcePrice
+from streamkeeper.amounts import NONE, Amount, SourcePrice, unknown
 from streamkeeper.declare.offsets import is_reached
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.log import SEAL, LogCommit
 from streamkeeper.errors import CheckpointError
 from streamkeeper.flows import generations
-from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.files import FlowHome, open_home
 from streamkeeper.flows.generations import (
     ADOPTED,
     AFTER_LAST,
@@ -37,7 +37,7 @@ from streamkeeper.flows.generations import (
 from streamkeeper.flows.past_positions import Place
 from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.manifest.manifest import Flow
-from streamkeeper.recover.restart.flow_now import FlowNow, flow_home
+from streamkeeper.recover.restart.flow_now import FlowNow
 from streamkeeper.settings import Settings
 from streamkeeper.tables import past_versions
 
@@ -103,32 +103,28 @@ def written_again(
     """
     if flow.declaration.spec is not None or flow.declaration.replaces:
         return None
-    if flow.pipeline.sink_of(flow.declaration) is not None:
+    if flow.sink is not None:
         return None
     forgets = begins.state == EMPTY and present.stateful is not False and begins.start.mode != EARLIEST
     if forgets and not present.lets_rows_through:
-        return _unknown(EMPTY_STATE)
+        return unknown(EMPTY_STATE)
     if not forgets and all(price.repeated.nothing for price in prices):
         elsewhere = begins.place is None and begins.start.mode not in (AFTER_LAST, EARLIEST)
         if begins.restored or begins.start.mode == AFTER_LAST or (elsewhere and present.lets_rows_through):
             return NONE
-    home = flow_home(settings, flow)
+    home = open_home(settings, flow.full_name)
     line = _line_of(home, present.standing)
     undone, exact = _undone(home, line, present, prices, begins)
     if forgets and not begins.restored:  # each of its rows may be sent once more, and is then known again
         undone, exact = list(line.parts), False
     if line.why is not None and (not undone or undone[-1] is line.parts[-1]):
-        return _unknown(line.why)
+        return unknown(line.why)
     again = all(
         price.repeated.rows_unknown is None and not price.repeated.at_most and not price.otherwise
         for price in prices
     )
     found = _rows_of(settings.table_path(flow.declaration.target), undone)
     return found if (exact and again) or found.nothing or found.rows_unknown else replace(found, at_most=True)
-
-
-def _unknown(why: str) -> Amount:
-    return Amount(None, 0, None, why)
 
 
 def _undone(
@@ -266,7 +262,7 @@ def _rows_of(path: str, undone: Sequence[_Part]) -> Amount:
         named.update(ours)
         if any(wanted[app].after < batch <= wanted[app].upto for app, batch in ours.items()):
             if commit.rows is None:
-                return _unknown(f"version {version} of {path} does not say how many rows it added")
+                return unknown(f"version {version} of {path} does not say how many rows it added")
             rows += commit.rows
             at_most = at_most or _holds_more(commit, ours, wanted)
         elif not ours and commit.removed and commit.changes_data and past_versions.changed_by(commit) is None:
@@ -280,10 +276,10 @@ def _rows_of(path: str, undone: Sequence[_Part]) -> Amount:
                 if version is None
                 else f"it starts at version {version} now, since Delta removes old commits"
             )
-            return _unknown(f"the log of {path} does not say how many rows the batches wrote: {what}")
+            return unknown(f"the log of {path} does not say how many rows the batches wrote: {what}")
     strange = [part for part in undone if part.number == 0 and part.writer not in named]
     if strange:
-        return _unknown(f"the log of {path} does not name the query {strange[0].writer}, which was adopted")
+        return unknown(f"the log of {path} does not name the query {strange[0].writer}, which was adopted")
     return Amount(None, 0, rows, at_most=at_most and rows > 0)
 
 

@@ -42,10 +42,8 @@ def check_possible(plan: Plan) -> None:
 
     :raises PlanRefused: it cannot, whatever is accepted.
     """
-    _check(
-        "The plan cannot be carried out. Nothing was changed:",
-        [item for item in plan.refusals if item.price is None],
-    )
+    left = [item for item in plan.refusals if item.price is None]
+    _refuse("The plan cannot be carried out. Nothing was changed:", _listed(left))
 
 
 def check_accepted(plan: Plan, accepted: Collection[str] = ()) -> None:
@@ -55,12 +53,16 @@ def check_accepted(plan: Plan, accepted: Collection[str] = ()) -> None:
     :raises PlanRefused: one is not; the message says which, and how to accept it.
     """
     left = [item for item in plan.refusals if item.price is None or item.price not in accepted]
-    _check("The plan has a price that was not accepted. Nothing was changed:", left)
+    _refuse("The plan has a price that was not accepted. Nothing was changed:", _listed(left))
 
 
-def _check(said: str, refusals: Sequence[Refusal]) -> None:
-    if refusals:
-        raise PlanRefused("\n".join([said, *(f"- {item.message}" for item in refusals)]))
+def _listed(refusals: Sequence[Refusal]) -> list[str]:
+    return [f"- {item.message}" for item in refusals]
+
+
+def _refuse(said: str, why: Sequence[str]) -> None:
+    if why:
+        raise PlanRefused("\n".join([said, *why]))
 
 
 def _check_consent(work: Work) -> None:
@@ -132,10 +134,7 @@ def plan_again(work: Work) -> dict[str, Any]:
     of = kind(plan.recovery)
     again = plans.kept(of.plan(work.settings, manifest, of.read_request(plan.request), plan.recovery_id))
     impossible = [item.message for item in again.refusals if item.price is None]
-    if impossible:
-        raise PlanRefused(
-            "\n".join(["The plan can no longer be carried out. Nothing was changed:", *impossible])
-        )
+    _refuse("The plan can no longer be carried out. Nothing was changed:", impossible)
     check_same_flows(plan, again)
     why = plans.worse(plan, again)
     return asdict(PlannedAgain(bool(why), tuple(why), again))
@@ -175,14 +174,8 @@ def check_go(work: Work) -> None:
     _check_consent(work)
     again = _planned_again(work)
     if again is not None and again.worse and work.book.find(APPROVED_AGAIN) is None:
-        raise PlanRefused(
-            "\n".join(
-                [
-                    "The price got worse since the plan was approved, and the new price is not approved:",
-                    *again.why,
-                ]
-            )
-        )
+        said = "The price got worse since the plan was approved, and the new price is not approved:"
+        _refuse(said, again.why)
 
 
 def decide(work: Work) -> dict[str, Any]:

@@ -12,18 +12,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from streamkeeper.amounts import NONE, Amount, SourcePrice, in_words
+from streamkeeper.amounts import NONE, Amount, SourcePrice, in_words, unknown
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.model import Source
 from streamkeeper.errors import CheckpointError, RequestError, SourceError, StorageError
 from streamkeeper.flows.generations import EARLIEST, EMPTY, REBUILT, Restart, StartAt, StartMode
 from streamkeeper.flows.past_positions import Place
 from streamkeeper.flows.position import CommittedPosition
+from streamkeeper.times import ms_in_iso
 
 L = TypeVar("L")
 P = TypeVar("P")
 
-UNREADABLE = Amount(None, 0, None, "the checkpoint's offsets cannot be read")
+UNREADABLE = unknown("the checkpoint's offsets cannot be read")
 """Amount of rows between two positions, one of which is unknown."""
 
 
@@ -106,6 +107,11 @@ class Case:
     def start(self) -> StartAt:
         """The start of the new generation."""
         return self.restart.start
+
+    @property
+    def moment(self) -> str:
+        """The time of a start by timestamp, in words."""
+        return ms_in_iso(self.start.timestamp_ms or 0)
 
     @property
     def rebuilds(self) -> bool:
@@ -356,9 +362,9 @@ class PlannedFormat(SourceFormat[L, P]):
         return None
 
 
-def read_again(price: SourcePrice, amount: Amount, move: Move) -> SourcePrice:
+def read_again(price: SourcePrice, amount: Amount, restored: bool) -> SourcePrice:
     """Add what is read again: duplicates if the table is kept, no price if it is restored to before them."""
-    if not move.restored or amount.nothing:
+    if not restored or amount.nothing:
         return replace(price, repeated=amount)
     said = f"{in_words(amount)} are read and written again, into the restored table"
     return replace(price, repeated=NONE, notes=(*price.notes, said))

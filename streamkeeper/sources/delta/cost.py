@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
 from typing import Any
 
-from streamkeeper.amounts import NONE, Amount, SourcePrice
+from streamkeeper.amounts import NONE, Amount, SourcePrice, unknown
 from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import describe
 from streamkeeper.delta.history import (
@@ -89,7 +88,7 @@ def _price_of(case: Case, table: _Table, found: Resolved[DeltaPosition]) -> Sour
         return _after_last(case.price(words), table, found)
     anew = table.made_anew
     if anew is not None:  # nothing of this table was read
-        lost = Amount(None, 0, None, anew)
+        lost = unknown(anew)
         return case.price(words, lost=lost, notes=(anew,))
     if found.position is None:
         changed = _changed(table)
@@ -110,11 +109,7 @@ def _words(case: Case, found: Resolved[DeltaPosition]) -> str:
         case StartMode.LATEST:
             return "only versions that are committed after the new generation has begun"
         case StartMode.TIMESTAMP if found.position is not None:
-            moment = datetime.fromtimestamp((case.start.timestamp_ms or 0) / 1000, timezone.utc)
-            return (
-                f"version {found.position.version}, the first that was committed at or after"
-                f" {moment.isoformat(timespec='milliseconds')}"
-            )
+            return f"version {found.position.version}, the first that was committed at or after {case.moment}"
         case (
             StartMode.OFFSETS
             | StartMode.BATCH
@@ -131,7 +126,7 @@ def _with_state(price: SourcePrice, case: Case, table: _Table, position: DeltaPo
     if table.offset is None:
         return price
     if table.made_anew is not None:
-        return replace(price, gone=Amount(None, 0, None, f"{table.made_anew}, and so is what was read"))
+        return replace(price, gone=unknown(f"{table.made_anew}, and so is what was read"))
     if position is None:
         return price
     version, stateful = position.replayed_version, case.stateful
@@ -161,7 +156,7 @@ def price_again(source: Source, move: Move, price: SourcePrice) -> SourcePrice:
     again = UNREADABLE if move.position is None else read_again(source, move.offset(source), then)
     if move.restored and then is not None:
         price = _before_restore(source, move, price, then)
-    return with_read_again(price, again, move)
+    return with_read_again(price, again, move.restored)
 
 
 def _before_restore(source: Source, move: Move, price: SourcePrice, then: dict[str, Any]) -> SourcePrice:
@@ -169,7 +164,7 @@ def _before_restore(source: Source, move: Move, price: SourcePrice, then: dict[s
     table = _look(source, then)
     if isinstance(table, str):
         why = f"it is unknown whether all unread rows still exist: {table}"
-        return replace(price, lost=Amount(None, 0, None, why), notes=())
+        return replace(price, lost=unknown(why), notes=())
     why_not = _why_not_rebuilt(source, table, then) if move.rebuilds else None
     if why_not is None or price.blocked is not None:
         return price
@@ -212,17 +207,13 @@ def read_again(source: Source, offset: dict[str, Any] | None, then: dict[str, An
     if offset is None:
         return NONE
     if isinstance(table, str):
-        return Amount(None, 0, None, table)
+        return unknown(table)
     if table.made_anew is not None:
-        return Amount(None, 0, None, table.made_anew)
+        return unknown(table.made_anew)
     if then is None:
         return _read_so_far(table)
     why = is_gone(then, table.history)
-    return (
-        Amount(None, 0, None, why)
-        if why is not None
-        else _moved(SourcePrice(source.name, "", ""), table, then).repeated
-    )
+    return unknown(why) if why is not None else _moved(SourcePrice(source.name, "", ""), table, then).repeated
 
 
 def _look(source: Source, offset: dict[str, Any] | None) -> _Table | str:
@@ -238,7 +229,7 @@ def _after_last(price: SourcePrice, table: _Table, found: Resolved[DeltaPosition
     if table.offset is None:
         return price
     if found.lost:
-        return replace(price, lost=Amount(None, 0, None, found.lost), notes=found.notes)
+        return replace(price, lost=unknown(found.lost), notes=found.notes)
     if found.blocked:
         said = f"source {table.source.name} cannot continue: {found.blocked}"
         why = f"{said}. Choose a timestamp, latest or earliest"
@@ -248,7 +239,7 @@ def _after_last(price: SourcePrice, table: _Table, found: Resolved[DeltaPosition
 
 def _unseen(case: Case, why: str) -> SourcePrice:
     """Return the cost while the table's log cannot be read."""
-    doubt, mode = Amount(None, 0, None, why), case.start.mode
+    doubt, mode = unknown(why), case.start.mode
     if mode == AFTER_LAST:
         told = (
             f"it is unknown whether all unread rows still exist: {why}. The driver checks before it changes"
@@ -291,7 +282,7 @@ def _read_so_far(table: _Table) -> Amount:
         return _amount(table.between(table.at(0), table.offset))
     waits = table.between(table.offset, table.end)
     if waits.rows is None or waits.changing:
-        return Amount(None, 0, None, waits.why or "rows were changed since")
+        return unknown(waits.why or "rows were changed since")
     whole = _rows(table, None)
     return whole if whole.rows is None else Amount(None, 0, max(0, whole.rows - waits.rows))
 
@@ -320,8 +311,8 @@ def _rows(table: _Table, version: int | None) -> Amount:
     try:
         return Amount(None, 0, delta_statistics.rows_of(table.history.path, version))
     except SourceError as error:
-        return Amount(None, 0, None, str(error))
+        return unknown(str(error))
 
 
 def _amount(found: Between) -> Amount:
-    return Amount(None, 0, None, found.why) if found.rows is None else Amount(found.files, 0, found.rows)
+    return unknown(found.why or "") if found.rows is None else Amount(found.files, 0, found.rows)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from streamkeeper.amounts import Amount, SourcePrice
+from streamkeeper.amounts import Amount, SourcePrice, unknown
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.model import Source
 from streamkeeper.delta.history import (
@@ -113,7 +113,7 @@ class Delta(DeltaStarts, PlannedFormat[History, DeltaPosition]):
         except StorageError as error:
             raise not_listed(error) from error
         except SourceError as error:
-            return Reading(Amount(None, 0, None, str(error)))
+            return Reading(unknown(str(error)))
         if history is None:
             raise RequestError(
                 f"There is no Delta table at {path}, so there is nothing to read. Check path or table."
@@ -162,7 +162,5 @@ def _amount_at(path: str, version: int) -> Amount:
     except SourceError as error:
         summary = read_summary(path, version)
         return (
-            Amount(None, 0, None, str(error))
-            if summary is None
-            else Amount(summary.files, summary.bytes, None, str(error))
+            unknown(str(error)) if summary is None else Amount(summary.files, summary.bytes, None, str(error))
         )

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
 from typing import Any
 
-from streamkeeper.amounts import NONE, Amount, SourcePrice
+from streamkeeper.amounts import NONE, Amount, SourcePrice, unknown
 from streamkeeper.checkpoint import FileEntry, files_log
 from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import check_fits
@@ -86,8 +85,8 @@ def price_of(case: Case, resolve: Resolve) -> SourcePrice:
     except CheckpointError as error:
         if mode == AFTER_LAST:
             raise
-        unknown = Amount(None, 0, None, f"the list of processed files cannot be read: {error}")
-        return case.price(f"start {mode}", lost=unknown, repeated=unknown)
+        doubt = unknown(f"the list of processed files cannot be read: {error}")
+        return case.price(f"start {mode}", lost=doubt, repeated=doubt)
     changed = {
         path
         for path, entry in entries.items()
@@ -187,8 +186,7 @@ def _words(case: Case, files: _Files) -> str:
         case StartMode.LATEST:
             return "only files that appear after the new generation has begun"
         case StartMode.TIMESTAMP:
-            moment = datetime.fromtimestamp((case.start.timestamp_ms or 0) / 1000, timezone.utc)
-            return f"files changed at or after {moment.isoformat(timespec='milliseconds')}"
+            return f"files changed at or after {case.moment}"
         case (
             StartMode.OFFSETS | StartMode.BATCH | StartMode.GENERATION | StartMode.BESIDE | StartMode.ADOPTED
         ):
@@ -229,9 +227,8 @@ def price_again(source: Source, move: Move, price: SourcePrice) -> SourcePrice:
     again = file_listing.amount(
         source, [present[path] for path in read if path in present and path not in skipped]
     )
-    found = read_again(
-        replace(price, lost=lost, notes=notes, otherwise=bool(gone or anew or skipped)), again, move
-    )
+    price = replace(price, lost=lost, notes=notes, otherwise=bool(gone or anew or skipped))
+    found = read_again(price, again, move.restored)
     if others and move.restored:  # the restored table has them already
         found = replace(found, repeated=file_listing.amount(source, [present[path] for path in others]))
     if anew:

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
 from functools import cached_property, partial
 from typing import Any
 
-from streamkeeper.amounts import NONE, Amount, SourcePrice
+from streamkeeper.amounts import NONE, Amount, SourcePrice, unknown
 from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import describe
-from streamkeeper.errors import CheckpointError, RequestError, SourceError
+from streamkeeper.errors import RequestError, SourceError
 from streamkeeper.flows.generations import AFTER_LAST, EARLIEST, StartMode
 from streamkeeper.flows.position import CommittedPosition
-from streamkeeper.sources.base.format import UNREADABLE, Case, Move, Resolved
+from streamkeeper.sources.base.format import UNREADABLE, Before, Case, Move, Resolved
 from streamkeeper.sources.base.format import read_again as with_read_again
 from streamkeeper.sources.kafka import client as kafka_client
 from streamkeeper.sources.kafka.offsets import (
@@ -100,11 +99,6 @@ def records(count: int) -> Amount:
     return Amount(None, 0, count, at_most=count > 0)
 
 
-def unknown(why: str) -> Amount:
-    """Return an unknown amount, with the reason."""
-    return Amount(None, 0, None, why)
-
-
 def price_of(case: Case, resolve: Resolve) -> SourcePrice:
     """Return the cost of a reset in a Kafka source.
 
@@ -164,8 +158,7 @@ def _words(case: Case, seen: Seen) -> str:
         case StartMode.LATEST:
             return "only records that are written after the new generation has begun"
         case StartMode.TIMESTAMP:
-            moment = datetime.fromtimestamp((case.start.timestamp_ms or 0) / 1000, timezone.utc)
-            return f"records written at or after {moment.isoformat(timespec='milliseconds')}"
+            return f"records written at or after {case.moment}"
         case (
             StartMode.OFFSETS | StartMode.BATCH | StartMode.GENERATION | StartMode.BESIDE | StartMode.ADOPTED
         ):
@@ -264,7 +257,7 @@ def price_again(source: Source, move: Move, price: SourcePrice) -> SourcePrice:
         price = replace(price, lost=unknown(seen.holes))
     if move.restored and then is not None and seen.why:
         price = _unseen_before_restore(price, seen.why, move)
-    return with_read_again(price, UNREADABLE if move.position is None else again, move)
+    return with_read_again(price, UNREADABLE if move.position is None else again, move.restored)
 
 
 def _unseen_before_restore(price: SourcePrice, why: str, move: Move) -> SourcePrice:
@@ -280,13 +273,8 @@ def look(source: Source, standing: CommittedPosition, offset: Offsets | None) ->
     :param source: opened as far as this process can.
     :param offset: the old offsets; None if nothing was committed.
     """
-    initial = None
-    ids: dict[str, str] = standing.start.evidence.get("topics", {}).get(source.name, {})
-    try:
-        if source.name in standing.checkpoint.sources():
-            initial = standing.checkpoint.initial_offsets(source.name)
-    except CheckpointError:
-        pass  # only the first offsets ever read are missing; damage of the checkpoint is reported elsewhere
+    before = Before.of(standing, source.name, offset, strict=False)
+    initial, ids = before.initial(), before.ids(source)
     try:
         return Seen(offset, initial, kafka_client.look_at(source), ids=ids)
     except SourceError as error:

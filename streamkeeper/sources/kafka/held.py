@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from streamkeeper.amounts import unknown
 from streamkeeper.declare.model import Source
 from streamkeeper.errors import RequestError, SourceError
 from streamkeeper.sources.base.format import Reading
 from streamkeeper.sources.kafka import client as kafka_client
-from streamkeeper.sources.kafka.cost import Seen, records, unknown
+from streamkeeper.sources.kafka.cost import Seen, records
 from streamkeeper.sources.kafka.offsets import LATEST, Offsets, Topics, misfits, records_between, resolved
 
 

@@ -6,10 +6,7 @@ import logging
 
 import pytest
 from airflow.jobs.job import Job
-from streamkeeper_airflow.flow.airflow_settings import (
-    check_airflow,
-    check_supervisor_timeout,
-)
+from streamkeeper_airflow.flow.airflow_settings import check_airflow, check_supervisor_timeout
 from streamkeeper_airflow.flow.retries import WrongSettings
 
 from streamkeeper.settings import Settings
@@ -19,17 +16,11 @@ def settings_with(supervisor_timeout: float) -> Settings:
     return Settings.from_environment({"STREAMKEEPER_SUPERVISOR_TIMEOUT": str(supervisor_timeout)})
 
 
-def patience(settings: Settings) -> str:
-    """Return what is said of times that do not fit; nothing where they do."""
-    try:
-        check_supervisor_timeout(settings)
-    except WrongSettings as error:
-        return str(error)
-    return ""
-
-
-def test_the_defaults_of_airflow_and_streamkeeper_fit_together() -> None:
-    assert patience(Settings.from_environment({})) == ""
+@pytest.mark.parametrize(("lost", "timeout"), [(300, 600), (30, 300)], ids=["by default", "both shorter"])
+def test_times_that_fit_are_let_pass(lost: int, timeout: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Settings.from_environment({}).supervisor_timeout == 600
+    monkeypatch.setenv("AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT", str(lost))
+    check_supervisor_timeout(settings_with(timeout))
 
 
 @pytest.mark.parametrize(
@@ -53,11 +44,6 @@ def test_times_that_cannot_fit_are_refused_with_numbers(
     monkeypatch.setenv("AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT", str(lost))
     with pytest.raises(WrongSettings, match=words):
         check_supervisor_timeout(settings_with(timeout))
-
-
-def test_times_that_fit_are_let_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT", "30")
-    assert patience(settings_with(300)) == ""
 
 
 @pytest.mark.parametrize("executor", ["CeleryExecutor", "LocalExecutor,CeleryExecutor"])

@@ -38,6 +38,7 @@ from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover import engine
 from streamkeeper.recover.plans.kind import kind
 from streamkeeper.settings import PROJECT, Settings
+from tests.airflow.conftest import a_try
 from tests.worlds.clusters.kubernetes import NAMESPACE, Kubernetes, LacksPodman, kubernetes
 from tests.worlds.clusters.standalone import Cluster, standalone
 from tests.worlds.clusters.yarn import Yarn, yarn
@@ -85,10 +86,8 @@ class Bed:
         """Start a try of the flow's task; what it ends with is kept in ``ended``."""
 
         def run() -> None:
-            ti = SimpleNamespace(dag_id="flow", run_id="now", task_id="run", try_number=1)
-            run = SimpleNamespace(dag_id=ti.dag_id, run_id=ti.run_id)
             try:
-                FlowOperator(task_id="run", flow=FLOW).execute(cast("Context", {"ti": ti, "dag_run": run}))
+                FlowOperator(task_id="run", flow=FLOW).execute(a_try())
             except Exception as error:  # noqa: BLE001 - what a task ends with is what is looked at
                 thread.ended = error  # type: ignore[attr-defined]
 

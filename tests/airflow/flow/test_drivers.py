@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,16 +18,11 @@ from streamkeeper.clusters.pages import Unbegun
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import holds, leases
 from streamkeeper.flows.files import FlowHome
-from streamkeeper.flows.leases import Heartbeat, Lease, Process
-from streamkeeper.storage import open_storage, to_json
+from streamkeeper.flows.leases import Heartbeat
 from streamkeeper.times import now
+from tests.airflow.conftest import elsewhere, lease, process_of
 
 FOREVER = [sys.executable, "-c", "import time; print('begun', flush=True); time.sleep(600)"]
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> FlowHome:
-    return FlowHome(open_storage(str(tmp_path / "state")), "p", "f")
 
 
 @pytest.fixture
@@ -44,20 +39,6 @@ def end_of(driver: Driver) -> Ending:
         if ending := driver.wait():
             return ending
     raise TimeoutError("the driver did not end")
-
-
-def lease_of(home: FlowHome, process: Process, log: str | None = None) -> Lease:
-    from dataclasses import asdict
-
-    lease = Lease(1, process, 1, now(), log=log)
-    home.storage.create(home.lease(1), to_json(asdict(lease)))
-    return lease
-
-
-def process_of(pid: int) -> Process:
-    started = drivers.process_started(pid)
-    assert started is not None
-    return replace(Process.current(), pid=pid, started=started)
 
 
 def test_a_driver_lives_in_a_session_of_its_own_with_a_file_for_its_output_and_no_input(
@@ -84,8 +65,6 @@ def test_a_driver_outlives_the_process_that_submitted_it(home: FlowHome, tmp_pat
         stdin=subprocess.PIPE,
     )
     assert done.returncode == -signal.SIGKILL
-    import json
-
     process = json.loads(log.with_name("driver.log.pid").read_text())
     assert drivers.process_started(process["pid"]) == process["started"]
     os.killpg(process["pid"], signal.SIGKILL)
@@ -108,7 +87,7 @@ def test_the_ending_of_a_submitted_driver_is_its_exit_code(
 
 
 def test_a_living_driver_is_found_and_attached_to_with_its_log(home: FlowHome, submitted: Submitted) -> None:
-    lease_of(home, process_of(submitted.pid), str(submitted.log))
+    lease(home, process_of(submitted.pid), log=str(submitted.log))
     [found] = drivers.find([home], term=60)
     assert found.log == submitted.log
     assert found.wait() is None
@@ -137,20 +116,20 @@ def test_the_ending_of_an_attached_driver_is_told_from_what_it_left(
     parked: bool, left: str | None, ending: Ending, home: FlowHome
 ) -> None:
     gone = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    lease = lease_of(home, process_of(gone.pid))
+    held = lease(home, process_of(gone.pid))
     gone.communicate(b"\n")
     if parked:
         holds.put(home, holds.PARK, "broken", "driver")
     if left:
-        leases.leave(home, lease, left)
+        leases.leave(home, held, left)
     assert drivers.find([home], term=60) == []
-    assert end_of(Attached(home, lease, term=60)) == ending
+    assert end_of(Attached(home, held, term=60)) == ending
 
 
 def test_a_driver_on_another_host_is_alive_while_its_heart_beats_and_gone_after_the_term(
     home: FlowHome,
 ) -> None:
-    lease_of(home, replace(Process.current(), boot_id="another"))
+    lease(home, elsewhere())
     leases.beat(home, Heartbeat(1, 1, "running", 1, now()))
     count = iter(range(2, 1000))
     [found] = drivers.find(

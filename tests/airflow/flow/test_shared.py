@@ -1,6 +1,4 @@
-"""Flows that share a driver: their one DAG, its gate, a living driver that is found again, and whose end it
-was.
-"""
+"""Flows that share a driver: their one DAG, its gate, a driver that is found again, whose end it was."""
 
 from __future__ import annotations
 
@@ -8,14 +6,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from airflow.dag_processing.dagbag import DagBag
-from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from streamkeeper_airflow.flow import drivers, shared_driver, supervise
 from streamkeeper_airflow.flow import submit as submitting
@@ -28,12 +24,12 @@ from streamkeeper_airflow.flow.supervise import FlowOperator
 from streamkeeper.drivers import submit
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import holds, leases
-from streamkeeper.flows.files import FlowHome
-from streamkeeper.flows.leases import Heartbeat, Lease, Process, process_started
+from streamkeeper.flows.files import FlowHome, open_home
+from streamkeeper.flows.leases import Heartbeat, Process
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import PROJECT, Settings
-from streamkeeper.storage import open_storage, to_json
 from streamkeeper.times import now
+from tests.airflow.conftest import a_try, elsewhere, lease, process_of
 
 PIPELINE = """
 from streamkeeper import pipelines as dp
@@ -53,16 +49,13 @@ def right(raw):
 LEFT, RIGHT = "shared.left", "shared.right"
 BOTH = [LEFT, RIGHT]
 DAG = "flows__shared"
-RUN = cast("Context", {"dag_run": SimpleNamespace(dag_id=DAG, run_id="now")})
+RUN = a_try(dag_id=DAG)
 
 
 @pytest.fixture
 def homes(project: Path) -> list[FlowHome]:
     declare(project, shared=True)
-    return [
-        FlowHome(open_storage(Settings.from_environment().state), "shared", name)
-        for name in ("left", "right")
-    ]
+    return [open_home(Settings.from_environment(), name) for name in BOTH]
 
 
 @pytest.fixture
@@ -83,16 +76,6 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 def declare(project: Path, shared: bool) -> None:
     (project / "pipelines" / "shared.py").write_text(PIPELINE % shared)
-
-
-def lease(home: FlowHome, process: Process, epoch: int = 1, log: str | None = None) -> Lease:
-    made = Lease(epoch, process, 1, "2026-11-21T10:00:00+00:00", log=log)
-    home.storage.create(home.lease(epoch), to_json(asdict(made)))
-    return made
-
-
-def process_of(pid: int) -> Process:
-    return replace(Process.current(), pid=pid, started=process_started(pid) or 0)
 
 
 def gone() -> Process:
@@ -121,6 +104,7 @@ def test_the_shared_dag_runs_as_those_of_single_flows_do(bag: DagBag) -> None:
         )
         assert [str(kind.value) for kind in of.allowed_run_types] == ["scheduled"]
         assert of.task_dict["gate"].downstream_task_ids == {"run"}
+        assert [task.execution_timeout for task in of.tasks] == [None, None]
         assert (of.task_dict["run"].pool, of.task_dict["gate"].pool) == ("streaming_flows", "default_pool")
         assert of.task_dict["run"].retries == of.task_dict["gate"].retries == 1_000_000
     assert all(f"**{name}** appends to `both`" in dag.doc_md for name in BOTH)
@@ -190,8 +174,7 @@ def test_a_driver_that_runs_one_of_the_flows_only_is_found_behind_a_flow_without
 def test_the_term_of_a_silent_driver_elsewhere_is_waited_for_once_whatever_it_ran(
     homes: list[FlowHome], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    elsewhere = replace(Process.current(), boot_id="of another host")
-    held = [lease(home, elsewhere) for home in homes]
+    held = [lease(home, elsewhere()) for home in homes]
     for home in homes:
         leases.beat(home, Heartbeat(1, 1, "running", 1, now()))
     moment = iter(range(10_000))
@@ -234,8 +217,7 @@ def test_a_park_of_one_flow_of_a_driver_that_was_attached_to_is_that_flow_s_alon
 
     monkeypatch.setattr(FlowOperator, "_follow_all", ends)
     monkeypatch.setattr(FlowOperator, "_conclude", conclude)
-    ti = SimpleNamespace(dag_id=DAG, run_id="now", task_id="run", try_number=1)
-    operator(*homes)._supervise(cast("Context", {"ti": ti}))
+    operator(*homes)._supervise(RUN)
     assert concluded == [LEFT]
 
 

@@ -25,63 +25,11 @@ from streamkeeper.clusters import cluster_drivers
 from streamkeeper.drivers import submit
 from streamkeeper.drivers.alerts import AlertKind
 from streamkeeper.flows.leases import ClusterDriver
-from streamkeeper.manifest.manifest import Flow, read_manifest
+from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover import engine
 from streamkeeper.settings import PROJECT, Settings
-from tests.recorder import Recorder
-
-LOCAL = '{"conn_type": "spark", "host": "local[3]"}'
-
-
-@pytest.fixture
-def flow(project: Path) -> Flow:
-    return read_manifest(Settings.from_environment()).find("first.first_flow")
-
-
-def prepare(flow: Flow, log: Path) -> tuple[list[str], dict[str, str]]:
-    return submitting.prepare(Settings.from_environment(), flow, submitting.CONNECTION, log)
-
-
-def test_the_command_has_the_connection_s_master_and_every_setting_of_the_flow(
-    flow: Flow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_STREAMKEEPER_SPARK", LOCAL)
-    command, _ = prepare(flow, tmp_path / "driver.log")
-    assert command[0] == submit.spark_submit()
-    assert command[command.index("--master") + 1] == "local[3]"
-    settings = submit.spark_settings(Settings.from_environment(), flow.declaration, "local[3]")
-    assert {f"{name}={value}" for name, value in settings.items()} <= set(command)
-    assert command[-3:] == [str(submit.JOB), "--flow", "first.first_flow"]
-
-
-def test_the_driver_sees_the_settings_and_its_log_but_nothing_of_airflow(
-    flow: Flow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_STREAMKEEPER_SPARK", LOCAL)
-    monkeypatch.setenv("AIRFLOW_CONN_STREAMKEEPER_AIRFLOW", '{"password": "secret"}')
-    _, environment = prepare(flow, tmp_path / "driver.log")
-    assert environment["STREAMKEEPER_STATE"] == str(tmp_path / "state")
-    assert environment[submit.LOG_VARIABLE] == str(tmp_path / "driver.log")
-    assert [name for name in environment if name.startswith("AIRFLOW")] == []
-
-
-def test_a_missing_connection_is_said_and_not_replaced_by_yarn(flow: Flow, tmp_path: Path) -> None:
-    with pytest.raises(
-        AirflowFailException, match=r"no connection 'streamkeeper_spark'.*AIRFLOW_CONN_STREAMKEEPER_SPARK"
-    ):
-        prepare(flow, tmp_path / "driver.log")
-
-
-def test_cluster_mode_is_refused_with_the_reason_where_drivers_are_not_supervised_in_it(
-    flow: Flow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(
-        "AIRFLOW_CONN_STREAMKEEPER_SPARK",
-        '{"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "cluster"}}',
-    )
-    with pytest.raises(AirflowFailException, match=r"deploy mode cluster on.*yarn.*cluster-page"):
-        prepare(flow, tmp_path / "driver.log")
-
+from tests.airflow.conftest import a_try
+from tests.recorder import Call, Recorder
 
 CONF = {"spark.executor.memory": "3g", "spark.sql.session.timeZone": "UTC"}
 ONE_MACHINE = (
@@ -121,6 +69,12 @@ MASTERS = {
         None,
     ),
 }
+WAITS = {
+    "spark": "spark.standalone.submit.waitAppCompletion",
+    "yarn": "spark.yarn.submit.waitAppCompletion",
+    "k8s": "spark.kubernetes.submission.waitAppCompletion",
+}
+"""Settings by which spark-submit waits for a job's end, by the begin of the master."""
 SECRETS = {
     "AIRFLOW__CORE__FERNET_KEY": "s3cr3t",
     "AIRFLOW_CONN_STREAMKEEPER_AIRFLOW": "s3cr3t",
@@ -129,9 +83,10 @@ SECRETS = {
 
 
 def a_driver(project: Path) -> None:
-    command, environment = prepare(
-        read_manifest(Settings.from_environment()).find("first.first_flow"), project / "driver.log"
-    )
+    settings, log = Settings.from_environment(), project / "driver.log"
+    flow = read_manifest(settings).find("first.first_flow")
+    command, environment = submitting.prepare(settings, flow, submitting.CONNECTION, log)
+    assert environment[submit.LOG_VARIABLE] == str(log)
     subprocess.run(command, env=environment, check=True)
 
 
@@ -173,62 +128,72 @@ def test_every_job_is_submitted_with_what_suits_the_connections_master_and_with_
     for jar in ("delta.jar", "storage.jar"):
         (project / "jars").mkdir(exist_ok=True)
         (project / "jars" / jar).touch()
-    for variable, value in {
-        **SECRETS,
-        "AIRFLOW_CONN_STREAMKEEPER_SPARK": connection,
-        "HADOOP_CONF_DIR": "/conf",
-    }.items():
+    given = {**SECRETS, "AIRFLOW_CONN_STREAMKEEPER_SPARK": connection, "HADOOP_CONF_DIR": "/conf"}
+    for variable, value in given.items():
         monkeypatch.setenv(variable, value)
     job(project)
     [call] = recorder.calls
     assert (call.option("--master"), call.option("--name")) == (master, name)
-    in_pods = master.startswith("k8s://")
-    local = "local:" if in_pods else ""
+    local, jars = "local:" if master.startswith("k8s:") else "", f"{project}/jars"
     assert call.arguments[call.arguments.index(f"{local}{application}") - 1] != "--conf"
     assert CONF.items() <= call.conf.items()
     assert call.conf["spark.sql.streaming.offsetLog.formatVersion"] == "2"
     if partitions is None:
         assert set(ONE_MACHINE) & set(call.conf) == set(), "what suits one machine stays on one"
-        jars = f"{local and 'local://'}{project}/jars"
+        jars = f"{local and 'local://'}{jars}"
         assert call.conf["spark.jars"] == f"{jars}/delta.jar,{jars}/storage.jar"
     else:
-        assert (call.conf["spark.sql.shuffle.partitions"], call.conf["spark.driver.host"]) == (
-            partitions,
-            "127.0.0.1",
-        )
-        assert call.conf["spark.driver.extraClassPath"] == f"{project}/jars/*"
+        assert call.conf["spark.sql.shuffle.partitions"] == partitions
+        assert call.conf["spark.driver.host"] == "127.0.0.1"
+        assert call.conf["spark.driver.extraClassPath"] == f"{jars}/*"
         assert "spark.jars" not in call.conf
-    in_yarn = master == "yarn" and "deploy-mode" in connection
-    if in_yarn:
-        assert call.option("--deploy-mode") == "cluster"
-        assert call.conf["spark.yarn.appMasterEnv.STREAMKEEPER_CLUSTER_PAGE"] == "http://there:8088"
-        waits = call.conf["spark.yarn.submit.waitAppCompletion"] == "true"
-        assert waits == (application == submit.RECOVERY_JOB), "spark-submit waits for a step alone"
-        supervised = "spark.yarn.appMasterEnv.STREAMKEEPER_SUPERVISED" in call.conf
-        assert supervised == (application == submit.JOB)
-    elif in_pods:
-        assert (call.option("--deploy-mode"), call.conf["spark.kubernetes.namespace"]) == (
-            "cluster",
-            "streams",
-        )
-        assert call.conf["spark.kubernetes.driverEnv.STREAMKEEPER_CLUSTER_PAGE"] == "https://there:6443"
-        assert call.conf["spark.kubernetes.driver.pod.name"].endswith("-driver")
-        waits = call.conf["spark.kubernetes.submission.waitAppCompletion"] == "true"
-        assert waits == (application == submit.RECOVERY_JOB), "spark-submit waits for a step alone"
-    elif "deploy-mode" in connection:
-        runner = "org.apache.spark.deploy.PythonRunner"
-        assert (call.option("--deploy-mode"), call.option("--class")) == ("cluster", runner)
-        _, *arguments = call.arguments[call.arguments.index(f"{project}/jars/delta.jar") :]
-        assert arguments[:2] == [str(application), ""], "no Python files beside it"
-        assert call.environment[cluster_drivers.PAGE_VARIABLE] == "http://there:8080"
-        waits = call.conf.get("spark.standalone.submit.waitAppCompletion") == "true"
-        assert waits == (application == submit.RECOVERY_JOB), "spark-submit waits for a step alone"
+    in_cluster = "deploy-mode" in connection
+    if in_cluster:
+        fits_the_cluster(call, application, master)
     assert ("--queue" in call.arguments) == (master == "yarn"), "the rest of the connection holds, too"
-    assert any("appMasterEnv" in argument for argument in call.arguments) == in_yarn
+    of_yarn = any("appMasterEnv" in argument for argument in call.arguments)
+    assert of_yarn == (in_cluster and master == "yarn")
     assert not any("s3cr3t" in argument for argument in call.arguments)
     assert "s3cr3t" not in call.environment.values()
+    assert not any(variable.startswith("AIRFLOW") for variable in call.environment)
     assert call.environment["HADOOP_CONF_DIR"] == "/conf"
     assert Settings.from_environment(call.environment) == Settings.from_environment()
+
+
+def fits_the_cluster(call: Call, application: Path, master: str) -> None:
+    """Check what deploy mode cluster asks for: of Spark, and of what starts the job there."""
+    step, by = application == submit.RECOVERY_JOB, master.partition(":")[0]
+    assert call.option("--deploy-mode") == "cluster"
+    assert (call.conf.get(WAITS[by]) == "true") == step, "spark-submit waits for a step alone"
+    if by == "yarn":
+        own = "spark.yarn.appMasterEnv.STREAMKEEPER"
+        assert call.conf[f"{own}_CLUSTER_PAGE"] == "http://there:8088"
+        assert (f"{own}_SUPERVISED" in call.conf) != step
+    elif by == "k8s":
+        assert call.conf["spark.kubernetes.namespace"] == "streams"
+        assert call.conf["spark.kubernetes.driverEnv.STREAMKEEPER_CLUSTER_PAGE"] == "https://there:6443"
+        assert call.conf["spark.kubernetes.driver.pod.name"].endswith("-driver")
+    else:
+        assert call.option("--class") == "org.apache.spark.deploy.PythonRunner"
+        jar = call.conf["spark.jars"].partition(",")[0]
+        _, *arguments = call.arguments[call.arguments.index(jar) :]
+        assert arguments[:2] == [str(application), ""], "no Python files beside it"
+        assert call.environment[cluster_drivers.PAGE_VARIABLE] == "http://there:8080"
+
+
+@pytest.mark.parametrize("job", [a_driver, a_step])
+def test_no_job_is_submitted_without_a_connection_or_where_drivers_are_not_supervised(
+    job: Callable[[Path], None], project: Path, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(
+        AirflowFailException, match=r"no connection 'streamkeeper_spark'.*AIRFLOW_CONN_STREAM"
+    ):
+        job(project)
+    connection = '{"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "cluster"}}'
+    monkeypatch.setenv("AIRFLOW_CONN_STREAMKEEPER_SPARK", connection)
+    with pytest.raises(AirflowFailException, match=r"deploy mode cluster on.*yarn.*cluster-page"):
+        job(project)
+    assert recorder.calls == []
 
 
 def test_a_flow_without_a_connection_is_tried_again_and_told_and_its_run_does_not_fail(
@@ -236,27 +201,11 @@ def test_a_flow_without_a_connection_is_tried_again_and_told_and_its_run_does_no
 ) -> None:
     told = list[tuple[AlertKind, str]]()
     monkeypatch.setattr(supervise, "alert", lambda _s, kind, _f, text, _o: told.append((kind, text)))
-    ti = SimpleNamespace(dag_id="flow", run_id="now", task_id="run", try_number=1)
-    run = SimpleNamespace(dag_id=ti.dag_id, run_id=ti.run_id)
     operator = FlowOperator(task_id="run", flow="first.first_flow")
     with pytest.raises(WrongSettings, match="no connection 'streamkeeper_spark'"):
-        operator.execute(cast("Context", {"ti": ti, "dag_run": run}))
+        operator.execute(a_try())
     [(kind, text)] = told
     assert (kind, "no connection" in text) == (AlertKind.SETTINGS, True)
-    assert recorder.calls == []
-
-
-def test_a_step_is_not_submitted_where_a_driver_would_not_be(
-    project: Path, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(AirflowFailException, match="no connection 'streamkeeper_spark'"):
-        a_step(project)
-    monkeypatch.setenv(
-        "AIRFLOW_CONN_STREAMKEEPER_SPARK",
-        '{"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "cluster"}}',
-    )
-    with pytest.raises(AirflowFailException, match=r"deploy mode cluster on.*yarn.*cluster-page"):
-        a_step(project)
     assert recorder.calls == []
 
 

@@ -5,13 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
 
 import pytest
-from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowFailException
 from streamkeeper_airflow.flow import drivers, successor
 from streamkeeper_airflow.flow import submit as submitting
@@ -21,12 +18,12 @@ from streamkeeper_airflow.flow.supervise import FlowOperator
 
 from streamkeeper.clusters import cluster_drivers
 from streamkeeper.flows.files import FlowHome, open_home
-from streamkeeper.flows.leases import ClusterDriver, Lease, Process
+from streamkeeper.flows.leases import ClusterDriver
 from streamkeeper.manifest.manifest import Flow, read_manifest
 from streamkeeper.preflight import change
 from streamkeeper.preflight.change import Change, ChangeState
 from streamkeeper.settings import Settings
-from streamkeeper.storage import to_json
+from tests.airflow.conftest import a_try, elsewhere, lease
 
 FLOW = "first.first_flow"
 ID = "driver-20261123010203-0007"
@@ -92,20 +89,18 @@ def test_a_flow_that_shares_a_driver_now_is_not_tried_and_its_driver_ends(
 
 
 def test_beside_a_driver_of_the_same_try_a_trial_is_found_by_its_own_lease(
-    flow: Flow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    flow: Flow, home: FlowHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = Settings.from_environment()
-    home = open_home(settings, FLOW)
     given = {**os.environ, cluster_drivers.PAGE_VARIABLE: "http://page"}
     monkeypatch.setattr(submitting, "prepare", lambda *_: ([sys.executable, "-c", ""], given))
-    ti = SimpleNamespace(dag_id="flow", run_id="now", task_id="run", try_number=1)
     operator = FlowOperator(task_id="run", flow=FLOW)
     monkeypatch.setattr(operator, "_log_file", lambda *_: tmp_path / "driver.log")
-    hold(home, 1)
-    trial = operator._submit(settings, [home], cast("Context", {"ti": ti}), take_over=True)
+    lease(home, elsewhere())
+    trial = operator._submit(settings, [home], a_try(), take_over=True)
     assert isinstance(trial, InCluster)
     assert trial._find() is None, "the driver that runs is none that it submitted"
-    hold(home, 2)
+    lease(home, elsewhere(), epoch=2)
     assert trial._find() is not None
 
 
@@ -123,9 +118,3 @@ def test_a_trial_that_a_cluster_runs_is_ended_by_the_cluster(
         assert trial.wait() is None
     trial.end()
     assert ended == [ClusterDriver("http://page", ID)]
-
-
-def hold(home: FlowHome, epoch: int) -> None:
-    elsewhere = replace(Process.current(), boot_id="of another host")
-    made = Lease(epoch, elsewhere, 1, "2026-11-21T10:00:00+00:00")
-    home.storage.create(home.lease(epoch), to_json(asdict(made)))

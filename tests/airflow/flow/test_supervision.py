@@ -11,10 +11,9 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from airflow.sdk import Context
@@ -29,11 +28,10 @@ from streamkeeper.drivers import crash_loops, stopping, submit, supervision
 from streamkeeper.drivers.alerts import AlertKind
 from streamkeeper.flows import holds, leases
 from streamkeeper.flows.files import FlowHome
-from streamkeeper.flows.leases import Lease, Life, Process
+from streamkeeper.flows.leases import Lease, Life
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import PROJECT, Settings
-from streamkeeper.storage import open_storage, to_json
-from streamkeeper.times import now
+from tests.airflow.conftest import a_try, elsewhere, lease
 from tests.worlds.suites import long_but
 from tools.waiting import wait_until
 
@@ -94,12 +92,8 @@ class Bed:
     def task(self) -> Task:
         """Start a try of the flow's task."""
         self.tries += 1
-        ti = SimpleNamespace(
-            dag_id="flow__first__first_flow", run_id="now", task_id="run", try_number=self.tries
-        )
-        context = cast("Context", {"ti": ti, "dag_run": SimpleNamespace(dag_id=ti.dag_id, run_id=ti.run_id)})
         task = Task(FlowOperator(task_id="run", flow=FLOW))
-        task.thread = threading.Thread(target=task.run, args=(context,), daemon=True)
+        task.thread = threading.Thread(target=task.run, args=(a_try(self.tries),), daemon=True)
         task.thread.start()
         self.tasks.append(task)
         return task
@@ -127,11 +121,11 @@ class Bed:
 
 
 @pytest.fixture
-def bed(project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bed]:
+def bed(project: Path, home: FlowHome, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bed]:
     monkeypatch.setenv("STREAMKEEPER_HEARTBEAT_INTERVAL", "0.1")
     monkeypatch.setenv("STREAMKEEPER_LEASE_TERM", "1")
     monkeypatch.setenv("AIRFLOW__LOGGING__BASE_LOG_FOLDER", str(project / "logs"))
-    made = Bed(FlowHome(open_storage(Settings.from_environment().state), "first", "first_flow"), project)
+    made = Bed(home, project)
 
     def prepare(
         settings: Settings, flow: Any, connection: str, log: Path, take_over: bool
@@ -147,13 +141,12 @@ def bed(project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bed]:
     monkeypatch.setattr(drivers, "LOOK", 0.1)
     monkeypatch.setattr(heartbeat, "LONGEST_INTERVAL", 0.3)
     yield made
-    holds.put(
-        made.home, holds.person("test"), "the test is over", "test"
-    )  # else a task would start the next driver at once
+    # Else a task would start the next driver at once.
+    holds.put(made.home, holds.person("test"), "the test is over", "test")
     for epoch in made.home.epochs():
-        lease = leases.read(made.home, epoch)
-        if lease is not None and leases.life(made.home, lease) is Life.ALIVE:
-            os.kill(lease.process.pid, signal.SIGKILL)
+        found = leases.read(made.home, epoch)
+        if found is not None and leases.life(made.home, found) is Life.ALIVE:
+            os.kill(found.process.pid, signal.SIGKILL)
     for task in made.tasks:
         assert task.thread is not None
         task.thread.join(SOON)
@@ -230,8 +223,7 @@ def the_task_is_told_to_stop(bed: Bed) -> None:
 
 
 def take_over_from_another_host_after_the_term(bed: Bed) -> None:
-    far = Lease(1, replace(Process.current(), host="worker-7", boot_id="another"), 1, now())
-    bed.home.storage.create(bed.home.lease(1), to_json(asdict(far)))
+    lease(bed.home, elsewhere())
     bed.task()
     assert bed.driver(2).epoch == 2
 

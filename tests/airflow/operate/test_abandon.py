@@ -45,10 +45,7 @@ def test_a_recovery_that_stopped_is_given_up_once_with_its_hold_and_who_asked() 
     assert abandon(recovery, "another way was found") == recovery
     end = book.end()
     assert end is not None
-    assert (end.event, end.evidence) == (
-        ledger.GIVEN_UP,
-        {"why": "abandoned by ada: another way was found"},
-    )
+    assert (end.event, end.evidence) == (ledger.GIVEN_UP, {"why": "abandoned by ada: another way was found"})
     assert holds.all_of(open_home(settings, "first.first_flow")) == []
     with pytest.raises(AirflowFailException, match="It is over already, the recovery"):
         abandon(recovery)

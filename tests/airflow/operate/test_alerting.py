@@ -1,6 +1,4 @@
-"""Telling people through a pipeline's notifiers: real notifiers of Airflow's providers, real local
-servers.
-"""
+"""Telling people by a pipeline's notifiers: real ones of Airflow's providers, real local servers."""
 
 from __future__ import annotations
 
@@ -25,9 +23,8 @@ from streamkeeper.drivers.alerts import AlertKind
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import Settings
-from streamkeeper.storage import open_storage
-from tests.airflow.conftest import PIPELINE
-from tests.airflow.listeners import Inbox, mail_server, webhook
+from tests.airflow.conftest import configure
+from tests.airflow.listeners import Inbox, mail_server
 
 FLOW = "first.first_flow"
 SMTP = "airflow.providers.smtp.notifications.smtp.SmtpNotifier"
@@ -54,30 +51,14 @@ def mail(monkeypatch: pytest.MonkeyPatch) -> Iterator[Inbox]:
         yield inbox
 
 
-@pytest.fixture
-def hook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Inbox]:
-    with webhook() as inbox:
-        monkeypatch.setenv(
-            "AIRFLOW_CONN_CHAT", json.dumps({"conn_type": "http", "host": "127.0.0.1", "port": inbox.port})
-        )
-        yield inbox
-
-
-def declare(project: Path, *notifiers: tuple[str, dict[str, Any]], more: str = "") -> Settings:
+def declare(project: Path, *notifiers: tuple[str, dict[str, Any]]) -> Settings:
     """Let the pipeline ``first`` declare these notifiers."""
     listed = ", ".join(f"dp.notifier({classpath!r}, **{arguments!r})" for classpath, arguments in notifiers)
-    configured = f"\ndp.configure_pipeline(notifiers=[{listed}]{more})\n"
-    (project / "pipelines" / "first.py").write_text(PIPELINE % {"name": "first"} + configured)
-    return Settings.from_environment()
-
-
-@pytest.fixture
-def home(project: Path) -> FlowHome:
-    return FlowHome(open_storage(Settings.from_environment().state), "first", "first_flow")
+    return configure(project, f"notifiers=[{listed}]")
 
 
 def test_a_mail_and_a_webhook_are_sent_once_for_an_occasion(
-    project: Path, mail: Inbox, hook: Inbox, home: FlowHome
+    project: Path, mail: Inbox, chat: Inbox, home: FlowHome
 ) -> None:
     settings = declare(project, (SMTP, MAIL), (HTTP, HOOK))
     assert alert(
@@ -91,29 +72,29 @@ def test_a_mail_and_a_webhook_are_sent_once_for_an_occasion(
     assert body.get_content().strip() == (
         '<pre>a &amp; b broke</pre><p><a href="http://airflow/dags/reset_checkpoint">http://airflow/dags/reset_checkpoint</a></p>'
     )
-    assert hook.bodies[0] == {
+    assert chat.bodies[0] == {
         "text": f"{FLOW} is parked: a & b broke",
         "link": "http://airflow/dags/reset_checkpoint",
     }
-    assert len(hook.bodies) == 2
+    assert len(chat.bodies) == 2
     assert alerts.pending(home) == []
 
 
-def test_two_tasks_at_once_tell_once(project: Path, hook: Inbox) -> None:
+def test_two_tasks_at_once_tell_once(project: Path, chat: Inbox) -> None:
     settings = declare(project, (HTTP, HOOK))
     read_manifest(settings)
     with ThreadPoolExecutor(6) as pool:
         told = list(
             pool.map(lambda _: alert(settings, AlertKind.CRASH_LOOP, FLOW, "again", "epoch 7"), range(6))
         )
-    assert (sum(told), len(hook.bodies)) == (1, 1)
+    assert (sum(told), len(chat.bodies)) == (1, 1)
 
 
 def test_a_notifier_that_fails_is_counted_and_told_later_and_the_others_are_not_told_again(
-    project: Path, mail: Inbox, hook: Inbox, home: FlowHome, caplog: pytest.LogCaptureFixture
+    project: Path, mail: Inbox, chat: Inbox, home: FlowHome, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = declare(project, (SMTP, MAIL), (HTTP, HOOK))
-    hook.refuse = True
+    chat.refuse = True
     assert alert(settings, AlertKind.PARKED, FLOW, "it broke", "park 1")
     assert (
         "HttpNotifier could not be told that first.first_flow is parked, attempt 1 (the monitor tries again):"
@@ -125,9 +106,9 @@ def test_a_notifier_that_fails_is_counted_and_told_later_and_the_others_are_not_
     assert not deliver(home, waiting, notifiers), "the pause after a failure is not over"
     later = alerts.storage_now(home.storage) + alerts.PAUSE + 1
     assert not deliver(home, waiting, notifiers, lambda: later), "refused again"
-    hook.refuse = False
+    chat.refuse = False
     assert deliver(home, waiting, notifiers, lambda: later + alerts.PAUSE)
-    assert (len(mail.mails), len(hook.bodies), alerts.pending(home)) == (1, 1, [])
+    assert (len(mail.mails), len(chat.bodies), alerts.pending(home)) == (1, 1, [])
 
 
 def test_an_alert_that_no_notifier_gets_is_given_up_at_the_last_attempt(
@@ -153,12 +134,12 @@ def test_a_pipeline_without_notifiers_tells_its_log(
     assert alerts.pending(home) == []
 
 
-def test_secrets_that_airflow_knows_are_in_no_alert(project: Path, hook: Inbox, home: FlowHome) -> None:
+def test_secrets_that_airflow_knows_are_in_no_alert(project: Path, chat: Inbox, home: FlowHome) -> None:
     mask_secret("s3cr3t-t0ken")
     assert alert(
         declare(project, (HTTP, HOOK)), AlertKind.PARKED, FLOW, "login with s3cr3t-t0ken failed", "park 1"
     )
-    assert hook.bodies[0]["text"].endswith("login with *** failed")
+    assert chat.bodies[0]["text"].endswith("login with *** failed")
     for file in (project / "state" / "first").rglob("*"):
         assert not file.is_file() or b"s3cr3t" not in file.read_bytes()
 
@@ -203,10 +184,8 @@ def test_a_notifier_that_hangs_is_left_after_its_time(
 ) -> None:
     monkeypatch.setattr(notify, "NOTIFIER_SECONDS", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        port = silent.getsockname()[1]
-        monkeypatch.setenv(
-            "AIRFLOW_CONN_CHAT", json.dumps({"conn_type": "http", "host": "127.0.0.1", "port": port})
-        )
+        connection = {"conn_type": "http", "host": "127.0.0.1", "port": silent.getsockname()[1]}
+        monkeypatch.setenv("AIRFLOW_CONN_CHAT", json.dumps(connection))
         assert not alert(declare(project, (HTTP, HOOK)), AlertKind.PARKED, FLOW, "it broke", "park 1")
     assert "it took more than 0.5 s" in caplog.text
 
@@ -266,13 +245,13 @@ def test_a_wrong_notifier_is_named_with_its_pipeline(
     )
 
 
-def test_right_notifiers_are_made_without_telling_anyone(project: Path, mail: Inbox, hook: Inbox) -> None:
+def test_right_notifiers_are_made_without_telling_anyone(project: Path, mail: Inbox, chat: Inbox) -> None:
     pipelines = read_manifest(declare(project, (SMTP, MAIL), (HTTP, HOOK))).pipelines
     assert [unusable(pipeline) for pipeline in pipelines] == [[], []]
-    assert (mail.mails, hook.bodies) == ([], [])
+    assert (mail.mails, chat.bodies) == ([], [])
 
 
-def test_a_notifier_keeps_its_declared_templates_for_the_next_alert(project: Path, hook: Inbox) -> None:
+def test_a_notifier_keeps_its_declared_templates_for_the_next_alert(project: Path, chat: Inbox) -> None:
     notifier = Notifier(HTTP, HOOK)
     before = json.dumps(HOOK)
     notify.prepare(notifier, alerts.Alert(AlertKind.PARKED, FLOW, "…", "1", "…"))

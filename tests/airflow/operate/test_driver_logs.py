@@ -15,8 +15,6 @@ from streamkeeper_airflow.operate.driver_logs import RemoveDriverLogs
 from streamkeeper.flows import leases
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.leases import process_started
-from streamkeeper.settings import Settings
-from streamkeeper.storage import open_storage
 
 DAY = 86400
 LONG = 31 * DAY
@@ -66,9 +64,10 @@ def test_only_old_logs_that_no_process_writes_are_removed(
     )
 
 
-def test_the_log_that_a_living_driver_s_lease_names_stays_and_goes_when_the_driver_left(logs: Path) -> None:
+def test_the_log_that_a_living_driver_s_lease_names_stays_and_goes_when_the_driver_left(
+    logs: Path, home: FlowHome
+) -> None:
     log = write(logs / "20261001T000000-try1.log", LONG)
-    home = FlowHome(open_storage(Settings.from_environment().state), "first", "first_flow")
     lease = leases.acquire(home, 1, 1.0, str(log))
     assert remove()["left"] == 1
     leases.leave(home, lease, "test")

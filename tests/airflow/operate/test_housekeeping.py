@@ -71,25 +71,24 @@ reset_checkpoint waiting {OLD} running deferred
 """.strip()
 
 
+def run(home: Path, *arguments: str, given: str = "") -> None:
+    """Run Python with an Airflow's home and database."""
+    database = f"sqlite:///{home}/airflow.db"
+    own = {"AIRFLOW_HOME": str(home), "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": database}
+    done = subprocess.run(
+        [sys.executable, *arguments], env=os.environ | own, input=given, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+
+
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An Airflow's home with runs, old and new, and a log of each, after the housekeeping."""
     home = tmp_path_factory.mktemp("airflow")
-    environment = {
-        **os.environ,
-        "AIRFLOW_HOME": str(home),
-        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
-    }
 
-    def run(*arguments: str, given: str = "") -> None:
-        done = subprocess.run(
-            [sys.executable, *arguments], env=environment, input=given, capture_output=True, text=True,
-            check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-
-    run("-m", "airflow", "db", "migrate")
-    run("-c", SEED, given=RUNS)
+    run(home, "-m", "airflow", "db", "migrate")
+    run(home, "-c", SEED, given=RUNS)
     for dag, run_id, days, *_ in map(str.split, RUNS.splitlines()):
         for number in (1, 2):
             log = home / "logs" / f"dag_id={dag}/run_id={run_id}/task_id=run/attempt={number}.log"
@@ -98,7 +97,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
             made = log.stat().st_mtime - int(days) * 86400
             os.utime(log, (made, made))
             os.utime(log.parent, (made, made))
-    run("-m", "demo.airflow.housekeeping", str(home / "logs"), "30", str(home / "done"))
+    run(home, "-m", "demo.airflow.housekeeping", str(home / "logs"), "30", str(home / "done"))
     return home
 
 
@@ -145,10 +144,5 @@ def test_a_bare_clean_would_remove_the_run_that_goes_on(home: Path) -> None:
         "run_cleanup(clean_before_timestamp=datetime.now(timezone.utc), table_names=['task_instance'],"
         " confirm=False, skip_archive=True)"
     )
-    environment = {
-        **os.environ,
-        "AIRFLOW_HOME": str(home),
-        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
-    }
-    subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True)
+    run(home, "-c", code)
     assert not rows(home, "SELECT dag_id FROM task_instance WHERE state = 'running'")

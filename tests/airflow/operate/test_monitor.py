@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -34,17 +33,22 @@ from streamkeeper.history import events, rows
 from streamkeeper.history.events import Kind
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import Settings
-from streamkeeper.storage import open_storage
-from tests.airflow.conftest import PIPELINE
-from tests.airflow.listeners import Inbox, webhook
+from tests.airflow.conftest import configure
+from tests.airflow.listeners import Inbox
 from tests.worlds.metrics.collector import collector
 from tests.worlds.small_world import write_checkpoint
 
 FLOW = "first.first_flow"
-HOOK = (
-    '"airflow.providers.http.notifications.http.HttpNotifier", http_conn_id="chat", json={"text": "{{'
-    ' alert.kind }}: {{ alert.text }}"}'
-)
+
+
+def hook(text: str) -> str:
+    """Return the declaration of a webhook that is told a text, a template."""
+    notifier = "airflow.providers.http.notifications.http.HttpNotifier"
+    return f'"{notifier}", http_conn_id="chat", json={{"text": "{text}"}}'
+
+
+INCIDENT = "{{ alert.kind }} {{ alert.action }} {{ alert.incident }} {{ alert.text }}"
+HOOK = hook("{{ alert.kind }}: {{ alert.text }}")
 
 
 @dataclass
@@ -52,19 +56,15 @@ class Bed:
     """The pipeline ``first`` with one flow that committed one batch, and time that the test moves."""
 
     project: Path
+    home: FlowHome
     inbox: Inbox
     now: float
     pushed: list[Any] = field(default_factory=list)
     try_number: int = 3
     max_tries: int = 2
 
-    @property
-    def home(self) -> FlowHome:
-        return FlowHome(open_storage(Settings.from_environment().state), "first", "first_flow")
-
     def declare(self, notifier: str, after: str = '"10 minutes"') -> None:
-        more = f"\ndp.configure_pipeline(notifiers=[dp.notifier({notifier})], no_progress_after={after})\n"
-        (self.project / "pipelines" / "first.py").write_text(PIPELINE % {"name": "first"} + more)
+        configure(self.project, f"notifiers=[dp.notifier({notifier})], no_progress_after={after}")
 
     def add_file(self, name: str, age: float = 0.0) -> Path:
         file = self.project / "data" / "raw" / name
@@ -139,17 +139,12 @@ def _ms(file: Path) -> int:
 
 
 @pytest.fixture
-def bed(project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bed]:
-    with webhook() as inbox:
-        monkeypatch.setenv(
-            "AIRFLOW_CONN_CHAT", json.dumps({"conn_type": "http", "host": "127.0.0.1", "port": inbox.port})
-        )
-        made = Bed(project, inbox, 0.0)
-        made.declare(HOOK)
-        made.now = alerts.storage_now(made.home.storage)
-        monkeypatch.setattr(alerts, "storage_now", lambda _storage: made.now)
-        monkeypatch.setattr(state_outage, "Variable", Variables())
-        yield made
+def bed(project: Path, home: FlowHome, chat: Inbox, monkeypatch: pytest.MonkeyPatch) -> Bed:
+    made = Bed(project, home, chat, alerts.storage_now(home.storage))
+    made.declare(HOOK)
+    monkeypatch.setattr(alerts, "storage_now", lambda _storage: made.now)
+    monkeypatch.setattr(state_outage, "Variable", Variables())
+    return made
 
 
 def test_no_progress_is_told_once_and_its_end_once(bed: Bed) -> None:
@@ -199,11 +194,7 @@ def test_a_parked_flow_is_not_silent_and_is_told_to_be_well_when_it_commits(bed:
 
 
 def test_what_a_driver_told_of_an_expectation_is_sent_with_the_flow_s_page(bed: Bed) -> None:
-    bed.declare(
-        '"airflow.providers.http.notifications.http.HttpNotifier", http_conn_id="chat", endpoint="x",'
-        ' json={"text": "{{ alert.kind }} {{ alert.text }} {{ alert.link }}"}',
-        "None",
-    )
+    bed.declare(hook("{{ alert.kind }} {{ alert.text }} {{ alert.link }}"), "None")
     bed.begin()
     known = Expectation("known", "user_id IS NOT NULL", "warn", Where("p.py", 1), alert_above=0.1)
     Shares(bed.home, [known], 1).add(0, {"known": (70, 30)})
@@ -215,10 +206,7 @@ def test_what_a_driver_told_of_an_expectation_is_sent_with_the_flow_s_page(bed: 
 
 def test_a_flow_that_is_behind_is_told_once_with_its_page_and_then_that_it_is_well(bed: Bed) -> None:
     bed.declare(
-        '"airflow.providers.http.notifications.http.HttpNotifier", http_conn_id="chat", endpoint="x",'
-        ' json={"text": "{{ alert.kind }} {{ alert.action }} {{ alert.incident }} {{ alert.text }}'
-        ' {{ alert.link }}"}',
-        'None, behind_above="5 minutes", behind_for="3 minutes"',
+        hook(f"{INCIDENT} {{{{ alert.link }}}}"), 'None, behind_above="5 minutes", behind_for="3 minutes"'
     )
     folder = bed.begin(age=3600)
     lease = leases.acquire(bed.home, 1, 1.0)
@@ -251,10 +239,7 @@ def test_a_flow_that_is_behind_is_told_once_with_its_page_and_then_that_it_is_we
 def test_a_state_folder_that_fails_is_told_once_without_it_and_then_that_it_works(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bed.declare(
-        '"airflow.providers.http.notifications.http.HttpNotifier", http_conn_id="chat",'
-        ' json={"text": "{{ alert.kind }} {{ alert.action }} {{ alert.incident }} {{ alert.text }}"}'
-    )
+    bed.declare(hook(INCIDENT))
     bed.begin()
     bed.look(0)
 

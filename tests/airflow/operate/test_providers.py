@@ -19,9 +19,8 @@ from streamkeeper_airflow.operate.notify import alert, deliver, notifiers_of
 from streamkeeper.drivers import alerts
 from streamkeeper.drivers.alerts import AlertKind
 from streamkeeper.flows.files import FlowHome
-from streamkeeper.settings import PROJECT, Settings
-from streamkeeper.storage import open_storage
-from tests.airflow.conftest import PIPELINE
+from streamkeeper.settings import PROJECT
+from tests.airflow.conftest import configure
 from tests.airflow.listeners import Inbox, webhook
 
 FLOW = "first.first_flow"
@@ -97,36 +96,28 @@ def pager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Inbox]:
         yield inbox
 
 
-def declare(project: Path, notifier: str) -> Settings:
-    text = PIPELINE % {"name": "first"} + f"\ndp.configure_pipeline(notifiers=[{notifier}])\n"
-    (project / "pipelines" / "first.py").write_text(text)
-    return Settings.from_environment()
-
-
-def home_of(settings: Settings) -> FlowHome:
-    return FlowHome(open_storage(settings.state), *FLOW.split("."))
-
-
 def test_the_examples_are_those_of_the_docs() -> None:
     docs = (PROJECT / "docs" / "alerts.md").read_text()
     assert [example for example in (SLACK, PAGERDUTY) if example not in docs] == []
 
 
-def test_slack_is_told_with_a_link_and_again_later_if_it_limits_the_rate(project: Path, slack: Inbox) -> None:
-    settings = declare(project, SLACK)
+def test_slack_is_told_with_a_link_and_again_later_if_it_limits_the_rate(
+    project: Path, home: FlowHome, slack: Inbox
+) -> None:
+    settings = configure(project, f"notifiers=[{SLACK}]")
     slack.answers = [(429, {"Retry-After": "30"}, b"rate_limited")]
     assert not alert(settings, AlertKind.BEHIND, FLOW, "400 s behind", "since 1", link=PAGE)
-    (pending,) = alerts.pending(home_of(settings))
-    later = alerts.storage_now(open_storage(settings.state)) + alerts.PAUSE + 1
-    assert deliver(home_of(settings), pending, notifiers_of(settings, FLOW), lambda: later)
+    (pending,) = alerts.pending(home)
+    later = alerts.storage_now(home.storage) + alerts.PAUSE + 1
+    assert deliver(home, pending, notifiers_of(settings, FLOW), lambda: later)
     assert slack.paths == ["/services/T0/B0/a-token"] * 2
     (body,) = slack.bodies
     assert body["text"] == f"*{FLOW} is behind*\n400 s behind\n<{PAGE}|its page>"
-    assert alerts.pending(home_of(settings)) == []
+    assert alerts.pending(home) == []
 
 
 def test_pagerduty_gets_one_incident_that_is_resolved_when_it_is_over(project: Path, pager: Inbox) -> None:
-    settings = declare(project, PAGERDUTY)
+    settings = configure(project, f"notifiers=[{PAGERDUTY}]")
     assert alert(settings, AlertKind.BEHIND, FLOW, "400 s behind", "since 1", link=PAGE)
     assert alert(settings, AlertKind.RELIEVED, FLOW, "0 s behind", "behind since 1", link=PAGE)
     assert alert(settings, AlertKind.PARKED, FLOW, "it broke", "then", link=PAGE)

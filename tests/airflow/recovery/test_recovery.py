@@ -63,27 +63,42 @@ PLAN = {
 RESET, F = "reset_checkpoint", "first.first_flow"
 
 
-class HandedOn:
-    """What earlier tasks handed on, by task id."""
-
-    def __init__(self, values: dict[str, Any]) -> None:
-        self._values = values
-
-    def xcom_pull(self, task_ids: str) -> Any:
-        return self._values.get(task_ids)
-
-
 def context(conf: dict[str, Any] | None = None, **xcoms: Any) -> Context:
-    """Make the part of a task's context that these tasks read."""
-    run = SimpleNamespace(
-        dag_id="reset_checkpoint",
-        run_id="manual__1",
-        conf=conf or {},
-        run_type="manual",
-        triggering_user_name="ada",
-    )
-    defaults = {field.name: field.default for field in reset_form_of_the_project()}
-    return cast("Context", {"dag_run": run, "params": defaults, "ti": HandedOn(xcoms)})
+    """Make what these tasks read of their context, with what earlier ones handed on, by task id."""
+    named = {"dag_id": RESET, "run_id": "manual__1", "run_type": "manual", "triggering_user_name": "ada"}
+    run = SimpleNamespace(**named, conf=conf or {})
+    form = ResetRequest.form(read_manifest(Settings.from_environment()))
+
+    def xcom_pull(task_ids: str) -> Any:
+        return xcoms.get(task_ids)
+
+    defaults = {field.name: field.default for field in form}
+    return cast("Context", {"dag_run": run, "params": defaults, "ti": SimpleNamespace(xcom_pull=xcom_pull)})
+
+
+def a_plan(refusal: Refusal) -> Plan:
+    """Make the plan of a reset, with something that must be accepted."""
+    flow = FlowPlan(F, "first", 1, 2, 1, "f", StartAt("earliest"), "rebuilt")
+    given = (RESET, "r1", "first", ("first",), {"by": "ada"}, (flow,), ("hold",), "now")
+    return Plan(*given, refusals=(refusal,))
+
+
+Told = list[tuple[AlertKind, str, str]]
+"""Kinds, texts and occasions of alerts."""
+
+
+@pytest.fixture
+def told(project: Path, monkeypatch: pytest.MonkeyPatch) -> Told:
+    """The alerts of the recovery, each of its flow and with its run."""
+    kept: Told = []
+
+    def alert(_: Settings, kind: AlertKind, flow: str, text: str, occasion: str, *, link: str) -> bool:
+        assert (flow, link) == (F, page(RESET, "manual__1"))
+        kept.append((kind, text, occasion))
+        return True
+
+    monkeypatch.setattr(alerts, "alert", alert)
+    return kept
 
 
 @pytest.fixture
@@ -92,12 +107,6 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     kept: list[str] = []
     monkeypatch.setattr(alerts, "set_run_note", lambda _dag, _run, note: kept.append(note))
     return kept
-
-
-def reset_form_of_the_project() -> tuple[Any, ...]:
-    from streamkeeper.manifest.manifest import read_manifest
-
-    return ResetRequest.form(read_manifest(Settings.from_environment()))
 
 
 @pytest.mark.parametrize(
@@ -161,7 +170,7 @@ def test_a_locked_table_is_an_answer_to_a_person_and_a_failure_of_a_schedule(
 
 
 def test_a_plan_that_is_refused_under_the_hold_is_an_answer_too_and_is_told(
-    told: Kept, notes: list[str], monkeypatch: pytest.MonkeyPatch
+    told: Told, notes: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuses(*_: object) -> dict[str, Any]:
         raise PlanRefused("Things have changed:\n- The topic was recreated.")
@@ -169,7 +178,7 @@ def test_a_plan_that_is_refused_under_the_hold_is_an_answer_too_and_is_told(
     monkeypatch.setattr(engine, "carry_out", refuses)
     with pytest.raises(AirflowSkipException, match="recreated"):
         RecoveryStep(of=RESET, task_id="plan_again").execute(context(plan=PLAN))
-    assert [kind for kind, _, _ in told.alerts] == [AlertKind.RECOVERY_FAILED]
+    assert [kind for kind, _, _ in told] == [AlertKind.RECOVERY_FAILED]
     assert notes[0].startswith("Refused: The topic was recreated.")
 
 
@@ -193,30 +202,32 @@ def test_secrets_in_the_form_s_values_are_hidden_by_airflow_s_masker(
     ],
 )
 def test_a_price_that_nobody_accepts_ends_it_and_is_told_where_nobody_is_asked(
-    price: str | None, approval: bool, tellings: int, told: Kept, monkeypatch: pytest.MonkeyPatch
+    *,
+    price: str | None,
+    approval: bool,
+    tellings: int,
+    project: Path,
+    told: Told,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    flow = FlowPlan(F, "first", 1, 2, 1, "f", StartAt("earliest"), "rebuilt")
-    refused = (Refusal(price, "rows come twice"),)
-    planned = Plan(
-        RESET, "r1", "first", ("first",), {"by": "ada"}, (flow,), ("hold",), "now", refusals=refused
-    )
+    planned = a_plan(Refusal(price, "rows come twice"))
     monkeypatch.setattr(engine, "plan", lambda *_: planned)
     with pytest.raises(AirflowSkipException, match="rows come twice"):
         PlanRecovery(task_id="plan", of=RESET).execute(context({"flow": F, "approval": approval}))
-    assert [(kind, "did not start" in text, occasion) for kind, text, occasion in told.alerts] == [
+    assert [(kind, "did not start" in text, occasion) for kind, text, occasion in told] == [
         (AlertKind.RECOVERY_FAILED, True, "r1")
     ] * tellings
-    assert not (told.project / "state" / "first" / "ledger").exists()
+    assert not (project / "state" / "first" / "ledger").exists()
 
 
-def test_a_table_that_no_flow_writes_any_more_is_backed_up_all_the_same(told: Kept) -> None:
+def test_a_table_that_no_flow_writes_any_more_is_backed_up_all_the_same(told: Told) -> None:
     planned = Plan("backup_table", "r1", "first", ("retired",), {"by": "ada"}, (), ("pin",), "now")
     found = tasks._named(planned, kind("backup_table"), read_manifest(Settings.from_environment()))
     assert found["flow"] == F, "people are told through another flow of the pipeline"
     nobody = tasks._named(planned, kind("backup_table"), Manifest("", (), {}, {}))
     assert nobody["flow"] is None
-    alerts.tell_given_up(nobody, context(), "given up")
-    assert told.alerts == []
+    alerts.tell_undone(nobody, context(), "was given up.")
+    assert told == []
 
 
 @pytest.fixture
@@ -254,7 +265,7 @@ def test_a_step_in_spark_fails_with_what_the_ledger_says(
     raised: type[Exception],
     final: bool,
     stamping: list[list[str]],
-    told: Kept,
+    told: Told,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(engine, "evidence_of", lambda *_: None)
@@ -264,20 +275,20 @@ def test_a_step_in_spark_fails_with_what_the_ledger_says(
     with pytest.raises(raised, match=(why or "Error code is: 1").rpartition(": ")[2]):
         SparkStep(of=RESET, task_id="hold").execute(asked)
     assert stamping == [["--pipeline", "first", "--recovery", "r1", "--step", "hold"]]
-    assert len(told.alerts) == int(final)
+    assert len(told) == int(final)
 
 
 def test_a_step_in_spark_that_has_nothing_to_do_starts_no_spark(
-    stamping: list[list[str]], told: Kept, monkeypatch: pytest.MonkeyPatch
+    stamping: list[list[str]], told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "evidence_of", lambda *_: None)
     monkeypatch.setattr(engine, "without_spark", lambda *_: {"note": "the target is kept as it is"})
     found = SparkStep(of="rewind", task_id="put_back").execute(context(plan=PLAN))
-    assert (found["note"], stamping, told.alerts) == ("the target is kept as it is", [], [])
+    assert (found["note"], stamping, told) == ("the target is kept as it is", [], [])
 
 
 def test_a_step_in_spark_that_is_done_already_starts_no_spark(
-    stamping: list[list[str]], told: Kept, monkeypatch: pytest.MonkeyPatch
+    stamping: list[list[str]], told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "evidence_of", lambda *_: {"rows": 7})
     assert SparkStep(of=RESET, task_id="decide").execute(context(plan=PLAN)) == {"rows": 7}
@@ -286,7 +297,7 @@ def test_a_step_in_spark_that_is_done_already_starts_no_spark(
 
 @pytest.mark.parametrize("dry_run", [True, False])
 def test_a_dry_run_ends_after_what_is_tried_before_anybody_is_asked(
-    dry_run: bool, stamping: list[list[str]], told: Kept, monkeypatch: pytest.MonkeyPatch
+    dry_run: bool, stamping: list[list[str]], told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "evidence_of", lambda *_: {"operators": ["dedupe"]})
     with DAG("adopt"):
@@ -306,7 +317,7 @@ def test_a_dry_run_ends_after_what_is_tried_before_anybody_is_asked(
 
 
 def test_a_dry_run_whose_trial_failed_tells_nobody_and_is_over(
-    stamping: list[list[str]], told: Kept, monkeypatch: pytest.MonkeyPatch
+    stamping: list[list[str]], told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended: list[tuple[Any, ...]] = []
     monkeypatch.setattr(engine, "evidence_of", lambda *_: None)
@@ -318,7 +329,7 @@ def test_a_dry_run_whose_trial_failed_tells_nobody_and_is_over(
         UnaskedStep(task_id="rehearse", of="adopt").execute(asked)
     with pytest.raises(AirflowSkipException, match="It was a dry run"):
         GiveUp(task_id="give_up", after="decide").execute(asked)
-    assert (told.alerts, ended) == ([], [("first", "r1")])
+    assert (told, ended) == ([], [("first", "r1")])
 
 
 def test_nobody_is_asked_again_where_the_price_is_the_approved_one(project: Path) -> None:
@@ -334,18 +345,7 @@ def test_whoever_approves_accepts_the_prices_that_the_answer_names(
     asked_for: list[list[str]] = []
     monkeypatch.setattr(hitl, "upsert_hitl_detail", lambda *, options, **_: asked_for.append(options))
     settings = Settings.from_environment()
-    flow = FlowPlan(F, "first", 1, 2, 1, "f", StartAt("earliest"), "rebuilt")
-    planned = Plan(
-        RESET,
-        "r1",
-        "first",
-        ("first",),
-        {"by": "ada"},
-        (flow,),
-        ("hold",),
-        "now",
-        refusals=(Refusal("loss", "rows go", F),),
-    )
+    planned = a_plan(Refusal("loss", "rows go", F))
     engine.propose(settings, planned)
     asked = context(plan={**PLAN, "consent": "Approve, and lose 12 rows", "prices": ["loss"]})
     with pytest.raises(TaskAwaitingInput):
@@ -394,49 +394,18 @@ def test_there_is_nothing_to_give_up(xcoms: dict[str, Any], project: Path) -> No
 @pytest.mark.parametrize("changed", [False, True], ids=["before it changes anything", "half-way"])
 @pytest.mark.parametrize("step", ["hold", "decide", "release"])
 def test_a_recovery_that_fails_after_a_change_says_how_it_goes_on(
-    step: str, changed: bool, project: Path, monkeypatch: pytest.MonkeyPatch
+    step: str, changed: bool, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: object) -> dict[str, Any]:
         raise RecoveryError("The table is at version 3; it was at 5.")
 
-    told = list[str]()
     monkeypatch.setattr(engine, "carry_out", fails)
     monkeypatch.setattr(engine, "is_past_return", lambda *_: changed)
-    monkeypatch.setattr(alerts, "alert", lambda _settings, _kind, _flow, text, *_, **__: told.append(text))
     with pytest.raises(AirflowFailException, match="it was at 5") as failed:
         RecoveryStep(of=RESET, task_id=step).execute(context(plan=PLAN))
     goes_on = "clear this task" in str(failed.value) and "streamkeeper abandon r1" in str(failed.value)
     assert goes_on == changed
-    assert ("Nothing was changed: the recovery is given up" in told[0]) == (not changed)
-
-
-class Kept:
-    """Keeps the alerts that the code under test raises."""
-
-    def __init__(self, project: Path) -> None:
-        self.project = project
-        self.alerts: list[tuple[AlertKind, str, str]] = []
-
-    def __call__(
-        self,
-        _settings: Settings,
-        kind: AlertKind,
-        flow: str,
-        text: str,
-        occasion: str,
-        *,
-        link: str | None = None,
-    ) -> bool:
-        assert (flow, link) == ("first.first_flow", page("reset_checkpoint", "manual__1"))
-        self.alerts.append((kind, text, occasion))
-        return True
-
-
-@pytest.fixture
-def told(project: Path, monkeypatch: pytest.MonkeyPatch) -> Kept:
-    kept = Kept(project)
-    monkeypatch.setattr(alerts, "alert", kept)
-    return kept
+    assert ("Nothing was changed: the recovery is given up" in told[0][1]) == (not changed)
 
 
 @pytest.mark.parametrize(
@@ -468,7 +437,7 @@ def test_a_recovery_s_failure_is_told_when_nothing_is_tried_any_more(
     error: Exception,
     tries: tuple[int, int],
     occasion: str | None,
-    told: Kept,
+    told: Told,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fails(*_: object) -> dict[str, Any]:
@@ -480,7 +449,7 @@ def test_a_recovery_s_failure_is_told_when_nothing_is_tried_any_more(
     asked["ti"].try_number, asked["ti"].max_tries = tries
     with pytest.raises((AirflowFailException, StreamkeeperError), match="no"):
         RecoveryStep(of=RESET, task_id=step, patient=step == "verify_progress").execute(asked)
-    assert [(kind, when) for kind, _, when in told.alerts] == (
+    assert [(kind, when) for kind, _, when in told] == (
         [(AlertKind.RECOVERY_FAILED, occasion)] if occasion else []
     )
 
@@ -505,20 +474,20 @@ def test_a_recovery_s_failure_is_told_when_nothing_is_tried_any_more(
     ],
 )
 def test_a_recovery_that_is_done_is_told_with_what_it_found(
-    step: str, found: dict[str, Any], said: str | None, told: Kept, monkeypatch: pytest.MonkeyPatch
+    step: str, found: dict[str, Any], said: str | None, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "carry_out", lambda *_: {"flows": {F: found}})
     RecoveryStep(of=RESET, task_id=step).execute(context(plan=PLAN))
-    assert [kind for kind, _, _ in told.alerts] == ([AlertKind.RECOVERY_FINISHED] if said else [])
-    assert all(said is not None and said in text for _, text, _ in told.alerts)
+    assert [kind for kind, _, _ in told] == ([AlertKind.RECOVERY_FINISHED] if said else [])
+    assert all(said is not None and said in text for _, text, _ in told)
 
 
 def test_a_recovery_that_is_given_up_is_told_as_one_occasion_with_the_step_that_failed(
-    told: Kept, monkeypatch: pytest.MonkeyPatch
+    told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "give_up", lambda *_: True)
     GiveUp(task_id="give_up", after="decide").execute(context(plan=PLAN))
-    [(kind, text, occasion)] = told.alerts
+    [(kind, text, occasion)] = told
     assert (kind, occasion) == (AlertKind.RECOVERY_FAILED, "r1")
     assert "nothing else was changed" in text
 

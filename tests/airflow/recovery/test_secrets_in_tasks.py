@@ -1,6 +1,4 @@
-"""Secrets in what goes wrong and in what a step found: neither Airflow's log nor what tasks hand on has
-them.
-"""
+"""Secrets in failures and in what a step found: neither Airflow's log nor what is handed on has them."""
 
 from __future__ import annotations
 

@@ -1,14 +1,12 @@
-"""``tidy_tables`` in Airflow: one run after another, nobody asked, and the command of its job."""
+"""``tidy_tables`` in Airflow, with nobody asked: the command of its job, and what follows a failure."""
 
 from __future__ import annotations
 
-from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from streamkeeper_airflow.recovery.approvals import PlanApproval
@@ -17,7 +15,7 @@ from streamkeeper_airflow.recovery.tasks import PlanRecovery, SparkStep
 from streamkeeper.drivers.submit import RECOVERY_JOB
 from streamkeeper.flows import ledger
 from streamkeeper.recover import engine
-from streamkeeper.settings import PROJECT, Settings
+from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 from tests.recorder import Recorder
 
@@ -59,16 +57,6 @@ def planned(project: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 def step() -> SparkStep:
     return SparkStep(task_id="tidy", of=OF, patient=True)
-
-
-def test_one_run_follows_another_and_is_tried_again_after_minutes(project: Path) -> None:
-    bag = DagBag(str(PROJECT / "dags"))
-    assert bag.import_errors == {}
-    dag = bag.dags[OF]
-    assert [task.task_id for task in dag.topological_sort()] == ["plan", "approve", "tidy"]
-    assert (dag.max_active_runs, type(dag.timetable).__name__) == (1, "NullTimetable")
-    assert (dag.task_dict["tidy"].retries, dag.task_dict["tidy"].retry_delay) == (2, timedelta(minutes=5))
-    assert dag.params.get_param("approval").value is False
 
 
 def test_the_job_is_a_step_like_any_other_and_is_told_nothing_of_the_plan(

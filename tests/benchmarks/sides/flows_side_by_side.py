@@ -83,7 +83,7 @@ class Bench:
 
     def run_flow(self) -> float:
         """Run the driver over what is there; give when it was started, in seconds since the epoch."""
-        return self._run(submit.driver(self.settings, [self.flow()], available_now=True).command())
+        return self.run(submit.driver(self.settings, [self.flow()], available_now=True).command())
 
     def run_bare(self, view: str, checkpoint: str = "checkpoint") -> float:
         """Run the bare query over what is there, with the same Spark settings; give when it was started."""
@@ -101,9 +101,10 @@ class Bench:
             view,
         ]
         flags = [part for name, value in confs.items() for part in ("--conf", f"{name}={value}")]
-        return self._run([submit.spark_submit(), "--master", "local[2]", *flags, str(BARE), *arguments])
+        return self.run([submit.spark_submit(), "--master", "local[2]", *flags, str(BARE), *arguments])
 
-    def _run(self, command: Sequence[str]) -> float:
+    def run(self, command: Sequence[str]) -> float:
+        """Run an application; give when it was started."""
         started = time.time()
         done = subprocess.run(
             command,

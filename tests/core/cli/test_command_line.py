@@ -1039,5 +1039,5 @@ def test_a_stray_file_beside_the_ledgers_is_no_recovery(command: Command, stands
     done = command("abandon", "junk")
     assert (done.returncode, done.stderr) == (
         2,
-        "streamkeeper: There is no recovery 'junk'. Those that are not over: none.\n",
+        "streamkeeper: There is no recovery 'junk'. Those that are not over: none. Nothing was changed.\n",
     )

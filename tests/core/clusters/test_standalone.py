@@ -133,7 +133,7 @@ def test_a_driver_that_said_why_it_left_is_not_talked_over(
     leases.leave(world.home, leased, "held")
     master.state = "FAILED"
     assert cluster_drivers.note_end(world.home, leased)
-    assert leases.why_left(world.home, leased) == "held"
+    assert leases.told_leaving(world.home, leased)["why"] == "held"
 
 
 def test_a_page_that_does_not_answer_proves_nothing(world: World, master: Master, leased: Lease) -> None:

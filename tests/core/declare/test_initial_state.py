@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from streamkeeper.ddl import Column, columns_of
-from streamkeeper.declare.model import pipeline_from_json, pipeline_to_json, without_code
+from streamkeeper.declare.model import pipeline_from_json, pipeline_to_json
 from streamkeeper.errors import DeclarationError
 from streamkeeper.manifest.import_file import fingerprint
 from streamkeeper.manifest.manifest import Flow
@@ -42,7 +42,7 @@ def test_a_flow_takes_rows_that_the_manifest_keeps(tmp_path: Path) -> None:
     )
     assert (str(given), str(given.where)) == ("stock, 1 row", "p.py, line 5")
     plain = json.loads(json.dumps(pipeline_to_json(pipeline)))
-    assert pipeline_from_json(plain) == without_code(pipeline)
+    assert pipeline_from_json(plain) == pipeline
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 from streamkeeper import pipelines as dp
 from streamkeeper.checkpoint.log_entries import CHANGELOG, PROVIDER, WATERMARK_POLICY
 from streamkeeper.declare.cdc_spec import CdcSpec
-from streamkeeper.declare.model import AutoCdcFlow, pipeline_from_json, pipeline_to_json, without_code
+from streamkeeper.declare.model import AutoCdcFlow, pipeline_from_json, pipeline_to_json
 from streamkeeper.errors import DeclarationError
 from streamkeeper.manifest.import_file import fingerprint
 from tests.worlds.pipelines import TAIL, load
@@ -66,7 +66,7 @@ def test_a_decorated_function_stays_a_function_that_can_be_tested_by_itself() ->
 
 
 def test_a_pipeline_goes_to_json_and_back_without_its_code(tmp_path: Path) -> None:
-    plain = without_code(load(tmp_path, GOOD))
+    plain = load(tmp_path, GOOD)
     assert pipeline_from_json(pipeline_to_json(plain)) == plain
 
 
@@ -470,7 +470,7 @@ def test_a_pipeline_says_once_what_holds_for_all_its_flows(tmp_path: Path) -> No
     )
     assert pipeline.notifiers[0].classpath == "airflow.providers.smtp.notifications.smtp.SmtpNotifier"
     assert pipeline.notifiers[0].arguments == {"to": "ops@example.org", "subject": "{{ alert.subject }}"}
-    assert pipeline_from_json(pipeline_to_json(pipeline)) == without_code(pipeline)
+    assert pipeline_from_json(pipeline_to_json(pipeline)) == pipeline
 
 
 def test_who_is_told_does_not_make_a_flow_another_one_but_its_driver_does(tmp_path: Path) -> None:
@@ -835,14 +835,12 @@ def test_a_flow_may_run_once_but_not_in_a_driver_that_others_share(tmp_path: Pat
 
 
 def test_an_auto_cdc_flow_goes_to_json_and_back(tmp_path: Path) -> None:
-    plain = without_code(
-        load(tmp_path, two({"column_list": "['id', 'n']"}, {"sequence_by": "0", "once": "True"}))
-    )
+    plain = load(tmp_path, two({"column_list": "['id', 'n']"}, {"sequence_by": "0", "once": "True"}))
     assert pipeline_from_json(json.loads(json.dumps(pipeline_to_json(plain)))) == plain
 
 
 def test_a_flow_that_an_earlier_release_wrote_appends_and_never_ends(tmp_path: Path) -> None:
-    plain = without_code(load(tmp_path, GOOD))
+    plain = load(tmp_path, GOOD)
     written = pipeline_to_json(plain)
     for flow in written["flows"]:
         del flow["kind"], flow["once"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from streamkeeper.declare.model import Source, pipeline_from_json, pipeline_to_json, without_code
+from streamkeeper.declare.model import Source, pipeline_from_json, pipeline_to_json
 from streamkeeper.errors import DeclarationError, SettingsError
 from streamkeeper.manifest.environment import opened, opened_if_possible, variables
 from streamkeeper.manifest.import_file import fingerprint
@@ -99,7 +99,7 @@ def test_a_source_is_what_its_file_declares(parameters: dict[str, Any], tmp_path
         False,
     )
     assert source.options.keys() == parameters.get("options", {}).keys()
-    assert pipeline_from_json(pipeline_to_json(pipeline)) == without_code(pipeline)
+    assert pipeline_from_json(pipeline_to_json(pipeline)) == pipeline
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {

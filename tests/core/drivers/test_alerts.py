@@ -107,5 +107,5 @@ def test_every_kind_has_a_subject(kind: AlertKind) -> None:
 
 def test_a_pending_file_that_is_no_alert_is_named(home: FlowHome) -> None:
     home.storage.create(home.alert("pending/x.json"), b'{"kind": "rumour"}')
-    with pytest.raises(StorageError, match=r"alerts/pending or beside it is not an alert.*Remove it"):
+    with pytest.raises(StorageError, match=r"alerts/pending/x\.json is not an alert.*Remove it"):
         alerts.pending(home)

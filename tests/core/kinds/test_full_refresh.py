@@ -44,7 +44,9 @@ def plan(world: World, *accept: str) -> Plan:
     world.flow  # noqa: B018  # makes the manifest, which is no change of the flow
     before = world.tree()
     try:
-        return engine.plan(world.settings, KIND, RefreshRequest("events.events", accept, by="ada"), "r1")
+        return engine.plan(
+            world.settings, KIND, RefreshRequest("events.events", accept=accept, by="ada"), "r1"
+        )
     finally:
         assert world.tree() == before
 
@@ -177,7 +179,9 @@ def test_a_table_that_is_not_there_has_nothing_to_refresh(world: World) -> None:
 
 
 def test_a_request_comes_back_from_its_plan(stands: World) -> None:
-    assert KIND.read_request(plan(stands, LOSS).request) == RefreshRequest("events.events", (LOSS,), by="ada")
+    assert KIND.read_request(plan(stands, LOSS).request) == RefreshRequest(
+        "events.events", accept=(LOSS,), by="ada"
+    )
 
 
 def test_a_recovery_that_shut_a_flow_out_or_emptied_a_table_counts_as_one_that_changed_something(

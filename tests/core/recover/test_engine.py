@@ -391,8 +391,6 @@ class StampRequest(Request):
     refused = "The stamp was not planned"
 
     table: str = asked("string", "Table", "Which.", names=TABLE)
-    by: str = "someone"
-    reason: str = ""
     accept: tuple[str, ...] = accepted()
 
 

@@ -236,9 +236,9 @@ def test_a_price_that_got_worse_under_the_hold_is_asked_for_again(parked: World)
     ):
         carry_out(parked, "decide")
     assert parked.home.generations() == [1]
-    assert not engine.was_approved_again(parked.settings, made)
+    assert not engine.was_approved(parked.settings, made, again=True)
     engine.approve(parked.settings, "events", "r1", "grace", again=True)
-    assert engine.was_approved_again(parked.settings, made)
+    assert engine.was_approved(parked.settings, made, again=True)
     carry_out(parked, "decide")
     assert parked.home.generations() == [1, 2]
 

@@ -139,11 +139,9 @@ def everywhere(world: World, generation: int, drivers: int) -> None:
     assert sum(row.batches for row in found) == sum(count for count, _ in committed), files
     started = sum(row.rows for row in found if row.epoch == drivers)
     for place, row in told(world).items():
-        assert (row["generation"], row["epoch"], row["batch"]) == (
-            generation,
-            drivers,
-            committed[-1][1],
-        ), place
+        assert (row["generation"], row["epoch"], row["batch"]) == (generation, drivers, committed[-1][1]), (
+            place
+        )
         assert 0 <= row["rows"] <= started, place
     lease = leases.current(world.home)
     assert lease is not None

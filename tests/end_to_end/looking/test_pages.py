@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
 from urllib.parse import quote
 
 import pytest
 
 from tests.end_to_end.world import ENDING, RESET, World, without_deduplication
 from tests.worlds.browser import Person
-from tools.waiting import wait_until
 
 pytestmark = pytest.mark.long
 
@@ -23,17 +21,11 @@ def parked(world: World) -> World:
     world.await_flow("running", generation=1, batch=1)
     world.declare(NAME, without_deduplication(world))
     world.await_parked()
-    wait_until(
-        lambda: next((run for run in world.api.runs(DAG) if run["state"] == "failed"), None),
-        ENDING,
-        "the run is red",
-    )
     return world
 
 
 def test_the_parked_run_says_so_on_its_page(parked: World, person: Person) -> None:
-    failed = next(run for run in parked.api.runs(DAG) if run["state"] == "failed")
-    person.visit(f"/dags/{DAG}/runs/{quote(failed['dag_run_id'])}")
+    person.visit(f"/dags/{DAG}/runs/{quote(parked.await_red()['dag_run_id'])}")
     person.read("Recovery: reset_checkpoint")
     person.click("button[aria-label='Edit note']")
     assert "SQLSTATE 42K03" in person.read(f"The flow {FLOW} stopped")
@@ -43,13 +35,8 @@ def test_the_parked_run_says_so_on_its_page(parked: World, person: Person) -> No
 def test_the_form_has_the_parked_flow_chosen_and_triggers_what_is_right(
     parked: World, person: Person
 ) -> None:
-    before = {run["dag_run_id"] for run in parked.api.runs(RESET)}
-    parked.api.parse_again()
-    wait_until(
-        lambda: parked.api.read(f"/dags/{RESET}/details")["params"]["flow"]["value"] == FLOW or None,
-        ENDING,
-        "the form has the parked flow chosen",
-    )
+    before = parked.resets()
+    parked.await_chosen()
     person.visit(f"/dags/{RESET}")
     person.click("[data-testid=trigger-dag-button]")
     person.read("Start of the new checkpoint")
@@ -68,11 +55,10 @@ def test_the_form_has_the_parked_flow_chosen_and_triggers_what_is_right(
         assert person.boxes_of_json() == 0
     person.switch("dry_run")
     person.click("[data-testid=trigger-dag-submit]")
-    run = wait_until(
-        lambda: next(iter(new_runs(parked, before)), None), ENDING, "the run that the form triggered"
-    )
-    assert parked.api.wait_for_run(RESET, run["dag_run_id"], ENDING) == "success"
-    assert (run["conf"]["flow"], run["conf"]["start"], run["conf"]["dry_run"]) == (FLOW, "after-last", True)
+    run = parked.await_reset(before)
+    assert parked.api.wait_for_run(RESET, run, ENDING) == "success"
+    conf = parked.api.run(RESET, run)["conf"]
+    assert (conf["flow"], conf["start"], conf["dry_run"]) == (FLOW, "after-last", True)
     assert parked.home.generations() == [1]
 
 
@@ -96,13 +82,8 @@ def test_the_approval_names_the_price_has_its_buttons_on_the_first_screen_and_sh
     assert parked.home.generations() == [1]
 
 
-def new_runs(world: World, before: set[str]) -> list[dict[str, Any]]:
-    return [run for run in world.api.runs(RESET) if run["dag_run_id"] not in before]
-
-
 @pytest.mark.parametrize(
-    ("typed", "found"),
-    [(RESET, {RESET}), ("reset", {RESET}), (NAME, {DAG, f"schedule__{NAME}__yearly"})],
+    ("typed", "found"), [(RESET, {RESET}), ("reset", {RESET}), (NAME, {DAG, f"schedule__{NAME}__yearly"})]
 )
 def test_the_search_finds_dags_by_what_one_calls_them(
     world: World, person: Person, typed: str, found: set[str]

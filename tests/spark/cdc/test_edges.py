@@ -44,6 +44,7 @@ from tests.worlds.tables.cdc_world import (
     WITHOUT_VECTORS,
     CdcBed,
     alone,
+    killed_before_the_target,
 )
 
 NESTED = (
@@ -70,23 +71,14 @@ def names(bed: CdcBed) -> dict[int, str]:
     return {row["id"]: row["name"] for row in bed.rows()}
 
 
-class Killed(Exception):
-    """Stands for the end of the process between two commits."""
-
-
 @pytest.mark.parametrize("ignore_nulls", long_after(1, [False, True]), ids=["whole rows", "ignoring nulls"])
 def test_a_batch_that_was_killed_between_what_it_remembers_and_its_merge_is_applied_again(
-    ignore_nulls: bool, make: Callable[..., CdcBed], monkeypatch: pytest.MonkeyPatch
+    ignore_nulls: bool, make: Callable[..., CdcBed]
 ) -> None:
     bed = make(replace(SPEC, ignore_null_updates=ignore_nulls))
     bed.apply((1, 1, "U", "a", "x"), (2, 1, "U", "b", "x"), (3, 1, "U", "c", "x"))
     rows = [(1, 5, "D", None, None), (None, 2, "T", None, None), (3, 3, "U", "new", "x")]
-
-    def die(*_: object) -> None:
-        raise Killed
-
-    with monkeypatch.context() as patched, pytest.raises(Killed):
-        patched.setattr("streamkeeper_jobs.cdc.scd1.merging", die)
+    with killed_before_the_target():
         bed.apply(*rows, batch=1)
     assert bed.remembered().count() == 2
     assert names(bed) == {1: "a", 2: "b", 3: "c"}
@@ -94,37 +86,6 @@ def test_a_batch_that_was_killed_between_what_it_remembers_and_its_merge_is_appl
     assert names(bed) == {3: "new"}
     bed.apply((1, 4, "U", "late", "x"))
     assert names(bed) == {3: "new"}
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("scd_type", [1, 2])
-def test_a_batch_that_was_killed_right_before_it_is_committed_is_applied_again(
-    scd_type: int, make: Callable[..., CdcBed], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bed = make(replace(SPEC, scd_type=scd_type, apply_as_truncates=None))
-    bed.apply((1, 1, "U", "a", "x"), (2, 1, "U", "b", "x"))
-    before = bed.rows()
-    rows = [(1, 3, "U", "a", "x"), (1, 5, "D", None, None), (2, 2, "U", "c", "x")]
-
-    def die(*_: object) -> None:
-        raise Killed
-
-    with monkeypatch.context() as patched, pytest.raises(Killed):
-        # Its data files and deletion vectors are written by then, and nobody points to them.
-        patched.setattr("streamkeeper_jobs.cdc.replace_rows._merge", die)
-        bed.apply(*rows, batch=1)
-    assert bed.rows() == before
-    bed.apply(*rows, batch=1)
-    remembered = bed.remembered().count()
-    bed.apply(*rows, batch=1)
-    assert bed.remembered().count() == remembered
-    bed.apply((1, 2, "U", "b", "x"))
-    shown = sorted(
-        (row["id"], row["name"], row.get("__START_AT"), row.get("__END_AT"))
-        for row in bed.rows()
-        if row["id"] == 1
-    )
-    assert shown == ([] if scd_type == 1 else [(1, "a", 1, 2), (1, "a", 3, 5), (1, "b", 2, 3)])
 
 
 def test_every_batch_is_committed_to_the_target_and_an_empty_one_too(make: Callable[..., CdcBed]) -> None:

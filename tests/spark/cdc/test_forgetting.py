@@ -24,7 +24,6 @@ from streamkeeper_jobs.recover import clean_up as forgetting
 from streamkeeper.declare.cdc_spec import END_AT, START_AT
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import ledger
-from streamkeeper.manifest.manifest import write_manifest
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.steps import clean_up as planned
@@ -222,8 +221,7 @@ def it_goes_back_with_its_table(bed: CustomersBed, at_work: Recoverer) -> None:
 def test_a_deleted_row_does_not_come_back_where_a_flow_reads_what_came_within_the_retention(
     shop: CustomersBed, moved: Callable[[CustomersBed, Recoverer], None]
 ) -> None:
-    at_work = Recoverer(shop.spark, shop.settings, "customers")
-    write_manifest(shop.settings)
+    at_work = Recoverer.of(shop.of())
     moved(shop, at_work)
     at_work.run("clean_up", "c1", pipeline="customers")
     shop.change(upsert(1, 9))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -19,7 +18,7 @@ from streamkeeper.declare.cdc_spec import CdcSpec
 from streamkeeper.delta import remembered as in_log
 from streamkeeper.errors import DeclarationError
 from tests.worlds.suites import long_after
-from tests.worlds.tables.cdc_world import DONE_BY_OTHERS, SPEC, VERSIONS, CdcBed
+from tests.worlds.tables.cdc_world import DONE_BY_OTHERS, SPEC, VERSIONS, CdcBed, killed_before_the_target
 
 
 def deleted(spark: SparkSession, root: Path, spec: CdcSpec = SPEC) -> CdcBed:
@@ -114,17 +113,10 @@ def test_runs_are_merged_and_hold_the_last_delete_of_each_key(spark: SparkSessio
     assert keys(bed) == [10]
 
 
-def test_what_a_killed_batch_wrote_is_named_by_nobody(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_killed_batch_wrote_is_named_by_nobody(spark: SparkSession, tmp_path: Path) -> None:
     bed = deleted(spark, tmp_path)
     before = dict(opened(spark, bed.path).remembered.files)
-
-    def die(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr("streamkeeper_jobs.cdc.replace_rows._merge", die)
+    with killed_before_the_target():
         bed.apply((2, 5, "D", None, None))
     assert keys(bed) == [2]
     assert dict(opened(spark, bed.path).remembered.files) == before

@@ -42,7 +42,7 @@ def test_a_batch_that_the_sink_has_is_skipped_when_the_checkpoint_replays_it(bed
     bed.arrive(1, 2)
     assert bed.run() is Outcome.STOPPED
     rows, version = len(bed.rows()), delta_log.latest_version(str(bed.table))
-    forget_commit(bed, 0)
+    bed.forget_commit(0)
     assert bed.run() is Outcome.STOPPED
     assert bed.checkpoint(1).last_commit() == 0
     assert (len(bed.rows()), delta_log.latest_version(str(bed.table))) == (rows, version)
@@ -95,7 +95,7 @@ def test_what_a_sealed_query_wrote_last_is_found_in_the_tables_checkpoints_when_
     log(bed.spark, bed.table).checkpoint()
     last = delta_log.latest_version(str(bed.table))
     for version in range(last):
-        remove(bed.table / "_delta_log" / f"{version:020d}.json")
+        (bed.table / "_delta_log" / f"{version:020d}.json").unlink()
     bed.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
     assert not delta_log.last_transaction(str(bed.table), app_id).complete
     assert seal(bed.spark, str(bed.table), app_id, lambda: None) == 2
@@ -208,18 +208,6 @@ def commits(table: Path) -> list[list[dict[str, object]]]:
         [json.loads(line) for line in file.read_text().splitlines()]
         for file in sorted((table / "_delta_log").glob("*.json"))
     ]
-
-
-def forget_commit(bed: Flowbed, batch: int) -> None:
-    """Put the checkpoint back to the moment between the sink's commit of a batch and its own."""
-    folder = Path(bed.checkpoint(1).path("commits"))
-    remove(folder / str(batch))
-
-
-def remove(file: Path) -> None:
-    """Remove a file with the checksum beside it."""
-    file.unlink()
-    file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
 
 
 def log(spark: SparkSession, table: Path):  # type: ignore[no-untyped-def]

@@ -93,9 +93,6 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
         lambda checkpoint: write(checkpoint / "offsets/2", b"garbage"),
         "offsets/2 starts with 'garbage'",
     ),
-    "newest offsets empty": (lambda checkpoint: write(checkpoint / "offsets/2", b""), "offsets/2 is empty"),
-    "newest offsets gone": (lambda checkpoint: remove(checkpoint / "offsets/2"), "offsets/2 is missing"),
-    "newest commit garbage": (lambda checkpoint: write(checkpoint / "commits/2", b"garbage"), "damaged"),
     "state files gone": (remove_state, "state are missing"),
     "files log cut off": (
         lambda checkpoint: write(checkpoint / "sources/events_raw/2", b""),

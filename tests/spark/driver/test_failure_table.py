@@ -20,11 +20,10 @@ from pyspark.sql import functions as f
 from streamkeeper.drivers.failures import Failure, FailureClass, classify
 from tests.worlds import checkpoint_samples as samples
 
-RECOVER, CORRECT, RESTART, RETRY = (
+RECOVER, CORRECT, RESTART = (
     FailureClass.NEEDS_RECOVERY,
     FailureClass.NEEDS_CORRECTION,
     FailureClass.RESTART,
-    FailureClass.TRANSIENT,
 )
 View = Callable[[DataFrame], DataFrame]
 
@@ -72,10 +71,6 @@ class Bed:
 
 def dedupe(frame: DataFrame) -> DataFrame:
     return frame.dropDuplicates(["event_id"])
-
-
-def within(frame: DataFrame) -> DataFrame:
-    return frame.dropDuplicatesWithinWatermark(["event_id"])
 
 
 def counts(frame: DataFrame) -> DataFrame:
@@ -137,16 +132,11 @@ def another_path_behind_a_batch_in_flight(bed: Bed) -> None:
     bed.drain(bed.stream("elsewhere"))
 
 
-def broken_log(name: str, text: str | None) -> Callable[[Bed], None]:
-    """A file of the logs is overwritten, or (None) removed."""
-
+def broken_offsets(text: str) -> Callable[[Bed], None]:
     def provoke(bed: Bed) -> None:
         bed.events(files=3)
         bed.drain(bed.stream())
-        if text is None:
-            bed.remove(name)
-        else:
-            bed.rewrite(name, text)
+        bed.rewrite("offsets/2", text)
         bed.events(10)
         bed.drain(bed.stream())
 
@@ -182,6 +172,13 @@ def rows_of_a_source_table_changed(bed: Bed) -> None:
     bed.append(0, 5)
     bed.drain(bed.delta())
     bed.spark.sql(f"DELETE FROM delta.`{bed.table()}` WHERE id = 3")
+    bed.drain(bed.delta())
+
+
+def all_rows_of_a_source_table_deleted(bed: Bed) -> None:
+    bed.append(0, 5)
+    bed.drain(bed.delta())
+    bed.spark.sql(f"DELETE FROM delta.`{bed.table()}`")
     bed.drain(bed.delta())
 
 
@@ -222,11 +219,6 @@ ROWS: dict[str, tuple[Callable[[Bed], None], FailureClass, str]] = {
         RECOVER,
         "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE",
     ),
-    "another kind of deduplication": (
-        changed(dedupe, within),
-        RECOVER,
-        "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA",
-    ),
     "state is garbage": (state_is_garbage, RECOVER, "CANNOT_LOAD_STATE_STORE"),
     "one source less": (one_source_less, RECOVER, "There are [2] sources in the checkpoint"),
     "another path behind a batch in flight": (
@@ -234,12 +226,9 @@ ROWS: dict[str, tuple[Callable[[Bed], None], FailureClass, str]] = {
         RECOVER,
         "Wrong basePath",
     ),
-    "offsets are garbage": (broken_log("offsets/2", "garbage"), RECOVER, "MALFORMED_LOG_FILE"),
-    "offsets are empty": (broken_log("offsets/2", ""), RECOVER, "Incomplete log file"),
-    "metadata gone": (broken_log("metadata", None), RECOVER, "STREAMING_CHECKPOINT_MISSING_METADATA_FILE"),
-    "offsets gone, commit there": (broken_log("offsets/2", None), RETRY, "CONCURRENT_STREAM_LOG_UPDATE"),
+    "offsets are garbage": (broken_offsets("garbage"), RECOVER, "MALFORMED_LOG_FILE"),
     "offsets of a later Spark": (
-        broken_log("offsets/2", OFFSETS_OF_A_LATER_SPARK),
+        broken_offsets(OFFSETS_OF_A_LATER_SPARK),
         CORRECT,
         "INVALID_LOG_VERSION.MAX_SUPPORTED_VERSION",
     ),
@@ -257,6 +246,11 @@ ROWS: dict[str, tuple[Callable[[Bed], None], FailureClass, str]] = {
         rows_of_a_source_table_changed,
         CORRECT,
         "DELTA_SOURCE_TABLE_IGNORE_CHANGES",
+    ),
+    "all rows of the source table deleted": (
+        all_rows_of_a_source_table_deleted,
+        CORRECT,
+        "DELTA_SOURCE_IGNORE_DELETE",
     ),
     "schema of the source table moves on": (
         the_schema_of_a_source_table_moves_on,

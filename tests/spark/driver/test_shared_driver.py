@@ -6,8 +6,8 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -17,25 +17,18 @@ import pytest
 from streamkeeper.drivers import submit
 from streamkeeper.errors import DeclarationError
 from streamkeeper.exit_codes import PRECEDENCE, Outcome, of_all
-from streamkeeper.flows import generations, holds, leases
-from streamkeeper.flows.files import FlowHome, query_id
-from streamkeeper.flows.generations import AFTER_LAST, REBUILT, Generation, StartAt
-from streamkeeper.flows.leases import Heartbeat, Life
+from streamkeeper.flows import holds, leases
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.leases import Life
 from streamkeeper.manifest.import_file import load_pipeline
 from streamkeeper.manifest.manifest import read_manifest
-from streamkeeper.storage import open_storage
-from streamkeeper.times import now
-from tests.oracle import counted, first_per
-from tests.worlds.flow_world import COLUMNS, SCHEMA, Driver, Flowbed, running_driver, wait_until
+from tests.oracle import first_per
+from tests.worlds.drivers import SLOW, batch_of
+from tests.worlds.flow_world import DEDUPE, SCHEMA, Driver, Flowbed, heartbeat, running_driver, wait_until
 
 Make = Callable[..., Flowbed]
 LEFT, RIGHT = "events.left", "events.right"
 BOTH = [LEFT, RIGHT]
-DEDUPE = '.dropDuplicates(["event_id"])'
-SLOW = """.where(F.expr('''CASE WHEN n >= 1000
-    THEN length(coalesce(reflect('java.lang.Thread', 'sleep', bigint(3000)), 'slept')) > 0
-    ELSE true END'''))"""
-"""Events from number 1000 on take three seconds each: time enough to catch a batch in its middle."""
 
 FLOW = """
 dp.create_source("{name}_raw", format="json", path="{{data}}/{name}", schema="{schema}", \
@@ -63,30 +56,13 @@ def shared(*flows: str, tables: tuple[str, ...] = ("lefts", "rights"), shared_dr
 PLAIN = shared(flow("left"), flow("right"))
 
 
+def of(bed: Flowbed, name: str) -> Flowbed:
+    """One of the bed's flows."""
+    return replace(bed, name=name)
+
+
 def home(bed: Flowbed, name: str) -> FlowHome:
-    return FlowHome(open_storage(bed.settings.state), *name.split("."))
-
-
-def run(bed: Flowbed, *names: str) -> Outcome:
-    from streamkeeper_jobs.driver.application import run as run_driver
-
-    return run_driver(bed.settings, names or BOTH, available_now=True)
-
-
-@contextmanager
-def running(bed: Flowbed) -> Iterator[Future[Outcome]]:
-    """Run the driver in a thread of this process until the block stops it, or ends: then a hold does."""
-    from streamkeeper_jobs.driver.application import run as run_driver
-
-    with ThreadPoolExecutor(1) as pool:
-        ended = pool.submit(run_driver, bed.settings, BOTH)
-        try:
-            yield ended
-        finally:
-            if not ended.done():
-                for name in BOTH:
-                    holds.put(home(bed, name), holds.person("test"), "the test is over", "test")
-            ended.result(180)
+    return of(bed, name).home
 
 
 @contextmanager
@@ -100,27 +76,16 @@ def driver(bed: Flowbed) -> Iterator[Driver]:
         yield started
 
 
-def beat(bed: Flowbed, name: str) -> Heartbeat | None:
-    lease = leases.current(home(bed, name))
-    return leases.read_heartbeat(home(bed, name), lease.epoch) if lease else None
-
-
 def batch(bed: Flowbed, name: str) -> int:
-    found = beat(bed, name)
-    return -1 if found is None or found.batch is None else found.batch
+    found = batch_of(of(bed, name))
+    return -1 if found is None else found
 
 
 def runs(bed: Flowbed, name: str) -> bool:
     """Say whether the flow runs in the present driver, whatever it has read yet."""
-    lease, found = leases.current(home(bed, name)), beat(bed, name)
+    lease, found = leases.current(home(bed, name)), heartbeat(of(bed, name))
     alive = lease is not None and leases.life(home(bed, name), lease) is Life.ALIVE
     return alive and found is not None and found.phase == "running"
-
-
-def check(bed: Flowbed, table: str, expected: list[dict[str, Any]]) -> None:
-    """Assert that a table holds exactly these rows."""
-    rows = bed.spark.read.format("delta").load(bed.settings.table_path(table)).collect()
-    assert counted([row.asDict() for row in rows], COLUMNS) == counted(expected, COLUMNS)
 
 
 def arrive(bed: Flowbed, name: str, *numbers: int) -> list[dict[str, Any]]:
@@ -129,26 +94,15 @@ def arrive(bed: Flowbed, name: str, *numbers: int) -> list[dict[str, Any]]:
     return bed.events[before:]
 
 
-def reset(bed: Flowbed, name: str) -> None:
-    """Decide a flow's next generation, as a recovery's step would, and take its park away."""
-    at = home(bed, name)
-    fingerprint = read_manifest(bed.settings).find(name).fingerprint
-    decided = Generation(
-        2, 1, StartAt(AFTER_LAST), REBUILT, query_id(name, 2), "a test", "a test", now(), fingerprint
-    )
-    generations.decide(at, decided)
-    holds.release(at, holds.PARK)
-
-
 def test_two_flows_fill_two_tables_in_one_application(make_bed: Make) -> None:
     bed = make_bed(PLAIN)
     left, right = arrive(bed, "left", 1, 2), arrive(bed, "right", 1, 3)
-    assert run(bed) is Outcome.STOPPED
+    assert bed.run(*BOTH) is Outcome.STOPPED
     left += arrive(bed, "left", 2, 4)
-    assert run(bed) is Outcome.STOPPED
-    check(bed, "lefts", left)
-    check(bed, "rights", right)
-    applications = {(found := beat(bed, name)) and found.application_id for name in BOTH}
+    assert bed.run(*BOTH) is Outcome.STOPPED
+    replace(bed, target="lefts").holds(left)
+    replace(bed, target="rights").holds(right)
+    applications = {(found := heartbeat(of(bed, name))) and found.application_id for name in BOTH}
     assert len(applications) == 1
     assert [home(bed, name).epochs() for name in BOTH] == [[1, 2], [1, 2]]
 
@@ -159,8 +113,8 @@ def test_two_flows_append_to_one_table_that_neither_finds_there(make_bed: Make) 
     for number in range(1, 4):
         arrive(bed, "left", number, 10 + number)
         arrive(bed, "right", 100 + number)
-    assert run(bed) is Outcome.STOPPED
-    check(bed, "events", bed.events)
+    assert bed.run(*BOTH) is Outcome.STOPPED
+    bed.holds(bed.events)
 
 
 def test_a_hold_on_one_flow_ends_both_the_next_start_runs_the_other_and_a_release_brings_both_back(
@@ -169,7 +123,7 @@ def test_a_hold_on_one_flow_ends_both_the_next_start_runs_the_other_and_a_releas
     bed = make_bed(PLAIN)
     arrive(bed, "left", 1)
     arrive(bed, "right", 1)
-    with running(bed) as ended:
+    with bed.running(*BOTH) as ended:
         wait_until(lambda: all(batch(bed, name) == 0 for name in BOTH))
         holds.put(home(bed, LEFT), holds.person("ann"), "a look at the table", "ann")
         assert ended.result(120) is Outcome.STOPPED
@@ -177,7 +131,7 @@ def test_a_hold_on_one_flow_ends_both_the_next_start_runs_the_other_and_a_releas
         Life.LEFT,
         Life.LEFT,
     ]
-    with running(bed) as ended:
+    with bed.running(*BOTH) as ended:
         wait_until(lambda: runs(bed, RIGHT))
         assert home(bed, LEFT).epochs() == [1], "a held flow gets no lease"
         arrive(bed, "right", 2)
@@ -186,8 +140,8 @@ def test_a_hold_on_one_flow_ends_both_the_next_start_runs_the_other_and_a_releas
         assert not ended.done()
         holds.release(home(bed, LEFT), holds.person("ann"))
         assert ended.result(120) is Outcome.STOPPED
-    assert run(bed) is Outcome.STOPPED
-    check(bed, "lefts", [event for event in bed.events if event["n"] in (1, 2)][::2])
+    assert bed.run(*BOTH) is Outcome.STOPPED
+    replace(bed, target="lefts").holds([event for event in bed.events if event["n"] in (1, 2)][::2])
     assert home(bed, LEFT).epochs() == [1, 2]
 
 
@@ -195,7 +149,7 @@ def test_nothing_is_started_where_every_flow_is_held(make_bed: Make) -> None:
     bed = make_bed(PLAIN)
     for name in BOTH:
         holds.put(home(bed, name), holds.person("ann"), "not now", "ann")
-    assert run(bed) is Outcome.HELD
+    assert bed.run(*BOTH) is Outcome.HELD
     assert [home(bed, name).epochs() for name in BOTH] == [[], []]
 
 
@@ -205,13 +159,13 @@ def test_nothing_is_started_beside_another_driver_of_one_of_the_flows(
 ) -> None:
     bed = make_bed(PLAIN)
     held = leases.acquire(home(bed, RIGHT), 1, bed.settings.lease_term)
-    assert run(bed) is Outcome.LEASE_HELD
+    assert bed.run(*BOTH) is Outcome.LEASE_HELD
     assert "events.right has a driver" in capsys.readouterr().out
     mine = leases.current(home(bed, LEFT))
     assert mine is not None
     assert leases.life(home(bed, LEFT), mine) is Life.LEFT
     leases.leave(home(bed, RIGHT), held, "the test is over")
-    assert run(bed) is Outcome.STOPPED
+    assert bed.run(*BOTH) is Outcome.STOPPED
 
 
 def test_a_flow_that_needs_recovery_is_parked_alone_the_other_goes_on_and_a_reset_brings_it_back(
@@ -219,26 +173,26 @@ def test_a_flow_that_needs_recovery_is_parked_alone_the_other_goes_on_and_a_rese
 ) -> None:
     bed = make_bed(shared(flow("left", view=DEDUPE), flow("right")))
     left, right = arrive(bed, "left", 1, 1, 2), arrive(bed, "right", 1)
-    assert run(bed) is Outcome.STOPPED
+    assert bed.run(*BOTH) is Outcome.STOPPED
     bed.declare(PLAIN)
     left_after = arrive(bed, "left", 2, 3)
     right += arrive(bed, "right", 2)
-    with running(bed) as ended:
+    with bed.running(*BOTH) as ended:
         assert ended.result(120) is Outcome.PARKED
     park = holds.parked(home(bed, LEFT))
     assert park is not None
     assert park.details["sql_state"] == "42K03"
     assert holds.parked(home(bed, RIGHT)) is None
     assert leases.life(home(bed, RIGHT), leases.current(home(bed, RIGHT))) is Life.LEFT
-    with running(bed) as ended:
+    with bed.running(*BOTH) as ended:
         wait_until(lambda: batch(bed, RIGHT) >= 1)
         right += arrive(bed, "right", 5)
         wait_until(lambda: batch(bed, RIGHT) >= 2)
-        reset(bed, LEFT)
+        of(bed, LEFT).reset()
         assert ended.result(120) is Outcome.STOPPED, "the reset flow is free again"
-    assert run(bed) is Outcome.STOPPED
-    check(bed, "lefts", [*first_per(left, ["event_id"]), *left_after])
-    check(bed, "rights", right)
+    assert bed.run(*BOTH) is Outcome.STOPPED
+    replace(bed, target="lefts").holds([*first_per(left, ["event_id"]), *left_after])
+    replace(bed, target="rights").holds(right)
 
 
 @pytest.mark.long
@@ -248,12 +202,12 @@ def test_a_corrected_declaration_of_a_parked_flow_and_a_new_flow_end_a_driver_th
     bed = make_bed(shared(flow("left", view='.where(F.col("no_such_column") > 1)'), flow("right")))
     arrive(bed, "left", 1)
     arrive(bed, "right", 1)
-    assert run(bed) is Outcome.PARKED
-    with running(bed) as ended:
+    assert bed.run(*BOTH) is Outcome.PARKED
+    with bed.running(*BOTH) as ended:
         wait_until(lambda: runs(bed, RIGHT))
         bed.declare(PLAIN)
         assert ended.result(120) is Outcome.STOPPED
-    with running(bed) as ended:
+    with bed.running(*BOTH) as ended:
         wait_until(lambda: all(runs(bed, name) for name in BOTH))
         bed.declare(shared(flow("left"), flow("right"), flow("third", "rights")))
         assert ended.result(120) is Outcome.STOPPED
@@ -267,15 +221,12 @@ def test_each_flow_has_a_session_of_its_own(make_bed: Make) -> None:
     for number in (1, 2):
         arrive(bed, "left", number)
         arrive(bed, "right", number)
-        assert run(bed) is Outcome.STOPPED
-    kept = {}
-    for name in BOTH:
-        start = generations.read_start(home(bed, name), 1)
-        assert start is not None
-        kept[name] = [
-            part for part in home(bed, name).storage.names(f"{start.checkpoint}/state/0") if part.isdecimal()
-        ]
-    assert {name: len(parts) for name, parts in kept.items()} == {LEFT: 3, RIGHT: 5}
+        assert bed.run(*BOTH) is Outcome.STOPPED
+    kept = {name: of(bed, name).checkpoint(1).operators() for name in BOTH}
+    assert {name: [one.partitions for one in found] for name, found in kept.items()} == {
+        LEFT: [3],
+        RIGHT: [5],
+    }
 
 
 @pytest.mark.long
@@ -303,34 +254,22 @@ def test_kill_9_both_recover_in_fair_pools_of_their_own_and_sigterm_ends_both_in
     left += arrive(bed, "left", 4)
     with driver(bed) as second:
         second.until(lambda: batch(bed, LEFT) == 2 and runs(bed, RIGHT))
-        check(bed, "lefts", left)
-        check(bed, "rights", first_per(right, ["event_id"]))
+        replace(bed, target="lefts").holds(left)
+        replace(bed, target="rights").holds(first_per(right, ["event_id"]))
         left += arrive(bed, "left", 1001)
-        second.until(lambda: planned(bed, LEFT) == 3)
+        second.until(lambda: max(of(bed, LEFT).checkpoint(1).offset_batches()) == 3)
         lease = leases.current(home(bed, RIGHT))
         assert lease is not None
         os.kill(lease.process.pid, signal.SIGTERM)
         assert second.wait() == Outcome.STOPPED, second.said()
-    check(bed, "lefts", left)
+    replace(bed, target="lefts").holds(left)
     for name in BOTH:
         assert leases.life(home(bed, name), leases.current(home(bed, name))) is Life.LEFT
-        assert checkpoint(bed, name)["offsets"] == checkpoint(bed, name)["commits"], "no batch was cut off"
+        kept = of(bed, name).checkpoint(1)
+        assert kept.offset_batches() == kept.commit_batches(), "no batch was cut off"
+    assert "received SIGTERM" in second.said()
     assert pools_of(logged) == {LEFT: {"left"}, RIGHT: {"right"}}
     assert modes_of(logged) == {"FAIR"}
-
-
-def planned(bed: Flowbed, name: str) -> int:
-    return max(checkpoint(bed, name)["offsets"])
-
-
-def checkpoint(bed: Flowbed, name: str) -> dict[str, list[int]]:
-    start = generations.read_start(home(bed, name), 1)
-    assert start is not None
-    names = home(bed, name).storage.names
-    return {
-        log: sorted(int(file) for file in names(f"{start.checkpoint}/{log}") if file.isdecimal())
-        for log in ("offsets", "commits")
-    }
 
 
 def pools_of(folder: Path) -> dict[str, set[str]]:
@@ -407,7 +346,7 @@ def test_flows_that_cannot_share_a_driver_are_refused_and_nothing_is_written(
 ) -> None:
     bed = make_bed(text)
     (bed.settings.pipelines / "others.py").write_text(PLAIN)
-    assert run(bed, *names) is Outcome.USAGE
+    assert bed.run(*names) is Outcome.USAGE
     assert said in capsys.readouterr().err
     assert not Path(bed.settings.state).exists()
 

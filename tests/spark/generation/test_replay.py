@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from pyspark.sql import SparkSession
@@ -15,7 +16,7 @@ from streamkeeper.drivers import progress
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, leases, ledger, status
 from streamkeeper.sources.replay_steps import BYTES, FILES, RECORDS
-from tests.killing import Killed
+from tests.killing import Killed, dying
 from tests.oracle import first_per
 from tests.worlds.flow_world import Flowbed, heartbeat, pipeline
 from tests.worlds.sources.source_world import DEDUPE, DeltaBed, KafkaBed
@@ -64,19 +65,8 @@ def test_a_history_of_files_is_replayed_step_by_step(
     bed.holds(bed.events[:11])
     start = bed.start(2)
     assert (start.seed_batch, start.positions) == (3, {"events_raw": {"logOffset": 3}})
-    assert [entry.batch for entry in bed.checkpoint(2).files_log("events_raw").entries(3)] == [
-        0,
-        0,
-        0,
-        1,
-        1,
-        1,
-        2,
-        2,
-        2,
-        3,
-        3,
-    ]
+    entries = bed.checkpoint(2).files_log("events_raw").entries(3)
+    assert [entry.batch for entry in entries] == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3]
     assert told(bed)[-1] == {"step": 4, "of": 4, "rows": 11, "epoch": start.epoch}
     assert "state rebuilt by 2 of 4 steps (50 %), 6 rows so far" in capsys.readouterr().out
     bed.declare(pipeline(view='.dropDuplicates(["n"])', files=3))
@@ -87,45 +77,39 @@ def test_a_history_of_files_is_replayed_step_by_step(
     assert bed.start(3).seed_batch == 4, "what was read in steps is replayed in steps"
 
 
+def is_killed_in(step: int, bed: Flowbed, *, after: bool) -> None:
+    from streamkeeper_jobs.generation import seed
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+        dying(seed, "run_muted", step, patch, after=after)
+        bed.run()
+
+
+def steps_of_the_next(bed: Flowbed, patch: pytest.MonkeyPatch) -> int:
+    """Run the next driver, and count the steps that it does."""
+    from streamkeeper_jobs.generation import seed
+
+    lease = leases.current(bed.home)
+    assert lease is not None
+    leases.leave(bed.home, lease, "its machine went down: this test's own process lives on")
+    counted = Mock(wraps=seed.run_muted)
+    patch.setattr(seed, "run_muted", counted)
+    assert bed.run() is Outcome.STOPPED
+    return int(counted.call_count)
+
+
 @pytest.mark.usefixtures("small_steps")
 @pytest.mark.parametrize("moment", long_after(1, ["before the step", "after the step"]))
 def test_a_replay_that_was_cut_off_goes_on_after_its_last_step(
     make_bed: Make, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    from streamkeeper_jobs.generation import seed
-
     bed = to_be_replayed(make_bed)
-    runs: list[int] = []
-    whole = seed.run_muted
-
-    def cut_off(*arguments: Any) -> int:
-        runs.append(len(runs))
-        if len(runs) == 3 and moment == "before the step":
-            raise Killed
-        read = whole(*arguments)
-        if len(runs) == 3:
-            raise Killed
-        return read
-
-    monkeypatch.setattr(seed, "run_muted", cut_off)
-    with pytest.raises(Killed):
-        bed.run()
+    is_killed_in(3, bed, after=moment == "after the step")
     assert generations.read_start(bed.home, 2) is None
     assert status.rebuild_progress(bed.home) == "state of generation 2 rebuilt by 2 of 4 steps, 6 rows"
     assert str(progress.position(bed.home)).endswith("2 of 4 steps, 6 rows")
-    lease = leases.current(bed.home)
-    assert lease is not None
-    leases.leave(bed.home, lease, "its machine went down: this test's own process lives on")
-    runs.clear()
-
-    def counted(*arguments: Any) -> int:
-        runs.append(0)
-        return whole(*arguments)
-
-    monkeypatch.setattr(seed, "run_muted", counted)
     bed.arrive(12)
-    assert bed.run() is Outcome.STOPPED
-    assert len(runs) == (2 if moment == "before the step" else 1)
+    assert steps_of_the_next(bed, monkeypatch) == (2 if moment == "before the step" else 1)
     bed.holds(first_per(bed.events, ["n"])[:11])
     assert bed.start(2).seed_batch == 3
 
@@ -135,34 +119,16 @@ def test_a_replay_that_was_cut_off_goes_on_after_its_last_step(
 def test_another_declaration_does_not_go_on_with_the_state_of_the_one_before(
     make_bed: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from streamkeeper_jobs.generation import seed
-
-    from streamkeeper.flows import leases
-
     bed = make_bed(PLAIN)
     for number in range(1, 8):
         bed.arrive(number)
     assert bed.run() is Outcome.STOPPED
     bed.declare(CHANGED)
     bed.reset()
-    whole, runs = seed.run_muted, []
-
-    def cut_off(*arguments: Any) -> int:
-        runs.append(0)
-        if len(runs) == 2:
-            raise Killed
-        return whole(*arguments)
-
-    monkeypatch.setattr(seed, "run_muted", cut_off)
-    with pytest.raises(Killed):
-        bed.run()
-    lease = leases.current(bed.home)
-    assert lease is not None
-    leases.leave(bed.home, lease, "its machine went down")
+    is_killed_in(2, bed, after=False)
     bed.declare(pipeline(files=3))
     bed.arrive(7, 8)
-    assert bed.run() is Outcome.STOPPED
-    assert len(runs) == 2 + 3
+    assert steps_of_the_next(bed, monkeypatch) == 3
     bed.holds([*bed.events[:7], bed.events[8]])
 
 
@@ -253,8 +219,5 @@ def test_a_driver_that_is_killed_is_followed_by_one_that_goes_on(
     assert f"state rebuilt by {found[1]} of" not in said, "no step was done twice"
     bed.holds(bed.events[:24])
     assert (bed.start(2).seed_batch, bed.start(2).epoch) == (11, 3)
-    assert set(bed.home.storage.names(f"{bed.start(2).checkpoint}/sources/events_raw")) >= {
-        "9.compact",
-        "10",
-        "11",
-    }
+    names = bed.home.storage.names(f"{bed.start(2).checkpoint}/sources/events_raw")
+    assert {"9.compact", "10", "11"} <= set(names)

@@ -22,22 +22,18 @@ from streamkeeper.flows.files import query_id
 from streamkeeper.flows.generations import AFTER_LAST, COPIED
 from streamkeeper.storage import to_json
 from tests.oracle import all_rows, first_per
-from tests.worlds.flow_world import DEDUPE, NAME, Flowbed, heartbeat, pipeline, refused_loudly, wait_until
+from tests.worlds.drivers import SLOW, batch_of
+from tests.worlds.flow_world import DEDUPE, NAME, Flowbed, pipeline, refused_loudly, wait_until
+from tests.worlds.state_stores import CHANGELOG, PROVIDER, ROCKS, STATE_FORMAT, with_conf
 from tests.worlds.suites import long_after
 
 Make = Callable[..., Flowbed]
-PROVIDER = "spark.sql.streaming.stateStore.providerClass"
-ROCKS = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
 STORES = {
     "HDFS-backed": {},
     "RocksDB": {PROVIDER: ROCKS, CHANGELOG: "false"},
     "RocksDB with changelog": {PROVIDER: ROCKS, CHANGELOG: "true"},
-    "RocksDB with ids": {PROVIDER: ROCKS, "spark.sql.streaming.stateStore.checkpointFormatVersion": "2"},
+    "RocksDB with ids": {PROVIDER: ROCKS, STATE_FORMAT: "2"},
 }
-SLOW = """.where(F.expr('''CASE WHEN n >= 1000
-    THEN length(coalesce(reflect('java.lang.Thread', 'sleep', bigint(4000)), 'slept')) > 0
-    ELSE true END'''))"""
 
 
 def first_of_each(events: list[dict[str, Any]]) -> list[Any]:
@@ -56,7 +52,7 @@ def test_a_stateful_flow_goes_on_exactly_in_the_copy(make_bed: Make, store: str,
         bed.arrive(*numbers)
     assert bed.run() is Outcome.STOPPED
     if sink_only:
-        forget_the_last_commit(bed)
+        bed.forget_commit()
     make_its_driver_doubtful(bed)
     bed.arrive(1, 4, 5)
     assert bed.run() is Outcome.STOPPED
@@ -79,7 +75,7 @@ def test_a_stateless_flow_goes_on_exactly_in_the_copy(make_bed: Make, sink_only:
         bed.arrive(number)
     assert bed.run() is Outcome.STOPPED
     if sink_only:
-        forget_the_last_commit(bed)
+        bed.forget_commit()
     make_its_driver_doubtful(bed)
     bed.arrive(20, 21)
     assert bed.run() is Outcome.STOPPED
@@ -98,7 +94,7 @@ def test_a_driver_that_was_paused_in_mid_batch_stops_by_itself_and_adds_nothing(
     The sink skips the batch in silence; or, where it had asked for the query's last one before the pause,
     refuses it loudly.
     """
-    bed = make_bed(with_store(pipeline(view=SLOW + DEDUPE, files=1), store))
+    bed = make_bed(with_conf(pipeline(view=SLOW + DEDUPE, files=1), **STORES[store]))
     bed.arrive(1, 2)
     with bed.driver() as paused:
         paused.until(lambda: batch_of(bed) == 0)
@@ -133,7 +129,7 @@ def test_the_copy_is_right_while_the_old_query_goes_on_writing(make_bed: Make, s
     The seal ends its query loudly where it meets a batch right before its commit; every other batch is
     skipped in silence.
     """
-    bed = make_bed(with_store(pipeline(files=100), store))
+    bed = make_bed(with_conf(pipeline(files=100), **STORES[store]))
     bed.arrive(1, 2)
     with bed.driver() as old:
         old.until(lambda: batch_of(bed) == 0)
@@ -183,39 +179,10 @@ def producing(bed: Flowbed) -> Iterator[None]:
             arriving.result(10)
 
 
-def with_store(text: str, store: str) -> str:
-    """Declare a flow's state store."""
-    return text.replace(
-        'trigger="200 milliseconds"', f'trigger="200 milliseconds", spark_conf={STORES[store]!r}'
-    )
-
-
-def batch_of(bed: Flowbed) -> int | None:
-    found = heartbeat(bed)
-    return found.batch if found else None
-
-
 def confs(bed: Flowbed, values: dict[str, str]) -> None:
     """Set what a session pins; the pipeline's own spark_conf reaches only a session of its own."""
     for name, value in values.items():
         bed.spark.conf.set(name, value)
-
-
-@pytest.fixture(autouse=True)
-def _plain_session(request: pytest.FixtureRequest) -> Any:
-    yield
-    if "bed" in request.fixturenames or "make_bed" in request.fixturenames:
-        spark = request.getfixturevalue("spark")
-        for name in {name for values in STORES.values() for name in values}:
-            spark.conf.unset(name)
-
-
-def forget_the_last_commit(bed: Flowbed) -> None:
-    """Leave the checkpoint as a driver does that dies between the sink's commit and the checkpoint's."""
-    checkpoint = bed.checkpoint(1)
-    last = checkpoint.last_commit()
-    for name in (f"commits/{last}", f"commits/.{last}.crc"):
-        bed.home.storage.remove(checkpoint.name(name))
 
 
 def make_its_driver_doubtful(bed: Flowbed) -> None:

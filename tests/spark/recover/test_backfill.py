@@ -19,18 +19,15 @@ from streamkeeper_jobs.cdc.remembered import forget
 from streamkeeper_jobs.cdc.table_schema import empty
 from streamkeeper_jobs.driver import derived_flow
 from streamkeeper_jobs.recover.backfill import Filling, fill
-from streamkeeper_jobs.recover.steps import perform
 from streamkeeper_jobs.sinks import auto_cdc
 
 from streamkeeper.declare.cdc_spec import BOOKKEEPING
+from streamkeeper.delta import log as delta_log
 from streamkeeper.errors import RecoveryError, StorageError, StreamkeeperError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, holds, ledger
 from streamkeeper.flows.backfill_flow import BACKUP, FILES, HISTORY, name_of
 from streamkeeper.flows.files import FlowHome
-from streamkeeper.manifest.manifest import write_manifest
-from streamkeeper.recover import engine
-from streamkeeper.recover.kinds.backfill import KIND
 from streamkeeper.recover.requests.backfill import BackfillRequest
 from streamkeeper.recover.restart.backfill_source import Backup
 from streamkeeper.storage import open_storage
@@ -38,6 +35,7 @@ from tests.oracle import all_rows, first_per
 from tests.worlds.flow_world import DEDUPE, NAME, SCHEMA, Flowbed, event, pipeline
 from tests.worlds.pipelines import edited
 from tests.worlds.sources.source_world import KafkaBed
+from tests.worlds.tables.backup_world import Recoverer
 from tests.worlds.tables.customers_world import INCREMENTAL, PIPELINE, SNAPSHOT, CustomersBed, delete, upsert
 
 FULL_NAME = f"customers.{INCREMENTAL}"
@@ -80,11 +78,11 @@ def test_changes_from_elsewhere_come_in_chunks_and_never_over_newer_rows(
     assert told
     assert told[-1].keys() == {"batch", "rows"}
     customers.is_exact()
-    before = customers.table_version()
+    before = delta_log.latest_version(customers.table)
     assert fill(spark, filling(customers, read=FILES, path=folder, chunk=1), told.append) == found, (
         "what is done is not done again"
     )
-    assert customers.table_version() == before
+    assert delta_log.latest_version(customers.table) == before
     customers.change(upsert(5, 2), delete(4, 6))
     assert customers.run() is Outcome.STOPPED
     customers.is_exact()
@@ -339,18 +337,12 @@ def test_a_range_of_kafka_is_read_between_its_ends_and_through_every_step(
     assert bed.run() is Outcome.STOPPED
     spark.sql(f"DELETE FROM delta.`{bed.table}`")
     ends = {"from_offsets": {flow.topic: {"0": 1}}, "to_offsets": {flow.topic: {"0": 4}}}
-    manifest = write_manifest(bed.settings)
-    everything = engine.plan(
-        bed.settings, KIND, KIND.parse({"flow": NAME, "accept": ["repeats"]}, manifest, "ada"), RECOVERY
-    )
+    at_work, asked = Recoverer.of(bed), {"flow": NAME, "accept": ["repeats"]}
+    everything = at_work.draft("backfill", **asked)
     assert (everything.details["reads"]["rows"], everything.details["reads"]["at_most"]) == (8, True)
-    request = KIND.parse({"flow": NAME, "chunk": 2, "accept": ["repeats"], **ends}, manifest, "ada")
-    plan = engine.plan(bed.settings, KIND, request, RECOVERY)
+    plan = at_work.plan("backfill", RECOVERY, chunk=2, **asked, **ends)
     assert plan.details["reads"]["rows"] == 3
-    engine.propose(bed.settings, plan)
-    engine.approve(bed.settings, "events", RECOVERY, "ada")
-    for step in plan.steps:
-        engine.carry_out(bed.settings, "events", RECOVERY, step, lambda act, work: perform(spark, act, work))
+    at_work.carry_out(plan)
     bed.holds([event(number) for number in (2, 3, 4)])
     assert ledger.open(bed.home.storage, "events", RECOVERY).find("fill.progress")
     flow.arrive(9)

@@ -27,11 +27,6 @@ from tests.worlds.tables.backup_world import Recoverer, copy_of
 TABLE = "events.events"
 
 
-@pytest.fixture
-def at_work(bed: Flowbed, spark: SparkSession) -> Recoverer:
-    return Recoverer(spark, bed.settings, "events")
-
-
 def sql(spark: SparkSession, path: Path, *statements: str) -> None:
     for statement in statements:
         spark.sql(statement.replace("{t}", f"delta.`{path}`"))

@@ -22,7 +22,6 @@ from pyspark.sql import SparkSession
 
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, ledger
-from streamkeeper.manifest.manifest import write_manifest
 from streamkeeper.recover import engine
 from streamkeeper.recover.kinds import clean_up
 from streamkeeper.recover.plans.kind import KINDS, kind
@@ -43,7 +42,6 @@ def bed(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Flowbe
     """A flow that has committed a batch."""
     made = Flowbed.make(tmp_path_factory.mktemp("killed") / "a bed", spark, pipeline(view=""))
     events_come(made)
-    write_manifest(made.settings)
     return made
 
 
@@ -144,9 +142,9 @@ def test_every_kind_of_recovery_is_killed() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("name", ARRANGED)
 def test_a_recovery_that_is_killed_again_and_again_comes_to_the_end_of_one_that_was_not(
-    name: str, bed: Flowbed, seen: set[Site], spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    name: str, bed: Flowbed, seen: set[Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    at_work = Recoverer(spark, bed.settings, "events")
+    at_work = Recoverer.of(bed)
     values = ARRANGED[name](bed, at_work)
     if name == "clean_up":
         monkeypatch.setattr(clean_up, "time", SimpleNamespace(time=lambda: time.time() + 90 * 86400))
@@ -168,9 +166,8 @@ def test_an_adoption_that_is_killed_again_and_again_goes_on_with_its_state(
         adopted.arrive(*numbers)
     folder = run_old_job(adopted)
     adopted.arrive(1, 4, 5)
-    write_manifest(adopted.settings)
     values = {"flow": NAME, "checkpoint": str(folder), "old_job_is_stopped": True}
-    comes_through("adopt", adopted, Recoverer(adopted.spark, adopted.settings, "events"), values, seen)
+    comes_through("adopt", adopted, Recoverer.of(adopted), values, seen)
     adopted.arrive(5, 6)
     assert adopted.run() is Outcome.STOPPED
     adopted.holds(first_per(adopted.events, ["event_id"]))

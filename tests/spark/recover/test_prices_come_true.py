@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -23,28 +23,24 @@ from tests.worlds.recover.price_world import (
     FILES,
     QUERIES,
     RECOVERIES,
-    ROCKS,
     Brokers,
     Case,
     Feed,
     Priced,
     files,
 )
+from tests.worlds.state_stores import PROVIDER, ROCKS
 
 SEED = int(os.environ.get("STREAMKEEPER_SEED", "1"))
 
 
 @pytest.fixture(autouse=True)
-def own_store(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[None]:
+def own_store(request: pytest.FixtureRequest, spark: SparkSession) -> None:
     """Let a query of one's own state keep it in RocksDB, as a driver's own application that declares it
     does.
     """
-    timers = "timers" in request.node.name
-    if timers:
-        spark.conf.set(*ROCKS)
-    yield
-    if timers:
-        spark.conf.unset(ROCKS[0])
+    if "timers" in request.node.name:
+        spark.conf.set(PROVIDER, ROCKS)
 
 
 def test_a_rewind_counts_the_windows_that_a_batch_without_rows_had_written(

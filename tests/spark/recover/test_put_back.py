@@ -39,22 +39,9 @@ def bed(make_bed: Callable[..., Flowbed]) -> Flowbed:
     return made
 
 
-@pytest.fixture
-def at_work(bed: Flowbed, spark: SparkSession) -> Recoverer:
-    return Recoverer(spark, bed.settings, "events")
-
-
-def carry_out(at_work: Recoverer, upto: str, name: str = "r1") -> None:
-    """Carry out the steps of a recovery up to and with one."""
-    for step in engine.read_plan(at_work.settings, "events", name).steps:
-        at_work.step(name, step)
-        if step == upto:
-            return
-
-
 def to_the_end(bed: Flowbed, at_work: Recoverer) -> None:
     """Carry the recovery ``r1`` out, let the flow run on, and see that the table holds every row once."""
-    carry_out(at_work, "release")
+    at_work.until("r1", "release")
     bed.arrive(9)
     assert bed.run() is Outcome.STOPPED
     bed.holds(all_rows(bed.events))
@@ -72,7 +59,7 @@ def test_a_late_batch_of_the_flow_that_goes_back_is_in_the_table_once(
     bed: Flowbed, at_work: Recoverer, batch: str
 ) -> None:
     at_work.plan("rewind", "r1", flow=NAME, batch=batch, target="restored")
-    carry_out(at_work, "plan_again")
+    at_work.until("r1", "plan_again")
     bed.arrive(4)
     run_late(bed)
     assert ids(bed) == ["e1", "e2", "e3", "e4"]
@@ -90,7 +77,7 @@ def test_what_a_stranger_writes_while_it_is_put_back_stays(
         else {"table": TABLE, "backup": "b1"}
     )
     at_work.plan(recovery, "r1", **asked)
-    carry_out(at_work, "decide")
+    at_work.until("r1", "decide")
     DeltaTable.forPath(spark, str(bed.table)).delete("event_id = 'e1'")
     version = delta_log.latest_version(str(bed.table))
     with pytest.raises(RecoveryError, match=rf"version {version} \(DELETE\)\. .* It was not restored."):
@@ -107,7 +94,7 @@ def test_what_a_compaction_leaves_behind_is_not_beside_what_is_put_back(
         bed.arrive(number)
     assert bed.run() is Outcome.STOPPED
     at_work.plan("restore_table", "r1", table=TABLE, backup="b1")
-    carry_out(at_work, "decide")
+    at_work.until("r1", "decide")
     real = restore_table._changed_files
 
     def compacted_meanwhile(*snapshots: Any) -> Iterator[dict[str, Any]]:
@@ -131,7 +118,7 @@ def test_files_of_a_backup_that_a_vacuum_takes_meanwhile_are_brought_again(
     kept = list(bed.table.glob("*.parquet"))
     DeltaTable.forPath(spark, str(bed.table)).delete()
     at_work.plan("restore_table", "r1", table=TABLE, backup="b1")
-    carry_out(at_work, "decide")
+    at_work.until("r1", "decide")
     copied = engine.evidence_of(bed.settings, "events", "r1", "copy_back")
     assert copied is not None and copied["tables"][0]["found"] == len(kept), "they lay there, unnamed and old"
     real = restore_table.replace_table
@@ -159,7 +146,7 @@ def test_a_file_that_a_vacuum_under_way_took_after_a_rewind_brought_it_back_keep
 ) -> None:
     DeltaTable.forPath(spark, str(bed.table)).optimize().executeCompaction()
     at_work.plan("rewind", "r1", flow=NAME, batch="1", target="restored")
-    carry_out(at_work, "put_back")
+    at_work.until("r1", "put_back")
     version = delta_log.latest_version(str(bed.table))
     assert version is not None
     brought = past_versions.files_brought_back(str(bed.table), version)
@@ -212,10 +199,10 @@ def test_what_delta_refuses_is_refused_before_a_generation_is_decided_and_a_vers
         summary.unlink()
     at_work.plan("restore_table", "r1", table=TABLE, backup="b1")
     with pytest.raises(RequestError, match="Nothing was changed"):
-        carry_out(at_work, "decide")
+        at_work.until("r1", "decide")
     newest = generations.latest(bed.home)
     assert newest is not None and (newest.number, delta_log.latest_version(table)) == (1, version)
     assert engine.give_up(bed.settings, "events", "r1", "Delta would refuse it")
     at_work.plan("restore_table", "r2", table=TABLE, version=1)
-    carry_out(at_work, "release", "r2")
+    at_work.until("r2", "release")
     assert ids(bed) == ["e1", "e2"]

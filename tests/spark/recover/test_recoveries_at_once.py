@@ -32,11 +32,11 @@ TABLE = "events.events"
 
 
 @pytest.fixture
-def at_work(bed: Flowbed) -> Recoverer:
+def at_work(bed: Flowbed, at_work: Recoverer) -> Recoverer:
     """Recoveries of a flow that has committed a batch."""
     bed.arrive(1, 2)
     assert bed.run() is Outcome.STOPPED
-    return Recoverer(bed.spark, bed.settings, "events")
+    return at_work
 
 
 @pytest.mark.parametrize("first", ["the hold", "the lease"])
@@ -142,7 +142,7 @@ def test_a_chunk_of_an_abandoned_backfill_that_comes_after_a_full_refresh_adds_n
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bed = CustomersBed.make(tmp_path / "a bed", spark)
-    recoverer = Recoverer(spark, bed.settings, "customers")
+    recoverer = Recoverer.of(bed.of())
     bed.change(upsert(1, 10))
     assert bed.run() is Outcome.STOPPED
     archive = tmp_path / "archive"

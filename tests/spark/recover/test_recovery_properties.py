@@ -20,10 +20,10 @@ from pyspark.sql import SparkSession
 
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations
-from streamkeeper.manifest.manifest import write_manifest
 from streamkeeper.recover import engine as recoveries
 from tests.oracle import Row, all_rows, first_per
 from tests.worlds.flow_world import COLUMNS, DEDUPE, NAME, Flowbed, pipeline
+from tests.worlds.recover.results import SUMS, sums
 from tests.worlds.seeds import RUNS
 from tests.worlds.sources.source_world import DeltaBed, KafkaBed
 from tests.worlds.tables.backup_world import Recoverer
@@ -41,7 +41,6 @@ ANYWHERE = (
     "full_refresh_with_backup",
     "full_refresh_beside",
 )
-SUMS = '.groupBy("user_id").agg(F.count("*").alias("events"), F.sum("n").alias("total"))'
 OF_TOTALS = ("rewind, table kept", *ANYWHERE)
 OF_KEYS = ("backfill", "rewind, table kept", *ANYWHERE)
 
@@ -74,22 +73,12 @@ class Totals(Query):
     mode: str = "update"
 
 
-def per_user(events: Sequence[Row]) -> list[Row]:
-    """Totals by user: how many events, and the sum of their numbers."""
-    found: dict[Any, Row] = {}
-    for event in events:
-        row = found.setdefault(event["user_id"], {"user_id": event["user_id"], "events": 0, "total": 0})
-        row["events"] += 1
-        row["total"] += event["n"]
-    return list(found.values())
-
-
 QUERIES = {
     "stateless": Query("", all_rows),
     "dropDuplicates": Query(DEDUPE, lambda events: first_per(events, ["event_id"])),
     "AUTO CDC": Query("", newest_per_user, OF_KEYS, keyed=True),
-    "update": Totals(SUMS, per_user, OF_TOTALS, keyed=True),
-    "complete": Totals(SUMS, per_user, OF_TOTALS, mode="complete"),
+    "update": Totals(SUMS, sums, OF_TOTALS, keyed=True),
+    "complete": Totals(SUMS, sums, OF_TOTALS, mode="complete"),
 }
 
 
@@ -107,7 +96,7 @@ class Moving:
 
     @property
     def at_work(self) -> Recoverer:
-        return Recoverer(self.bed.spark, self.bed.settings, "events")
+        return Recoverer.of(self.bed)
 
     def comes(self) -> None:
         """Let some events arrive: new ones, and some that were there before."""
@@ -129,7 +118,6 @@ class Moving:
         name = recoveries.recovery_id(kind, str(self.planned))
         self.did.append(recovery)
         values = self._values(recovery)
-        write_manifest(self.bed.settings)
         for step in self.at_work.plan(kind, name, **values).steps:
             if self.random.random() < 0.2:
                 self.comes()
@@ -236,8 +224,7 @@ def test_events_that_arrive_between_the_steps_of_a_recovery_come_once(
 ) -> None:
     """By hand what the property does at random: before the plan, under the hold and after the release."""
     bed = make_bed(pipeline(view=DEDUPE))
-    write_manifest(bed.settings)
-    at_work = Recoverer(bed.spark, bed.settings, "events")
+    at_work = Recoverer.of(bed)
     bed.arrive(1, 2)
     assert bed.run() is Outcome.STOPPED
     bed.arrive(2, 3)

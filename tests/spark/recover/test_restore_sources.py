@@ -1,11 +1,11 @@
 """Restores of flows that read Kafka or Delta, from backups older than what Spark keeps of their batches,
-while their sources moved on.
+while their sources moved on. What is gone from them since: tests/core/recover/test_after_restore.py, and
+test_start_position.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -29,7 +29,7 @@ def run(bed: Flowbed) -> None:
 
 def back_up(bed: Flowbed) -> int:
     """Back the table up as ``b1``; give the batch after which its flow stood."""
-    entry = Recoverer(bed.spark, bed.settings, "events").backup("b1", TABLE)
+    entry = Recoverer.of(bed).backup("b1", TABLE)
     batch: int = entry["flows"][0]["batch"]
     return batch
 
@@ -48,13 +48,11 @@ def forget(bed: Flowbed, upto: int) -> None:
             checkpoint.storage.remove(checkpoint.name(name))
 
 
-def restore(bed: Flowbed, **values: Any) -> Plan:
+def restore(bed: Flowbed) -> Plan:
     """Put ``b1`` back, see that the flow is to go on after the offsets that it kept, and give the plan."""
-    at_work = Recoverer(bed.spark, bed.settings, "events")
-    made = at_work.plan("restore_table", "r1", table=TABLE, backup="b1", **values)
-    for step in made.steps:
-        if step != "verify_progress":
-            at_work.step("r1", step)
+    at_work = Recoverer.of(bed)
+    made = at_work.plan("restore_table", "r1", table=TABLE, backup="b1")
+    at_work.carry_out(made)
     decided = generations.latest(bed.home)
     assert decided is not None
     assert (decided.number, decided.start.mode, decided.start.generation) == (2, OFFSETS, 1)
@@ -90,49 +88,6 @@ def test_partitions_and_topics_that_came_since_the_backup_are_read_and_one_that_
     flow.arrive(1, 14)
     run(flow.bed)
     flow.bed.holds(first_per(flow.bed.events, ["event_id"]) if view else all_rows(flow.bed.events))
-
-
-@pytest.mark.parametrize("view", ["", DEDUPE], ids=["stateless", "stateful"])
-def test_records_that_expired_since_the_backup_are_skipped_where_their_loss_was_accepted(
-    kafka: Callable[..., KafkaBed], view: str
-) -> None:
-    flow = kafka(view=view)
-    flow.arrive(2, 4)
-    run(flow.bed)
-    batch = back_up(flow.bed)
-    flow.arrive(6, 8, 10, 1)
-    run(flow.bed)
-    forget(flow.bed, batch)
-    flow.expire(0, 4)
-    made = restore(flow.bed, accept=["loss", "missing-history"])
-    assert made.flows[0].prices[0].lost.rows == 2
-    flow.arrive(3)
-    run(flow.bed)
-    flow.bed.holds(list(map(event, (2, 4, 10, 1, 3))))
-
-
-def test_commits_that_were_cleaned_up_since_the_backup_are_skipped_where_their_loss_was_accepted(
-    delta: Callable[..., DeltaBed],
-) -> None:
-    flow = delta()
-    flow.arrive(1)
-    run(flow.bed)
-    batch = back_up(flow.bed)
-    for number in range(2, 15):
-        flow.arrive(number)
-    run(flow.bed)
-    forget(flow.bed, batch)
-    flow.bed.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
-    for version in range(9):
-        for name in (f"{version:020d}.json", f".{version:020d}.json.crc", f"{version:020d}.crc"):
-            (flow.log / name).unlink(missing_ok=True)
-    made = restore(flow.bed, accept=["loss"])
-    assert "version 1 is to be read next, and the log starts at 9 now" in str(
-        made.flows[0].prices[0].lost.rows_unknown
-    )
-    flow.arrive(15)
-    run(flow.bed)
-    flow.bed.holds([event(1), *map(event, range(10, 16))])
 
 
 def test_a_schema_that_moved_on_since_the_backup_is_moved_on_once_more(

@@ -40,11 +40,6 @@ def more_events(raw):
 
 
 @pytest.fixture
-def at_work(bed: Flowbed, spark: SparkSession) -> Recoverer:
-    return Recoverer(spark, bed.settings, "events")
-
-
-@pytest.fixture
 def customers(tmp_path: Path, spark: SparkSession) -> CustomersBed:
     return CustomersBed.make(tmp_path / "a bed", spark)
 
@@ -152,9 +147,9 @@ def test_a_version_is_put_back_and_its_flow_reads_again_what_came_after_it(
 
 @pytest.mark.long
 def test_a_table_is_put_back_with_what_it_remembers_whatever_step_is_killed(
-    spark: SparkSession, customers: CustomersBed, monkeypatch: pytest.MonkeyPatch
+    customers: CustomersBed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bed, at_work = customers, Recoverer(spark, customers.settings, "customers")
+    bed, at_work = customers, Recoverer.of(customers.of())
     bed.take_snapshot(1, 2, 3)
     bed.change(upsert(4, 1), upsert(1, 2))
     bed.change(delete(2, 3), upsert(5, 3))

@@ -1,66 +1,33 @@
-"""Flows that go back: to a batch, with the table kept or put back, across generations, killed in a step; the
-table equals the oracle.
+"""Flows that go back: to a batch, with the table kept or put back, across generations; the table equals the
+oracle.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from streamkeeper.errors import RecoveryError
 from streamkeeper.exit_codes import Outcome
-from streamkeeper.flows import generations
 from streamkeeper.flows.generations import COPIED, REBUILT
-from streamkeeper.manifest.manifest import read_manifest, write_manifest
-from streamkeeper.recover import engine
-from streamkeeper.recover.plans.kind import Work, kind
 from streamkeeper.recover.plans.plan import Plan
-from streamkeeper.settings import Settings
-from streamkeeper.tables import past_versions
-from tests.oracle import all_rows, counted, first_per
+from tests.oracle import counted, first_per
 from tests.worlds.flow_world import NAME, Flowbed, event, heartbeat, pipeline, wait_until
-from tests.worlds.tables.customers_world import INCREMENTAL, SNAPSHOT, CustomersBed, delete, truncate, upsert
+from tests.worlds.tables.backup_world import Recoverer
+from tests.worlds.tables.customers_world import SNAPSHOT, CustomersBed, delete, truncate, upsert
 
 Make = Callable[..., Flowbed]
 STATELESS = pipeline(view="", files=1)
 DEDUPE = pipeline(files=1)
 
 
-class Killed(Exception):
-    """Stands for a kill between two steps, or in the middle of one."""
-
-
-def planned(settings: Settings, recovery: str = "r1", of: str = "rewind", **values: Any) -> Plan:
-    """Plan a recovery and let it be approved."""
-    write_manifest(settings)
-    chosen = kind(of)
-    request = chosen.parse(values, read_manifest(settings), "a test")
-    made = engine.plan(settings, chosen, request, recovery)
+def go_back(bed: Flowbed, recovery: str = "r1", **values: Any) -> Plan:
+    at_work = Recoverer.of(bed)
+    made = at_work.plan("rewind", recovery, flow=bed.name, **values)
     assert made.refusals == (), made.refusals
-    engine.propose(settings, made)
-    engine.approve(settings, made.pipeline, recovery, "a test")
-    return made
-
-
-def carry_out(spark: SparkSession, settings: Settings, plan: Plan, *steps: str) -> None:
-    """Carry out steps of a recovery: all but the last, which waits for a driver, if none are named."""
-    from streamkeeper_jobs.recover.steps import perform
-
-    def in_spark(act: str, work: Work) -> dict[str, Any]:
-        return perform(spark, act, work)
-
-    for step in steps or plan.steps[:-1]:
-        engine.carry_out(settings, plan.pipeline, plan.recovery_id, step, in_spark)
-
-
-def go_back(bed: Flowbed | CustomersBed, recovery: str = "r1", **values: Any) -> Plan:
-    made = planned(bed.settings, recovery, **{"flow": NAME, **values})
-    carry_out(bed.spark, bed.settings, made)
+    at_work.carry_out(made)
     return made
 
 
@@ -142,9 +109,8 @@ def test_a_driver_tells_of_no_batch_that_never_ran(
 def test_a_table_that_is_kept_gets_what_was_counted_a_second_time(make_bed: Make) -> None:
     bed = make_bed(STATELESS)
     five_batches(bed)
-    made = planned(bed.settings, flow=NAME, batch="2", accept=["repeats"])
+    made = go_back(bed, batch="2", accept=["repeats"])
     assert made.flows[0].prices[0].repeated.rows == 3
-    carry_out(bed.spark, bed.settings, made)
     run(bed)
     bed.holds([*bed.events, event(4), event(2), event(5)])
 
@@ -178,75 +144,14 @@ def test_a_reset_from_an_earlier_generation_copies_its_end(make_bed: Make) -> No
     bed.reset()
     bed.arrive(3)
     run(bed)
-    made = planned(
-        bed.settings, of="reset_checkpoint", flow=NAME, start="generation", generation=1, accept=["repeats"]
-    )
-    carry_out(bed.spark, bed.settings, made)
+    at_work = Recoverer.of(bed)
+    values = {"start": "generation", "generation": 1, "accept": ["repeats"]}
+    made = at_work.plan("reset_checkpoint", "r1", flow=NAME, **values)
+    at_work.carry_out(made)
     assert made.flows[0].state == COPIED
     bed.arrive(1, 4)
     run(bed)
     bed.holds([event(number) for number in (1, 2, 3, 3, 4)])
-
-
-# --- killed
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("kept", ["sealed", "put back"])
-def test_a_step_that_was_killed_finds_what_it_did(
-    make_bed: Make, monkeypatch: pytest.MonkeyPatch, kept: str
-) -> None:
-    """Killed after the flow was shut out, and after the table was put back; then every step is carried out
-    again.
-    """
-    from streamkeeper_jobs.recover import rewind as rewind_job
-
-    bed = make_bed(STATELESS)
-    five_batches(bed)
-    made = planned(bed.settings, flow=NAME, batch="2", target="restored")
-    carry_out(bed.spark, bed.settings, made, "hold", "plan_again", "decide")
-
-    real = rewind_job._restore
-
-    def die(*given: Any) -> Any:
-        if kept == "put back":
-            real(*given)
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(rewind_job, "put_back" if kept == "sealed" else "_restore", die)
-        with pytest.raises(Killed):
-            carry_out(bed.spark, bed.settings, made, "put_back")
-    versions = past_versions.delta_log.latest_version(str(bed.table))
-    carry_out(bed.spark, bed.settings, made)
-    assert (past_versions.delta_log.latest_version(str(bed.table)) == versions) == (kept == "put back")
-    assert bed.home.owners() == []
-    run(bed)
-    bed.holds(all_rows(bed.events))
-
-
-@pytest.mark.long
-def test_a_driver_that_dies_while_it_begins_is_followed_by_one_that_begins_the_same(
-    make_bed: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bed = make_bed(DEDUPE)
-    five_batches(bed)
-    go_back(bed, batch="1", target="restored")
-    real = generations.begin
-
-    def die(*_: object) -> None:
-        raise RecoveryError("killed")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(generations, "begin", die)
-        assert bed.run() is Outcome.PARKED
-    assert generations.begin is real
-    from streamkeeper.flows import holds
-
-    holds.release(bed.home, holds.PARK)
-    run(bed)
-    bed.holds(first_per(bed.events, ["event_id"]))
-    assert bed.start(2).seed_batch == 1
 
 
 # --- AUTO CDC
@@ -268,30 +173,9 @@ def shop(tmp_path: Any, spark: SparkSession) -> CustomersBed:
     return bed
 
 
-FLOW = f"customers.{INCREMENTAL}"
-
-
-@pytest.mark.long
-def test_a_clean_up_lets_a_table_forget_in_the_writers_turn(shop: CustomersBed) -> None:
-    made = planned(shop.settings, of="clean_up", pipeline="customers", tombstone_days=1)
-    moment = (datetime.now(timezone.utc) + timedelta(hours=1)).isoformat(timespec="seconds")
-    later = replace(
-        made,
-        recovery_id="later",
-        details={**made.details, "tombstones": [{"table": "customers", "before": moment}]},
-    )
-    engine.propose(shop.settings, later)
-    engine.approve(shop.settings, "customers", "later", "a test")
-    for found, forgotten in ((made, 0), (later, 3)):
-        carry_out(shop.spark, shop.settings, found, *found.steps)
-        told = engine.evidence_of(shop.settings, "customers", found.recovery_id, "forget_deletes")
-        assert told == {"forgotten": {"customers": forgotten}, "left": {}}
-    shop.is_exact()
-
-
 @pytest.mark.long
 def test_changes_that_are_read_again_into_a_table_by_key_change_nothing(shop: CustomersBed) -> None:
-    made = go_back(shop, flow=FLOW, batch="0")
+    made = go_back(shop.of(), batch="0")
     assert made.flows[0].prices[0].repeated.rows == 5
     shop.change(upsert(6, 8), upsert(2, 1))
     assert shop.run() is Outcome.STOPPED
@@ -300,7 +184,7 @@ def test_changes_that_are_read_again_into_a_table_by_key_change_nothing(shop: Cu
 
 def test_a_table_by_key_goes_back_with_what_it_remembered(shop: CustomersBed) -> None:
     before = shop.remembered().count()
-    made = go_back(shop, flow=FLOW, batch="1", target="restored")
+    made = go_back(shop.of(), batch="1", target="restored")
     assert [flow.next_generation for flow in made.flows] == [2, None]
     assert shop.remembered().count() == before - 2
     shop.is_exact([*shop.events[:4], *shop.snapshot])
@@ -311,13 +195,10 @@ def test_a_table_by_key_goes_back_with_what_it_remembered(shop: CustomersBed) ->
 
 @pytest.mark.long
 def test_a_flow_that_wrote_since_goes_along_or_the_plan_is_refused_with_its_name(shop: CustomersBed) -> None:
-    write_manifest(shop.settings)
-    chosen = kind("rewind")
-    asked = {"flow": FLOW, "batch": "0", "target": "restored"}
-    request = chosen.parse(asked, read_manifest(shop.settings), "a test")
-    (refusal,) = engine.plan(shop.settings, chosen, request, "r0").refusals
+    asked = {"batch": "0", "target": "restored"}
+    (refusal,) = Recoverer.of(shop.of()).draft("rewind", flow=shop.of().name, **asked).refusals
     assert f"customers.{SNAPSHOT} wrote 1 batches into customers" in refusal.message
-    made = go_back(shop, **asked, along=[f"customers.{SNAPSHOT}"])
+    made = go_back(shop.of(), **asked, along=[f"customers.{SNAPSHOT}"])
     assert [flow.next_generation for flow in made.flows] == [2, 2]
     shop.is_exact(shop.events[:2])
     assert shop.run() is Outcome.STOPPED

@@ -15,33 +15,18 @@ from streamkeeper_jobs.rehearse.differences import compare
 
 from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.exit_codes import Outcome
-from streamkeeper.manifest.manifest import read_manifest, write_manifest
-from streamkeeper.recover import engine
 from streamkeeper.recover.plans import rehearsal
-from streamkeeper.recover.plans.kind import kind
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.steps.rehearse import folder
 from tests.oracle import first_per
 from tests.worlds.flow_world import NAME, Flowbed, heartbeat, pipeline, wait_until
-from tests.worlds.rehearsing import carry_out, original, planned, rehearse
+from tests.worlds.rehearsing import for_real, original, planned, rehearse
 from tests.worlds.suites import long_after
+from tests.worlds.tables.backup_world import Recoverer
 from tests.worlds.tables.customers_world import INCREMENTAL, SNAPSHOT, CustomersBed, delete, upsert
 
 DISTINCT, PLAIN = pipeline(), pipeline(view="")
 DEMANDED = '\ndp.configure_pipeline(rehearse=["reset_checkpoint"])\n'
-
-
-def planned_only(bed: Flowbed, values: dict[str, Any]) -> Plan:
-    """Plan a reset, and write nothing."""
-    write_manifest(bed.settings)
-    chosen = kind("reset_checkpoint")
-    request = chosen.parse(values, read_manifest(bed.settings), "a test")
-    return engine.plan(bed.settings, chosen, request, "r2")
-
-
-def refusals(bed: Flowbed, values: dict[str, Any]) -> list[str]:
-    """Return what a plan of a reset is refused for."""
-    return [refusal.message for refusal in planned_only(bed, values).refusals]
 
 
 def checksum_of(bed: Flowbed) -> str:
@@ -75,21 +60,13 @@ def test_a_rehearsal_comes_to_what_the_recovery_then_does_and_changes_nothing(
     for numbers in ((1, 2, 3), (3, 4), (5, 6)):
         bed.arrive(*numbers)
     assert bed.run() is Outcome.STOPPED
-    plan = planned(bed.settings, of, rehearse=True, **values)
+    plan = planned(bed, of, rehearse=True, **values)
     before = original(bed.root)
     evidence = rehearse(bed, plan)
     assert original(bed.root) == before, "nothing is changed"
     assert is_gone(bed, plan)
     assert [one.step for one in evidence.steps] == [step for step in plan.steps if step != rehearsal.REHEARSE]
-    engine.approve(
-        bed.settings,
-        plan.pipeline,
-        plan.recovery_id,
-        "a test",
-        accepted={item.price for item in plan.refusals if item.price},
-    )
-    rest = [step for step in plan.steps if step not in (rehearsal.REHEARSE, "verify_progress")]
-    carry_out(bed.spark, bed.settings, plan, *rest)
+    for_real(bed, plan)
     if "verify_progress" in plan.steps:
         assert bed.run() is Outcome.STOPPED
     [table] = evidence.tables
@@ -106,7 +83,7 @@ def test_a_flow_runs_on_while_it_is_copied_and_the_copy_goes_on_exactly_after_it
         bed.arrive(first, first + 1, first + 2, first + 3)
     with bed.running():
         wait_until(lambda: (beat := heartbeat(bed)) and (beat.batch or 0) >= 3)
-        plan = planned(bed.settings, "rehearse", flow=NAME)
+        plan = planned(bed, "rehearse", flow=NAME)
         evidence = rehearse(bed, plan)
         wait_until(lambda: len(bed.rows()) == 121, 180)
     [table], [driver] = evidence.tables, evidence.drivers
@@ -128,12 +105,12 @@ def test_a_declaration_of_another_folder_is_rehearsed_alone_and_with_the_recover
     branch.mkdir()
     (branch / "events.py").write_text(PLAIN)
     before = original(bed.root)
-    alone = planned(bed.settings, "rehearse", "r1", flow=NAME, pipelines=str(branch))
+    alone = planned(bed, "rehearse", "r1", flow=NAME, pipelines=str(branch))
     with pytest.raises(RecoveryError, match=r"failed on the copy, and nothing was changed: .*was parked"):
         rehearse(bed, alone)
     assert is_gone(bed, alone)
     reset = {"flow": NAME, "recovery": "reset_checkpoint"}
-    whole = planned(bed.settings, "rehearse", "r2", pipelines=str(branch), **reset)
+    whole = planned(bed, "rehearse", "r2", pipelines=str(branch), **reset)
     evidence = rehearse(bed, whole)
     assert original(bed.root) == before
     [table] = evidence.tables
@@ -141,33 +118,38 @@ def test_a_declaration_of_another_folder_is_rehearsed_alone_and_with_the_recover
     assert [json.loads(row)["event_id"] for row in table.new] == ["e3", "e4"]
 
 
-def test_a_rehearsal_that_is_named_counts_until_what_it_rehearsed_is_another(bed: Flowbed) -> None:
+def test_a_rehearsal_that_is_named_counts_until_what_it_rehearsed_is_another(
+    bed: Flowbed, at_work: Recoverer
+) -> None:
+    def refusals(values: dict[str, Any]) -> list[str]:
+        """Return what a plan of a reset is refused for."""
+        return [refusal.message for refusal in at_work.draft("reset_checkpoint", "r2", **values).refusals]
+
     bed.declare(DISTINCT + DEMANDED)
     bed.arrive(1, 2)
     assert bed.run() is Outcome.STOPPED
     asked = {"flow": NAME, "start": "earliest", "state": "empty"}
-    [_, demanded] = refusals(bed, asked)
+    [_, demanded] = refusals(asked)
     assert demanded == (
         "The pipeline events demands that a reset_checkpoint is rehearsed (configure_pipeline). Choose"
         " Rehearse first (rehearse), or name the rehearsal that was done (rehearsal)."
     )
     values = {"start": "earliest", "state": "empty"}
     evidence = rehearse(
-        bed, planned(bed.settings, "rehearse", "r1", flow=NAME, recovery="reset_checkpoint", request=values)
+        bed, planned(bed, "rehearse", "r1", flow=NAME, recovery="reset_checkpoint", request=values)
     )
     assert evidence.tables[0].only_after == 2, "both events come again"
     named = {**asked, "rehearsal": "r1"}
-    assert [refusal.price for refusal in planned_only(bed, named).refusals] == ["repeats"], refusals(
-        bed, named
-    )
-    assert any("Rehearsed by r1" in note for note in planned_only(bed, named).notes)
-    [*_, other] = refusals(bed, {**named, "start": "after-last"})
+    plan = at_work.draft("reset_checkpoint", "r2", **named)
+    assert [refusal.price for refusal in plan.refusals] == ["repeats"], plan.refusals
+    assert any("Rehearsed by r1" in note for note in plan.notes)
+    [*_, other] = refusals({**named, "start": "after-last"})
     assert "start was {'mode': 'earliest'" in other
     with pytest.raises(RequestError, match=r"no rehearsal of that id that came to an end"):
-        planned_only(bed, {**asked, "rehearsal": "r9"})
+        refusals({**asked, "rehearsal": "r9"})
     bed.arrive(5, 6)
     assert bed.run() is Outcome.STOPPED
-    [*_, worse] = refusals(bed, named)
+    [*_, worse] = refusals(named)
     assert worse.startswith("The rehearsal r1 was of something else: source events_raw: repeated went from")
 
 
@@ -178,7 +160,7 @@ def test_a_driver_on_the_copy_reads_no_more_than_its_bounds(make_bed: Callable[.
     assert bed.run() is Outcome.STOPPED
     for first in range(1, 60):
         bed.arrive(first)
-    evidence = rehearse(bed, planned(bed.settings, "rehearse", flow=NAME, files=2))
+    evidence = rehearse(bed, planned(bed, "rehearse", flow=NAME, files=2))
     [driver], [table] = evidence.drivers, evidence.tables
     assert (driver.whole, driver.ended) == (False, "at its bounds")
     assert 2 <= driver.rows < 59 and table.only_after == driver.rows, evidence.as_text()
@@ -193,7 +175,7 @@ def test_a_backfill_reads_no_more_than_its_bounds_and_what_it_takes_for_real_is_
         bed.arrive(first)
     assert bed.run() is Outcome.STOPPED
     asked = {"flow": NAME, "recovery": "backfill", "request": {"read": "history"}, "files": 2}
-    evidence = rehearse(bed, planned(bed.settings, "rehearse", **asked))
+    evidence = rehearse(bed, planned(bed, "rehearse", **asked))
     [driver], [table] = evidence.drivers, evidence.tables
     assert (driver.whole, driver.total, evidence.left) == (False, 30, ("verify", "unlock"))
     assert 2 <= driver.rows < 30 and table.only_after % 2 == 0, "each batch read two files"
@@ -213,7 +195,7 @@ def test_a_source_whose_files_a_driver_would_take_away_is_not_rehearsed(
     with pytest.raises(
         RecoveryError, match="has cleanSource delete: a driver on a copy would take away files"
     ):
-        rehearse(bed, planned(bed.settings, "rehearse", flow=NAME))
+        rehearse(bed, planned(bed, "rehearse", flow=NAME))
     assert original(bed.root) == before
 
 
@@ -236,22 +218,18 @@ def test_a_table_by_key_is_rehearsed_with_what_it_remembers_and_all_its_flows(
     shop.change(upsert(2, 1), upsert(6, 8))
     accept = ["repeats", "loss"]
     along = {"along": [f"customers.{SNAPSHOT}"]} if of == "rewind" else {}
-    plan = planned(shop.settings, of, rehearse=True, accept=accept, **values, **along)
+    plan = planned(shop.of(), of, rehearse=True, accept=accept, **values, **along)
     before = original(shop.root)
-    found = carry_out(spark, shop.settings, plan, rehearsal.REHEARSE)
-    evidence = rehearsal.read(found)
+    evidence = rehearse(shop.of(), plan)
     assert original(shop.root) == before, "nothing is changed"
-    engine.approve(shop.settings, plan.pipeline, plan.recovery_id, "a test")
-    rest = [step for step in plan.steps if step not in (rehearsal.REHEARSE, "verify_progress")]
-    carry_out(spark, shop.settings, plan, *rest)
+    for_real(shop.of(), plan)
     assert shop.run() is Outcome.STOPPED
     assert shop.run(SNAPSHOT) is Outcome.DONE
     shop.is_exact()
     [table] = evidence.tables
     real = compare(spark, "customers", shop.table, None, ())
-    assert (table.rows_after, table.checksum_after) == (real.rows_after, real.checksum_after), found[
-        "markdown"
-    ]
+    found = (table.rows_after, table.checksum_after)
+    assert found == (real.rows_after, real.checksum_after), evidence.as_text()
     assert {one.flow.partition(".")[2]: one.whole for one in evidence.drivers} == {
         INCREMENTAL: True,
         SNAPSHOT: True,
@@ -268,7 +246,7 @@ def test_a_reset_of_a_damaged_checkpoint_is_rehearsed_with_the_damage(bed: Flowb
     assert bed.run() is Outcome.PARKED
     bed.arrive(3, 4)
     values = {"flow": NAME, "start": "earliest", "state": "empty", "accept": ["repeats", "unknown-price"]}
-    evidence = rehearse(bed, planned(bed.settings, "reset_checkpoint", rehearse=True, **values))
+    evidence = rehearse(bed, planned(bed, "reset_checkpoint", rehearse=True, **values))
     [table] = evidence.tables
     assert (table.rows, table.only_before, table.only_after) == (3, 0, 4), evidence.as_text()
     assert bed.park(), "the original is parked still"

@@ -13,9 +13,6 @@ from streamkeeper.amounts import REPEATS
 from streamkeeper.delta import log as delta_log
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows.files import query_id
-from streamkeeper.manifest.manifest import write_manifest
-from streamkeeper.recover import engine
-from streamkeeper.recover.kinds.reset_checkpoint import KIND
 from streamkeeper.settings import PROJECT
 from tests.oracle import counted
 from tests.postgres import airflow_database
@@ -29,15 +26,9 @@ def is_exact(bed: Flowbed) -> None:
     assert counted(in_copies(bed), COLUMNS) == counted(bed.events, COLUMNS)
 
 
-def prices(bed: Flowbed) -> list[str | None]:
-    manifest = write_manifest(bed.settings)
-    asked = KIND.parse({"flow": NAME}, manifest, "ada")
-    return [refusal.price for refusal in engine.plan(bed.settings, KIND, asked, "r1").refusals]
-
-
 @pytest.mark.parametrize("after", [False, True], ids=["before the note", "after the note"])
 def test_a_batch_that_is_given_again_is_written_once_and_a_reset_counts_it(
-    bed: Flowbed, monkeypatch: pytest.MonkeyPatch, after: bool
+    bed: Flowbed, at_work: Recoverer, monkeypatch: pytest.MonkeyPatch, after: bool
 ) -> None:
     bed.declare(into_function(bed))
     bed.arrive(1, 2)
@@ -45,11 +36,11 @@ def test_a_batch_that_is_given_again_is_written_once_and_a_reset_counts_it(
     with monkeypatch.context() as patch:
         cut_off(each_batch, "_note", 2, patch, after=after)
         assert bed.run() is Outcome.FAILED
-    assert prices(bed) == ([] if after else [REPEATS])
+    assert at_work.prices("reset_checkpoint", flow=NAME) == ([] if after else [REPEATS])
     bed.arrive(4)
     assert bed.run() is Outcome.STOPPED
     is_exact(bed)
-    assert prices(bed) == []
+    assert at_work.prices("reset_checkpoint", flow=NAME) == []
     bed.reset()
     bed.arrive(5)
     assert bed.run() is Outcome.STOPPED
@@ -79,16 +70,3 @@ def test_the_example_of_the_page_counts_each_batch_once_in_a_database(
             assert bed.run() is Outcome.STOPPED
             cursor.execute("SELECT * FROM totals ORDER BY user_id")
             assert cursor.fetchall() == [(1, 1 + 8 + 1), (2, 2 + 9)]
-
-
-@pytest.mark.long
-def test_a_backfill_gives_each_chunk_once_more(bed: Flowbed) -> None:
-    bed.declare(into_function(bed))
-    bed.arrive(1, 2)
-    bed.arrive(3)
-    assert bed.run() is Outcome.STOPPED
-    write_manifest(bed.settings)
-    at_work = Recoverer(bed.spark, bed.settings, "events")
-    at_work.run("backfill", "r1", flow=NAME, chunk=1, accept=["repeats"])
-    bed.events += bed.events
-    is_exact(bed)

@@ -16,14 +16,12 @@ from streamkeeper.declare.model import Table, Where
 from streamkeeper.errors import DeclarationError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows.generations import EARLIEST, EMPTY, StartAt
-from streamkeeper.manifest.manifest import write_manifest
-from streamkeeper.recover import engine
-from streamkeeper.recover.kinds.reset_checkpoint import KIND
 from tests.oracle import counted
 from tests.worlds.drivers import cut_off
 from tests.worlds.flow_world import COLUMNS, NAME, Flowbed
 from tests.worlds.flows.sinks import in_copies, in_files, into, into_files, into_function
 from tests.worlds.suites import long_after
+from tests.worlds.tables.backup_world import Recoverer
 
 
 def declare(bed: Flowbed, format: str, folder: str = "out") -> None:
@@ -35,14 +33,9 @@ def is_exact(bed: Flowbed, format: str, times: int = 1) -> None:
     assert counted(in_files(bed, format), COLUMNS) == counted(bed.events * times, COLUMNS)
 
 
-def prices(bed: Flowbed) -> list[Any]:
-    asked = KIND.parse({"flow": NAME}, write_manifest(bed.settings), "ada")
-    return list(engine.plan(bed.settings, KIND, asked, "r1").refusals)
-
-
 @pytest.mark.parametrize("format", long_after(1, ["parquet", "json", "csv"]))
 def test_files_are_exact_over_a_driver_that_died_before_its_note_and_over_generations(
-    bed: Flowbed, monkeypatch: pytest.MonkeyPatch, format: str
+    bed: Flowbed, at_work: Recoverer, monkeypatch: pytest.MonkeyPatch, format: str
 ) -> None:
     declare(bed, format)
     bed.arrive(1, 2)
@@ -62,7 +55,7 @@ def test_files_are_exact_over_a_driver_that_died_before_its_note_and_over_genera
         cut_off(each_batch, "_note", 1, patch, after=False)
         bed.arrive(13)
         assert bed.run() is Outcome.FAILED
-    assert prices(bed) == [], "whether it is there is certain"
+    assert at_work.prices("reset_checkpoint", flow=NAME) == [], "whether it is there is certain"
     bed.reset()
     bed.arrive(14)
     assert bed.run() is Outcome.STOPPED

@@ -15,14 +15,11 @@ from streamkeeper.declare.model import KAFKA_SINK, Table, Where
 from streamkeeper.errors import DeclarationError, RequestError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows.generations import EARLIEST, EMPTY, StartAt
-from streamkeeper.manifest.manifest import write_manifest
 from streamkeeper.readers import drop_repeats
-from streamkeeper.recover import engine
-from streamkeeper.recover.kinds.reset_checkpoint import KIND
-from streamkeeper.recover.rehearse import KIND as REHEARSE
 from tests.worlds.drivers import cut_off
 from tests.worlds.flow_world import NAME, Flowbed
 from tests.worlds.flows.sinks import in_topic, into_topic, make_topic, topic_holds
+from tests.worlds.tables.backup_world import Recoverer
 
 
 @pytest.fixture
@@ -33,22 +30,17 @@ def options(bed: Flowbed, brokers: str) -> dict[str, str]:
     return made
 
 
-def plan(bed: Flowbed) -> list[str | None]:
-    asked = KIND.parse({"flow": NAME}, write_manifest(bed.settings), "ada")
-    return [refusal.price for refusal in engine.plan(bed.settings, KIND, asked, "r1").refusals]
-
-
 def test_a_batch_that_came_twice_is_dropped_by_its_readers_and_counted_by_the_plan(
-    bed: Flowbed, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    bed: Flowbed, at_work: Recoverer, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bed.arrive(1, 2)
     bed.arrive(3, 4, 4)  # equal rows are not repeats
     with monkeypatch.context() as patch:
         cut_off(each_batch, "_note", 2, patch, after=False)
         assert bed.run() is Outcome.FAILED
-    assert plan(bed) == [REPEATS]
+    assert at_work.prices("reset_checkpoint", flow=NAME) == [REPEATS]
     assert bed.run() is Outcome.STOPPED
-    assert plan(bed) == []
+    assert at_work.prices("reset_checkpoint", flow=NAME) == []
     rows = in_topic(bed, options)
     topic_holds(rows, [*bed.events, *bed.events[2:]])
     topic_holds(drop_repeats(rows), bed.events)
@@ -85,15 +77,14 @@ def test_rows_of_a_key_keep_their_order(bed: Flowbed, options: dict[str, str]) -
 
 
 @pytest.mark.long
-def test_nothing_is_rehearsed_where_a_rehearsal_would_write(bed: Flowbed, options: dict[str, str]) -> None:
+@pytest.mark.usefixtures("options")
+def test_nothing_is_rehearsed_where_a_rehearsal_would_write(bed: Flowbed, at_work: Recoverer) -> None:
     bed.arrive(1)
     assert bed.run() is Outcome.STOPPED
-    manifest = write_manifest(bed.settings)
-    asked = KIND.parse({"flow": NAME, "rehearse": True}, manifest, "ada")
-    (refusal,) = engine.plan(bed.settings, KIND, asked, "r1").refusals
+    (refusal,) = at_work.draft("reset_checkpoint", flow=NAME, rehearse=True).refusals
     assert "writes the sink events, and a rehearsal would write there, too" in refusal.message
     with pytest.raises(RequestError, match="writes the sink events, and a rehearsal would"):
-        engine.plan(bed.settings, REHEARSE, REHEARSE.parse({"flow": NAME}, manifest, "ada"), "r2")
+        at_work.draft("rehearse", flow=NAME)
 
 
 @pytest.mark.parametrize(

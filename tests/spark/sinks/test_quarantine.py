@@ -12,11 +12,9 @@ import pytest
 
 from streamkeeper.delta import log as delta_log
 from streamkeeper.exit_codes import Outcome
-from streamkeeper.recover import engine
-from streamkeeper.recover.plans import rehearsal
 from tests.worlds.drivers import batch_of, kill_after_the_sinks_commit
 from tests.worlds.flow_world import NAME, SCHEMA, Flowbed
-from tests.worlds.rehearsing import carry_out, original, planned, rehearse
+from tests.worlds.rehearsing import for_real, original, planned, rehearse
 from tests.worlds.shipped.beds import recover
 
 pytestmark = pytest.mark.long
@@ -87,13 +85,11 @@ def test_a_recovery_sets_aside_what_it_reads_again_once_and_never_empties_the_qu
 
 
 def test_a_rehearsal_sets_aside_in_its_own_warehouse(odd: Flowbed) -> None:
-    plan = planned(odd.settings, "rewind", rehearse=True, flow=NAME, batch="0", target="restored")
+    plan = planned(odd, "rewind", rehearse=True, flow=NAME, batch="0", target="restored")
     before = original(odd.root)
     [table] = rehearse(odd, plan).tables
     assert original(odd.root) == before, "neither the target nor the quarantine is changed"
-    engine.approve(odd.settings, plan.pipeline, plan.recovery_id, "a test")
-    rest = [step for step in plan.steps if step not in (rehearsal.REHEARSE, "verify_progress")]
-    carry_out(odd.spark, odd.settings, plan, *rest)
+    for_real(odd, plan)
     assert odd.run() is Outcome.STOPPED
     is_exact(odd)
     assert table.rows_after == len(odd.rows())

@@ -10,21 +10,17 @@ import pytest
 
 from streamkeeper.amounts import REPEATS, UNKNOWN_PRICE
 from streamkeeper.exit_codes import Outcome
-from streamkeeper.manifest.manifest import write_manifest
 from streamkeeper.readers import drop_repeats
-from streamkeeper.recover import engine
-from streamkeeper.recover.plans import rehearsal
-from streamkeeper.recover.plans.kind import kind
-from streamkeeper.recover.plans.plan import Plan
 from tests.oracle import counted
 from tests.worlds.flow_world import NAME, Flowbed
 from tests.worlds.flows import sinks
 from tests.worlds.flows.sinks import Rows
 from tests.worlds.recover.old_jobs import run_declared_job
 from tests.worlds.recover.results import MODES, is_exact, totals
-from tests.worlds.rehearsing import carry_out, planned, rehearse
+from tests.worlds.rehearsing import for_real, planned, rehearse
 from tests.worlds.shipped.beds import recover
 from tests.worlds.suites import long_after
+from tests.worlds.tables.backup_world import Recoverer
 
 COLUMNS = ("event_id", "user_id", "n")
 """Those that every sink writes in the same way; Kafka's rows are JSON, with times as Spark writes them."""
@@ -45,21 +41,12 @@ def found(request: pytest.FixtureRequest, bed: Flowbed) -> Rows:
     return lambda: sinks.events_of(drop_repeats(sinks.in_topic(bed, options)))
 
 
-def plan(bed: Flowbed, of: str, **values: object) -> Plan:
-    manifest = write_manifest(bed.settings)
-    return engine.plan(bed.settings, kind(of), kind(of).parse(values, manifest, "ada"), "r0")
-
-
-def prices(plan: Plan) -> list[str | None]:
-    return [refusal.price for refusal in plan.refusals]
-
-
 @pytest.mark.parametrize("found", long_after(1, KINDS), indirect=True)
-def test_what_is_rewound_comes_once_more(bed: Flowbed, found: Rows) -> None:
+def test_what_is_rewound_comes_once_more(bed: Flowbed, at_work: Recoverer, found: Rows) -> None:
     for numbers in ((1, 2), (3, 4), (5,)):
         bed.arrive(*numbers)
     assert bed.run() is Outcome.STOPPED
-    assert prices(plan(bed, "rewind", flow=NAME, batch="0")) == [REPEATS]
+    assert at_work.prices("rewind", flow=NAME, batch="0") == [REPEATS]
     recover(bed, "rewind", flow=NAME, batch="0", accept=[REPEATS])
     bed.arrive(6)
     assert bed.run() is Outcome.STOPPED
@@ -67,23 +54,23 @@ def test_what_is_rewound_comes_once_more(bed: Flowbed, found: Rows) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("found", ["kafka"], indirect=True)
-def test_a_backfill_writes_its_chunks_once_more(bed: Flowbed, found: Rows) -> None:
+@pytest.mark.parametrize("found", ["function", "kafka"], indirect=True)
+def test_a_backfill_writes_its_chunks_once_more(bed: Flowbed, at_work: Recoverer, found: Rows) -> None:
     bed.arrive(1, 2)
     bed.arrive(3)
     assert bed.run() is Outcome.STOPPED
-    assert prices(plan(bed, "backfill", flow=NAME, chunk=1)) == [REPEATS]
+    assert at_work.prices("backfill", flow=NAME, chunk=1) == [REPEATS]
     recover(bed, "backfill", flow=NAME, chunk=1, accept=[REPEATS])
     assert counted(found(), COLUMNS) == counted(bed.events * 2, COLUMNS)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("found", KINDS, indirect=True)
-def test_the_job_of_a_sink_is_gone_on_with(bed: Flowbed, found: Rows) -> None:
+def test_the_job_of_a_sink_is_gone_on_with(bed: Flowbed, at_work: Recoverer, found: Rows) -> None:
     bed.arrive(1, 2)
     folder = run_declared_job(bed)
     adopted = {"flow": NAME, "checkpoint": str(folder), "old_job_is_stopped": True}
-    assert prices(plan(bed, "adopt", **adopted)) == [UNKNOWN_PRICE]
+    assert at_work.prices("adopt", **adopted) == [UNKNOWN_PRICE]
     recover(bed, "adopt", **adopted, accept=[UNKNOWN_PRICE])
     bed.arrive(3)
     assert bed.run() is Outcome.STOPPED
@@ -99,13 +86,11 @@ def test_totals_are_rehearsed_as_they_then_come(
     for numbers in ((1, 2, 8), (3, 9), (1,)):
         bed.arrive(*numbers)
     assert bed.run() is Outcome.STOPPED
-    made = planned(bed.settings, "rewind", rehearse=True, flow=NAME, batch="0", target="restored")
+    made = planned(bed, "rewind", rehearse=True, flow=NAME, batch="0", target="restored")
     before = bed.rows()
     [table] = rehearse(bed, made).tables
     assert bed.rows() == before
-    engine.approve(bed.settings, made.pipeline, made.recovery_id, "a test")
-    rest = [step for step in made.steps if step not in (rehearsal.REHEARSE, "verify_progress")]
-    carry_out(bed.spark, bed.settings, made, *rest)
+    for_real(bed, made)
     assert bed.run() is Outcome.STOPPED
     is_exact(bed, bed.events)
     assert table.rows_after == len(bed.rows())

@@ -12,7 +12,6 @@ from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import holds
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import AFTER_LAST, BATCH, EARLIEST, EMPTY, REBUILT, StartAt
-from streamkeeper.manifest.manifest import write_manifest
 from tests.worlds.drivers import batch_of, cut_off, kill_after_the_sinks_commit
 from tests.worlds.flow_world import NAME, Flowbed, event
 from tests.worlds.recover.old_jobs import run_declared_job
@@ -148,10 +147,9 @@ def test_the_results_of_another_job_are_gone_on_with(
     bed.arrive(1, 2, 8)
     folder = run_declared_job(bed)
     bed.arrive(1, 3)
-    write_manifest(bed.settings)
     values = {"flow": NAME, "checkpoint": str(folder), "old_job_is_stopped": True}
     accepted = ["loss"] if mode == "update" else []
-    Recoverer(bed.spark, bed.settings, "events").run("adopt", "r1", **values, accept=accepted)
+    Recoverer.of(bed).run("adopt", "r1", **values, accept=accepted)
     assert bed.run() is Outcome.STOPPED
     gone = [event(2)] if mode == "update" else []
     bed.holds([row for row in sums(bed.events) if row not in sums(gone)], ("user_id", "count", "sum"))

@@ -13,7 +13,7 @@ import pytest
 from streamkeeper.delta.history import offset_before, require_history
 from streamkeeper.delta.log import latest_version
 from streamkeeper.exit_codes import Outcome
-from streamkeeper.flows.generations import EARLIEST, EMPTY, LATEST, OFFSETS, REBUILT, TIMESTAMP, StartAt
+from streamkeeper.flows.generations import EMPTY, LATEST, OFFSETS, REBUILT, TIMESTAMP, StartAt
 from tests.oracle import all_rows, counted
 from tests.worlds.flow_world import event
 from tests.worlds.sources.source_world import DEDUPE, JOIN, DeltaBed
@@ -93,8 +93,7 @@ def test_a_batch_that_only_the_sink_has_counts_as_processed_within_a_version_too
         (kept / f"{version:020d}.json").unlink()
         (kept / f".{version:020d}.json.crc").unlink(missing_ok=True)
         (kept / f"{version:020d}.crc").unlink(missing_ok=True)
-    (Path(checkpoint.path("commits")) / "2").unlink()
-    (Path(checkpoint.path("commits")) / ".2.crc").unlink()
+    flow.bed.forget_commit()
     flow.bed.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
     flow.bed.reset()
     run(flow)
@@ -113,17 +112,6 @@ def test_latest_reads_only_what_is_committed_after_the_new_generation_began(delt
     flow.arrive(3, 4)
     run(flow)
     flow.bed.holds([event(1), event(4), *([event(3)] if state == EMPTY else [])])
-
-
-@pytest.mark.long
-def test_earliest_reads_the_whole_table_again(delta: Make) -> None:
-    flow = delta()
-    flow.arrive(1, 2)
-    flow.arrive(3)
-    run(flow)
-    flow.bed.reset(StartAt(EARLIEST))
-    run(flow)
-    flow.bed.holds([*flow.bed.events, *flow.bed.events])
 
 
 def test_a_timestamp_reads_the_versions_committed_at_it_or_later(delta: Make) -> None:

@@ -12,7 +12,6 @@ import pytest
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows.generations import (
     AFTER_LAST,
-    EARLIEST,
     EMPTY,
     LATEST,
     OFFSETS,
@@ -73,16 +72,6 @@ def test_latest_reads_only_what_comes_after_the_new_generation_began(kafka: Make
     flow.bed.holds([event(1), event(4), *([event(3)] if state == EMPTY else [])])
 
 
-@pytest.mark.long
-def test_earliest_reads_all_again_into_the_same_table(kafka: Make) -> None:
-    flow = kafka()
-    flow.arrive(1, 2, 3)
-    run(flow)
-    flow.bed.reset(StartAt(EARLIEST))
-    run(flow)
-    flow.bed.holds([*flow.bed.events, *flow.bed.events])
-
-
 def test_a_timestamp_reads_the_records_written_at_it_or_later(kafka: Make) -> None:
     flow = kafka()
     flow.arrive(1, 2)
@@ -108,47 +97,6 @@ def test_explicit_offsets_may_name_numbers_and_the_two_ends(kafka: Make) -> None
     flow.bed.reset(StartAt(OFFSETS, offsets={"raw": {flow.topic: {"0": -1, "1": -2}}}))
     run(flow)
     flow.bed.holds([*flow.bed.events, event(6), event(1), event(3), event(5)])
-
-
-@pytest.mark.parametrize(
-    ("offsets", "said"),
-    long_after(
-        1,
-        [
-            ({"0": 1}, "partition 1 is left out (-2 is earliest, -1 latest)"),
-            ({"0": 1, "1": 1, "2": 0}, "has no partition 2; it has 0, 1"),
-            ({"0": 99, "1": 1}, "/0 starts at 99, and holds 0 to 1"),
-        ],
-    ),
-    ids=["a partition left out", "an unknown partition", "beyond the end"],
-)
-def test_offsets_that_do_not_fit_park_the_flow_and_leave_the_old_generation_as_it_is(
-    kafka: Make, offsets: dict[str, int], said: str
-) -> None:
-    flow = kafka()
-    flow.arrive(1, 2)
-    run(flow)
-    flow.bed.reset(StartAt(OFFSETS, offsets={"raw": {flow.topic: offsets}}))
-    assert flow.bed.run() is Outcome.PARKED
-    assert said in flow.bed.park().details["message"]
-    flow.bed.reset(previous=1)
-    flow.arrive(3)
-    run(flow)
-    flow.bed.holds(all_rows(flow.bed.events))
-
-
-@pytest.mark.long
-def test_partitions_that_came_since_are_read_from_their_first_record(kafka: Make) -> None:
-    flow = kafka()
-    flow.arrive(1, 2)
-    run(flow)
-    flow.widen(3)
-    flow.arrive(3, 4, partition=2)
-    flow.bed.reset()
-    run(flow)
-    flow.bed.holds(all_rows(flow.bed.events))
-    assert flow.bed.start(2).positions == {"raw": {flow.topic: {"0": 1, "1": 1, "2": 0}}}
-    assert any(f"{flow.topic}/2" in note for note in flow.bed.start(2).evidence["notes"])
 
 
 @pytest.mark.parametrize("view", long_after(1, ["", DEDUPE]), ids=["stateless", "stateful"])
@@ -217,17 +165,6 @@ def test_a_union_with_files_goes_on_in_both(kafka: Make) -> None:
     flow.bed.arrive(10, 12, folder="files")
     run(flow)
     flow.bed.holds(first_per(flow.bed.events, ["event_id"]))
-
-
-@pytest.mark.long
-def test_a_source_left_out_of_explicit_offsets_is_refused(kafka: Make) -> None:
-    flow = kafka(**UNION)
-    flow.arrive(1)
-    flow.bed.arrive(10, folder="files")
-    run(flow)
-    flow.bed.reset(StartAt(OFFSETS, offsets={"raw": {flow.topic: {"0": 0, "1": 1}}}))
-    assert flow.bed.run() is Outcome.PARKED
-    assert "without an offset are files" in flow.bed.park().details["message"]
 
 
 @pytest.mark.parametrize(

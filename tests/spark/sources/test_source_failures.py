@@ -78,29 +78,6 @@ def test_a_declared_start_that_leaves_a_partition_out_needs_a_correction(kafka: 
     assert (park["classed"], park["recovery"]) == ("needs correction", None), park
 
 
-def rows(flow: DeltaBed, **options: str) -> DataFrame:
-    return flow.bed.spark.readStream.name("raw").format("delta").options(**options).load(flow.path)
-
-
-def deleted(flow: DeltaBed) -> None:
-    flow.sql("DELETE FROM {table}")
-
-
-def updated(flow: DeltaBed) -> None:
-    flow.sql("UPDATE {table} SET n = 100 WHERE n = 1")
-
-
-@pytest.mark.parametrize("happens", [deleted, updated])
-def test_changed_rows_of_a_table_need_a_correction(delta: Delta, happens: Callable[[DeltaBed], None]) -> None:
-    flow = delta()
-    flow.arrive(1, 2)
-    drain(flow, rows(flow))
-    happens(flow)
-    failure = failure_of(lambda: drain(flow, rows(flow)))
-    assert failure.condition in ("DELTA_SOURCE_TABLE_IGNORE_CHANGES", "DELTA_SOURCE_IGNORE_DELETE"), failure
-    assert (failure.classed, failure.recovery) == (FailureClass.NEEDS_CORRECTION, None)
-
-
 def test_a_renamed_column_needs_somebody_to_say_that_the_flow_is_ready(delta: Delta) -> None:
     flow = delta(parameters="track_schema=True, ", view='.select("event_id")')
     flow.bed.spark.sql(

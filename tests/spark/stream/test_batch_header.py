@@ -6,19 +6,8 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from streamkeeper.checkpoint.crc_files import twin_of
 from streamkeeper.exit_codes import Outcome
 from tests.worlds.flow_world import Flowbed
-
-
-def forget_last_commit(bed: Flowbed) -> int:
-    """Leave the last batch as planned only, as kill -9 between the two logs does."""
-    checkpoint = bed.checkpoint(1)
-    last = checkpoint.last_commit()
-    assert last is not None and last > 0
-    for name in (f"commits/{last}", twin_of(f"commits/{last}")):
-        bed.home.storage.remove(checkpoint.name(name))
-    return last
 
 
 @pytest.fixture
@@ -26,7 +15,7 @@ def in_flight(bed: Flowbed) -> Flowbed:
     for number in range(1, 6):
         bed.arrive(number)
     assert bed.run() is Outcome.STOPPED
-    forget_last_commit(bed)
+    bed.forget_commit()
     return bed
 
 
@@ -62,7 +51,7 @@ def test_nothing_is_rewritten_where_no_batch_is_in_flight(bed: Flowbed) -> None:
     bed.arrive(3)
     assert bed.run() is Outcome.STOPPED
     assert pin_partitions(bed.home.storage, bed.start(1).checkpoint, "2") == []
-    forget_last_commit(bed)
+    bed.forget_commit()
     assert pin_partitions(bed.home.storage, bed.start(1).checkpoint, "7") == [0, 1]
     pinned = [bed.checkpoint(1).offsets(batch).conf["spark.sql.shuffle.partitions"] for batch in (0, 1)]
     assert pinned == ["2", "2"], (

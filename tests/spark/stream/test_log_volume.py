@@ -10,24 +10,21 @@ from collections.abc import Callable
 import pytest
 
 from tests.worlds.flow_world import DEDUPE, Flowbed, heartbeat, pipeline
+from tests.worlds.state_stores import PROVIDER, ROCKS, with_conf
 
 pytestmark = pytest.mark.long
 
 BATCHES = 45
 BYTES_PER_MINUTE = 200
 """One line of progress, with room for a longer flow's name."""
-ROCKS = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
 def test_the_log_grows_by_a_line_a_minute_whatever_the_number_of_batches(
     make_bed: Callable[..., Flowbed],
 ) -> None:
     """Of a query that keeps state in RocksDB, which has more to say than any other."""
-    conf = {"spark.sql.streaming.stateStore.providerClass": ROCKS}
-    text = pipeline(view=DEDUPE, files=1).replace(
-        'trigger="200 milliseconds"', f'trigger="10 milliseconds", spark_conf={conf!r}'
-    )
-    bed = make_bed(text)
+    text = with_conf(pipeline(view=DEDUPE, files=1), **{PROVIDER: ROCKS})
+    bed = make_bed(text.replace('"200 milliseconds"', '"10 milliseconds"'))
     for number in range(BATCHES):
         bed.arrive(number)
     with bed.driver() as driver:

@@ -18,6 +18,7 @@ from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, holds, leases
 from streamkeeper.flows.files import FlowHome
 from tests.oracle import first_per
+from tests.worlds.drivers import batch_of
 from tests.worlds.flow_world import Flowbed, heartbeat, pipeline, wait_until
 
 BROKEN = "import streamkeeper\nraise RuntimeError('half saved')\n"
@@ -93,9 +94,9 @@ def test_removing_the_deduplication_parks_the_flow_and_a_reset_goes_on_exactly(b
 def test_a_hold_lets_the_batch_end_and_stops_the_driver(bed: Flowbed) -> None:
     bed.arrive(1, 2)
     with bed.running() as ended:
-        wait_until(lambda: committed(bed) == 0)
+        wait_until(lambda: batch_of(bed) == 0)
         bed.arrive(2, 3)
-        wait_until(lambda: committed(bed) == 1)
+        wait_until(lambda: batch_of(bed) == 1)
         holds.put(bed.home, holds.person("ann"), "the disk is changed", "ann")
         assert ended.result(60) is Outcome.STOPPED
     lease = leases.current(bed.home)
@@ -133,7 +134,7 @@ def test_a_driver_that_cannot_write_its_heartbeat_has_ended_its_query_when_it_le
     monkeypatch.setattr(leases, "leave", leave)
     bed.arrive(1, 2)
     with bed.running() as ended:
-        wait_until(lambda: committed(bed) == 0)
+        wait_until(lambda: batch_of(bed) == 0)
         monkeypatch.setattr(leases, "beat", full)
         assert ended.result(60) is Outcome.FAILED
     assert left == [("failed", [False])]
@@ -160,13 +161,13 @@ def test_a_lease_is_not_left_where_the_query_could_not_be_stopped(
 def test_the_driver_goes_on_while_its_file_raises_and_stops_when_the_flow_changed(bed: Flowbed) -> None:
     bed.arrive(1)
     with bed.running() as ended:
-        wait_until(lambda: committed(bed) == 0)
+        wait_until(lambda: batch_of(bed) == 0)
         bed.declare(BROKEN)
         before = heartbeat(bed)
         wait_until(lambda: heartbeat(bed).count > before.count + 20)
         bed.declare(pipeline() + "# only a comment\n")
         bed.arrive(2)
-        wait_until(lambda: committed(bed) == 1)
+        wait_until(lambda: batch_of(bed) == 1)
         assert not ended.done()
         bed.declare(pipeline(view='.dropDuplicates(["event_id"]).where("n > 0")'))
         assert ended.result(60) is Outcome.STOPPED
@@ -177,7 +178,7 @@ def test_the_driver_goes_on_while_its_file_raises_and_stops_when_the_flow_change
 def test_a_driver_makes_way_for_a_newer_generation(bed: Flowbed) -> None:
     bed.arrive(1)
     with bed.running() as ended:
-        wait_until(lambda: committed(bed) == 0)
+        wait_until(lambda: batch_of(bed) == 0)
         bed.reset()
         assert ended.result(60) is Outcome.STOPPED
 
@@ -288,7 +289,7 @@ def test_a_schema_is_inferred_from_the_first_file_and_kept(make_bed: Make) -> No
         assert heartbeat(bed).phase == "starting"
         assert not ended.done()
         bed.arrive(1, 2)
-        wait_until(lambda: committed(bed) == 0)
+        wait_until(lambda: batch_of(bed) == 0)
     assert bed.start(1).schemas == {"events_raw": "event_id STRING,event_time STRING,n BIGINT,user_id BIGINT"}
     bed.holds(first_per(bed.events, ["event_id"]))
 
@@ -300,9 +301,3 @@ def test_a_stop_is_obeyed_while_the_driver_waits_for_a_first_file(make_bed: Make
         wait_until(lambda: heartbeat(bed) is not None)
         holds.put(bed.home, holds.person("ann"), "not yet", "ann")
         assert ended.result(60) is Outcome.STOPPED
-
-
-def committed(bed: Flowbed) -> int | None:
-    """The last batch that the heartbeat says is committed."""
-    found = heartbeat(bed)
-    return found.batch if found else None

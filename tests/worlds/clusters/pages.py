@@ -1,4 +1,4 @@
-"""Pages of a cluster that a test speaks for."""
+"""Pages of a cluster, or of a registry, that a test speaks for."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from streamkeeper.preflight.verdict import Fit
 from tests.worlds.flow_world import DEDUPE, SCHEMA, pipeline
 from tests.worlds.preflight import meanwhile
 from tests.worlds.sources.source_world import DELTA, KAFKA
-from tests.worlds.state_stores import PROVIDER, ROCKS, with_conf
+from tests.worlds.state_stores import CHANGELOG, PROVIDER, ROCKS, with_conf
 from tests.worlds.states.given import COLUMNS, ROWS, numbering
 
 if TYPE_CHECKING:
@@ -221,7 +221,6 @@ TIMED = seen('.withColumn("user_id", F.hour("event_time"))')
 ROCKY = with_conf(DISTINCT, **{PROVIDER: ROCKS})
 PARTITIONS, MEMORY = "spark.sql.shuffle.partitions", "spark.driver.memory"
 ZONE = "spark.sql.session.timeZone"
-LOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
 OTHER = """
 dp.create_streaming_table("others")
 
@@ -250,8 +249,8 @@ SETTINGS = (
     setting("state store", DISTINCT, ROCKY, NOTED, "until a reset", but="with the old one", same=True),
     setting("state store, declared no more", ROCKY, DISTINCT, NOTED, "declared no more",
             but="with the old one", same=True),
-    setting("changelog of RocksDB", ROCKY, with_conf(DISTINCT, **{PROVIDER: ROCKS, LOG: "true"}), NOTED, LOG,
-            same=True),
+    setting("changelog of RocksDB", ROCKY, with_conf(DISTINCT, **{PROVIDER: ROCKS, CHANGELOG: "true"}), NOTED,
+            CHANGELOG, same=True),
     setting("which of several watermarks rules", DISTINCT,
             with_conf(DISTINCT, **{"spark.sql.streaming.multipleWatermarkPolicy": "max"}), NOTED,
             "until a reset", but="with the old one", same=True),
@@ -485,27 +484,6 @@ JOINS = (
 )  # fmt: skip
 
 # State of one's own making
-COUNTING = """
-    from pyspark.sql import Row
-    from pyspark.sql.streaming import StatefulProcessor
-
-    class Counting(StatefulProcessor):
-        def init(self, handle):
-            self.seen = handle.getValueState("seen", "{state}")
-
-        def handleInputRows(self, key, rows, timers):
-            count = self.seen.get()[0] if self.seen.exists() else 0
-            for row in sorted(rows, key=lambda row: row.n):
-                count += {by}
-                yield Row(event_id=row.event_id, user_id=int(count), n=row.n)
-            self.seen.update((count,))
-
-        def close(self):
-            pass
-
-    counted = "event_id STRING, user_id INT, n INT"
-    return events.groupBy("user_id").transformWithState(Counting(), counted, "Append", "None")
-"""
 PANDAS = """
     import pandas as pd
 
@@ -519,12 +497,6 @@ PANDAS = """
 """
 
 
-def counting(state: str = "count INT", by: str = "1") -> str:
-    """Number the events of each user, by transformWithState."""
-    text = PLAIN.rpartition("    return ")[0] + COUNTING[1:].format(state=state, by=by)
-    return with_conf(text, **{PROVIDER: ROCKS})
-
-
 def in_pandas(state: str = "count INT", by: str = "1", timeout: str = '"NoTimeout"') -> str:
     """Count the events of each user, by applyInPandasWithState."""
     return PLAIN.rpartition("    return ")[0] + PANDAS[1:].format(state=state, by=by, timeout=timeout)
@@ -532,9 +504,9 @@ def in_pandas(state: str = "count INT", by: str = "1", timeout: str = '"NoTimeou
 
 own = of("state of one's own making")
 STATES = (
-    own("transformWithState: its code", counting(), counting(by="2"), NOTED, "", but="and the state stays",
-        shows=has(n=41, user_id=3)),
-    own("transformWithState: type of a variable", counting(), counting("count STRING"), BREAKS),
+    own("transformWithState: its code", numbering(""), numbering("", by=2), NOTED, "",
+        but="and the state stays", shows=has(n=41, user_id=3)),
+    own("transformWithState: type of a variable", numbering(""), numbering("", state="count STRING"), BREAKS),
     own("transformWithState: rows of its initial state", numbering(), numbering(
         ROWS.replace("10", "70"), COLUMNS), NOTED, "keeps what it was given", same=True),
     own("transformWithState: an initial state, where it had none", numbering(""), numbering(), NOTED,

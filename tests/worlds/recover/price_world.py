@@ -23,14 +23,13 @@ from streamkeeper.delta import log as delta_log
 from streamkeeper.errors import RequestError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations
-from streamkeeper.manifest.manifest import read_manifest, write_manifest
 from streamkeeper.recover import engine
-from streamkeeper.recover.plans.kind import kind
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.restart.backfill_source import FillingIn
 from tests.worlds.flow_world import FIRST_FILE, NAME, SCHEMA, Flowbed, pipeline
 from tests.worlds.recover.old_jobs import run_declared_job
 from tests.worlds.sources.source_world import DeltaBed, KafkaBed
+from tests.worlds.state_stores import PROVIDER, ROCKS, with_conf
 from tests.worlds.tables.backup_world import Recoverer
 
 Event = Mapping[str, Any]
@@ -83,10 +82,6 @@ _TIMERS = """
     return keyed.transformWithState(Late(), "first INT, many INT", "Append", "EventTime")
 """
 """Counts the events of ten seconds, and writes the count when a timer says that they are over."""
-ROCKS = (
-    "spark.sql.streaming.stateStore.providerClass",
-    "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
-)
 
 
 @dataclass(frozen=True)
@@ -156,9 +151,7 @@ def _joined(how: str) -> Callable[[Source], str]:
 
 def _timed(source: Source) -> str:
     before, _, _ = _of_view("")(source).rpartition("    return ")
-    return f"{before}{_TIMERS[1:]}".replace(
-        '"200 milliseconds"', f'"200 milliseconds", spark_conf={dict([ROCKS])}'
-    )
+    return with_conf(f"{before}{_TIMERS[1:]}", **{PROVIDER: ROCKS})
 
 
 def _windows(events: Sequence[Event]) -> Iterable[tuple[Any, ...]]:
@@ -332,7 +325,7 @@ class Priced:
 
     @property
     def at_work(self) -> Recoverer:
-        return Recoverer(self.bed.spark, self.bed.settings, "events")
+        return Recoverer.of(self.bed)
 
     @classmethod
     def make(cls, root: Path, spark: SparkSession, case: Case, brokers: Brokers) -> Priced:
@@ -376,12 +369,8 @@ class Priced:
         """Plan a recovery; its values are drawn unless they are given."""
         values = {"accept": list(accept), **(self._values(recovery) if values is None else values)}
         self.did.append(f"{recovery} {values}")
-        write_manifest(self.bed.settings)
-        of = kind(_KINDS.get(recovery, "reset_checkpoint"))
-        name = engine.recovery_id(of.name, str(len(self.did)))
-        self.made = engine.plan(
-            self.bed.settings, of, of.parse(values, read_manifest(self.bed.settings), "ada"), name
-        )
+        of = _KINDS.get(recovery, "reset_checkpoint")
+        self.made = self.at_work.draft(of, engine.recovery_id(of, str(len(self.did))), **values)
         return self.made
 
     def carry_out(self) -> None:
@@ -390,9 +379,7 @@ class Priced:
         assert made is not None and made.refusals == (), made
         engine.propose(self.bed.settings, made)
         engine.approve(self.bed.settings, "events", made.recovery_id, "ada")
-        for step in made.steps:
-            if step != "verify_progress":
-                self.at_work.step(made.recovery_id, step)
+        self.at_work.carry_out(made)
         self.by_old_job = False
 
     def goes_through(self, recovery: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from streamkeeper.exit_codes import Outcome
-from streamkeeper.manifest.manifest import write_manifest
 from streamkeeper.settings import PROJECT
 from tests.worlds.flow_world import Flowbed
 from tests.worlds.tables.backup_world import Recoverer
@@ -24,9 +23,7 @@ def shipped(name: str, **changed: tuple[str, str]) -> str:
 
 def recover(bed: Flowbed, kind: str, **values: Any) -> None:
     """Plan a recovery and carry out its steps."""
-    write_manifest(bed.settings)
-    at_work = Recoverer(bed.spark, bed.settings, bed.home.pipeline)
-    at_work.run(kind, f"recovery-{len(bed.home.generations())}", **values)
+    Recoverer.of(bed).run(kind, f"recovery-{len(bed.home.generations())}", **values)
 
 
 def run(bed: Flowbed) -> None:

@@ -9,15 +9,14 @@ from __future__ import annotations
 import json
 import os
 import re
-import threading
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from pyspark.sql import SparkSession
 
+from tests.worlds.clusters.pages import Page, Pages
 from tools.jars import FOLDER, PROJECT, ensure
 
 AVRO = FOLDER.with_name("jars-avro")
@@ -75,18 +74,14 @@ def schema_registry() -> Iterator[str]:
     if REAL in os.environ:
         yield os.environ[REAL]
         return
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (_Registry,), {"subjects": {}}))
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
+    pages = Pages(type("Bound", (_Registry,), {"subjects": {}}))
     try:
-        yield f"http://127.0.0.1:{server.server_port}"
+        yield f"http://{pages.place}"
     finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+        pages.close()
 
 
-class _Registry(BaseHTTPRequestHandler):
+class _Registry(Page):
     """``subjects`` has the versions of each subject: id, schema, and whether it was deleted."""
 
     subjects: dict[str, list[dict[str, Any]]]
@@ -123,18 +118,10 @@ class _Registry(BaseHTTPRequestHandler):
         told = {"id": one["id"], "subject": subject, "version": int(version), "schema": one["schema"]}
         self._answer({**told, "references": []})
 
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
     def _subject(self) -> tuple[str, str]:
         found = re.match(r"/subjects/([^/?]+)/versions(?:/(\d+))?", self.path)
         assert found is not None, self.path
         return found[1], found[2] or ""
 
     def _answer(self, value: Any, status: int = 200) -> None:
-        content = json.dumps(value).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
+        self.say(status, json.dumps(value).encode())

@@ -29,7 +29,7 @@ _CODE = """
         def handleInputRows(self, key, rows, timers):
             count = self.seen.get()[0] if self.seen.exists() else 0
             for row in sorted(rows, key=lambda row: row.n):
-                count += 1
+                count += {by}
                 yield Row(event_id=row.event_id, user_id=count, n=row.n)
             self.seen.update((count,{more}))
 
@@ -49,7 +49,7 @@ def numbering(
     read: str = READ,
     state: str = "count INT",
     more: str = "",
-    source: str | None = None,
+    by: int = 1,
 ) -> str:
     """Write the pipeline file: ``given`` declares the initial state, by default two rows; none is declared
     where ``given`` is one empty text.
@@ -60,13 +60,12 @@ def numbering(
         files=1,
         more=f'dp.create_initial_state("known", {declared})' if declared else "",
         parameters="events, given" if declared else "events",
-        source=source,
     )
     takes = ', initial_state="known"' if declared else ""
     text = text.replace('"200 milliseconds"', f'"200 milliseconds", state_store="rocksdb"{takes}')
     handed = f"initialState={handed_on}" if declared and handed_on else ""
     return text.rpartition("    return ")[0] + _CODE[1:].format(
-        state=state, read=read, more=more, handed_on=handed
+        state=state, read=read, more=more, handed_on=handed, by=by
     )
 
 

@@ -37,7 +37,9 @@ REFUSED = (
     "tests/core/test_support.py::test_a_recovery_that_a_target_has_not_is_refused_in_the_words_of_the_page"
 )
 STORAGE = "tests/core/storage/test_storage.py"
-REWOUND = f"{SINKS}/test_recoveries_of_sinks.py::test_what_is_rewound_comes_once_more"
+OF_SINKS = f"{SINKS}/test_recoveries_of_sinks.py"
+REWOUND = f"{OF_SINKS}::test_what_is_rewound_comes_once_more"
+CHUNKS_AGAIN = f"{OF_SINKS}::test_a_backfill_writes_its_chunks_once_more"
 GIVEN_TWICE = f"{TOPIC}::test_a_batch_that_came_twice_is_dropped_by_its_readers_and_counted_by_the_plan"
 
 
@@ -215,15 +217,7 @@ RECOVERIES: dict[str, dict[str, Cell]] = {
             f"{SHIPPED}/test_order_totals.py::test_totals_are_those_of_the_oracle_after_each_recovery"
         ),
         COMPLETE: yes(OF_TOTALS),
-        EACH_BATCH: weaker(
-            _TWICE, f"{SINKS}/test_recoveries_of_sinks.py::test_what_is_rewound_comes_once_more"
-        ),
-        KAFKA_SINK: weaker(
-            _TWICE, f"{SINKS}/test_recoveries_of_sinks.py::test_what_is_rewound_comes_once_more"
-        ),
-        FILES_SINK: weaker(
-            _TWICE, f"{SINKS}/test_recoveries_of_sinks.py::test_what_is_rewound_comes_once_more"
-        ),
+        **dict.fromkeys((EACH_BATCH, KAFKA_SINK, FILES_SINK), weaker(_TWICE, REWOUND)),
     },
     "rewind, target restored": {
         APPEND: yes(f"{REWIND}::test_a_flow_that_goes_back_with_its_table_ends_with_the_same_table"),
@@ -285,13 +279,8 @@ RECOVERIES: dict[str, dict[str, Cell]] = {
         CDC: yes(f"{BACKFILL}::test_changes_from_elsewhere_come_in_chunks_and_never_over_newer_rows"),
         UPDATE: no("its rows are results of its whole state"),
         COMPLETE: no("its rows are results of its whole state"),
-        EACH_BATCH: weaker(
-            "its chunks are given once more", f"{FUNCTION}::test_a_backfill_gives_each_chunk_once_more"
-        ),
-        KAFKA_SINK: weaker(
-            "its chunks are written once more",
-            f"{SINKS}/test_recoveries_of_sinks.py::test_a_backfill_writes_its_chunks_once_more",
-        ),
+        EACH_BATCH: weaker("its chunks are given once more", CHUNKS_AGAIN),
+        KAFKA_SINK: weaker("its chunks are written once more", CHUNKS_AGAIN),
         FILES_SINK: no("the log of their folder has room for one query"),
     },
     "adopt": {
@@ -306,12 +295,10 @@ RECOVERIES: dict[str, dict[str, Cell]] = {
             (EACH_BATCH, KAFKA_SINK),
             weaker(
                 "no log tells what the job wrote last: `unknown-price`",
-                f"{SINKS}/test_recoveries_of_sinks.py::test_the_job_of_a_sink_is_gone_on_with",
+                f"{OF_SINKS}::test_the_job_of_a_sink_is_gone_on_with",
             ),
         ),
-        FILES_SINK: weaker(
-            "the same", f"{SINKS}/test_recoveries_of_sinks.py::test_the_job_of_a_sink_is_gone_on_with"
-        ),
+        FILES_SINK: weaker("the same", f"{OF_SINKS}::test_the_job_of_a_sink_is_gone_on_with"),
     },
     "rehearse": {
         APPEND: yes(REHEARSED),
@@ -319,8 +306,8 @@ RECOVERIES: dict[str, dict[str, Cell]] = {
             "tests/spark/rehearse/test_rehearsals.py"
             "::test_a_table_by_key_is_rehearsed_with_what_it_remembers_and_all_its_flows"
         ),
-        UPDATE: yes(f"{SINKS}/test_recoveries_of_sinks.py::test_totals_are_rehearsed_as_they_then_come"),
-        COMPLETE: yes(f"{SINKS}/test_recoveries_of_sinks.py::test_totals_are_rehearsed_as_they_then_come"),
+        UPDATE: yes(f"{OF_SINKS}::test_totals_are_rehearsed_as_they_then_come"),
+        COMPLETE: yes(f"{OF_SINKS}::test_totals_are_rehearsed_as_they_then_come"),
         **dict.fromkeys((EACH_BATCH, KAFKA_SINK, FILES_SINK), no("a rehearsal would write there, too")),
     },
 }

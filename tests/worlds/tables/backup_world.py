@@ -4,8 +4,7 @@ test wants it.
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,12 +12,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from streamkeeper.flows.ledger import Event, Ledger
-from streamkeeper.manifest.manifest import read_manifest
+from streamkeeper.manifest.manifest import write_manifest
 from streamkeeper.recover import engine
-from streamkeeper.recover.plans.kind import Work, kind
+from streamkeeper.recover.plans.kind import kind
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.settings import Settings
 from tests.killing import Killed
+from tests.worlds.flow_world import Flowbed
 
 
 @dataclass
@@ -29,29 +29,53 @@ class Recoverer:
     settings: Settings
     pipeline: str
 
-    def plan(self, recovery: str, name: str, **values: Any) -> Plan:
+    @classmethod
+    def of(cls, bed: Flowbed) -> Recoverer:
+        """Recover the flow of a bed."""
+        return cls(bed.spark, bed.settings, bed.home.pipeline)
+
+    def draft(self, recovery: str, name: str = "r1", /, **values: Any) -> Plan:
+        """Plan a recovery of a kind, and write nothing of it."""
+        of, manifest = kind(recovery), write_manifest(self.settings)
+        return engine.plan(self.settings, of, of.parse(values, manifest, "ada"), name)
+
+    def prices(self, recovery: str, /, **values: Any) -> list[str | None]:
+        """Return what a plan asks to accept."""
+        return [refusal.price for refusal in self.draft(recovery, **values).refusals]
+
+    def plan(self, recovery: str, name: str, /, **values: Any) -> Plan:
         """Plan a recovery of a kind, propose and approve it."""
-        of, manifest = kind(recovery), read_manifest(self.settings)
-        made = engine.plan(self.settings, of, of.parse(values, manifest, "ada"), name)
-        engine.propose(self.settings, made)
+        made = engine.propose(self.settings, self.draft(recovery, name, **values))
         engine.approve(self.settings, self.pipeline, name, "ada")
         return made
 
     def step(self, name: str, step: str) -> dict[str, Any]:
         """Carry out one step."""
-        return engine.carry_out(self.settings, self.pipeline, name, step, self._in_spark)
+        from streamkeeper_jobs.recover.steps import perform
 
-    def run(self, recovery: str, name: str, killed: bool = False, **values: Any) -> dict[str, Any]:
-        """Plan a recovery and carry out its steps; give the evidence of all. The wait for progress is left
-        out.
+        return engine.carry_out(
+            self.settings, self.pipeline, name, step, lambda act, work: perform(self.spark, act, work)
+        )
+
+    def until(self, name: str, last: str) -> dict[str, Any]:
+        """Carry out the steps of a recovery up to and with one; give the evidence of each."""
+        steps = engine.read_plan(self.settings, self.pipeline, name).steps
+        return {step: self.step(name, step) for step in steps[: steps.index(last) + 1]}
+
+    def carry_out(self, plan: Plan) -> dict[str, Any]:
+        """Carry out the steps of a recovery; give the evidence of each. The wait for progress is left out."""
+        return {step: self.step(plan.recovery_id, step) for step in plan.steps if step != "verify_progress"}
+
+    def run(self, recovery: str, name: str, /, *, killed: bool = False, **values: Any) -> dict[str, Any]:
+        """Plan a recovery and carry it out; give the evidence of all steps.
 
         :param killed: every step is killed at its end and run again.
         """
-        steps = [step for step in self.plan(recovery, name, **values).steps if step != "verify_progress"]
-        return {
-            step: self.step_killed_at_its_end(name, step) if killed else self.step(name, step)
-            for step in steps
-        }
+        plan = self.plan(recovery, name, **values)
+        if not killed:
+            return self.carry_out(plan)
+        steps = [step for step in plan.steps if step != "verify_progress"]
+        return {step: self.step_killed_at_its_end(name, step) for step in steps}
 
     def backup(self, name: str, table: str, **values: Any) -> dict[str, Any]:
         """Back a table up, and give the entry."""
@@ -74,13 +98,6 @@ class Recoverer:
             with pytest.raises(Killed):
                 self.step(name, step)
         return self.step(name, step)
-
-    def _in_spark(self, act: str, work: Work) -> dict[str, Any]:
-        module, _, name = act.partition(":")
-        function: Callable[[SparkSession, Work], dict[str, Any]] = getattr(
-            importlib.import_module(module), name
-        )
-        return function(self.spark, work)
 
 
 def copy_of(entry: Mapping[str, Any], what: str = "target") -> dict[str, Any]:

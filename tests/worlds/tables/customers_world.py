@@ -4,12 +4,9 @@ the oracle's table.
 
 from __future__ import annotations
 
-import json
-import os
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +16,16 @@ from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.cdc_spec import BOOKKEEPING
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.remembered import FOLDER
-from streamkeeper.drivers import submit
 from streamkeeper.exit_codes import Outcome
-from streamkeeper.flows import generations, holds, leases
 from streamkeeper.flows.files import FlowHome, TableTurns, query_id
-from streamkeeper.flows.generations import AFTER_LAST, REBUILT, Generation, Start, StartAt
-from streamkeeper.manifest.import_file import fingerprint, load_pipeline
+from streamkeeper.flows.generations import Generation, Start
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.settings import PROJECT, Settings
-from streamkeeper.storage import open_storage
-from streamkeeper.times import now
+from streamkeeper.storage import open_storage, read_json, to_json
 from tests.cdc_oracle import DELETE, TRUNCATE, UPSERT, Change, newest
 from tests.oracle import counted
-from tests.worlds.flow_world import FIRST_FILE, Driver, quick_settings, running_driver
+from tests.worlds.drivers import batch_of
+from tests.worlds.flow_world import Driver, Flowbed, write_rows
 from tests.worlds.pipelines import edited
 from tests.worlds.tables.cdc_world import all_remembered
 
@@ -98,12 +92,13 @@ class CustomersBed:
 
     @classmethod
     def make(cls, root: Path, spark: SparkSession, text: str = PIPELINE) -> CustomersBed:
-        for name in ("pipelines", "data/customers/cdc", "data/customers/snapshot"):
-            (root / name).mkdir(parents=True)
-        settings = quick_settings(root)
-        bed = cls(root, spark, settings)
-        bed.declare(text)
-        return bed
+        for name in ("cdc", "snapshot"):
+            (root / "data" / "customers" / name).mkdir(parents=True)
+        return cls(root, spark, Flowbed.make(root, spark, text, f"customers.{INCREMENTAL}").settings)
+
+    def of(self, flow: str = INCREMENTAL) -> Flowbed:
+        """One of the two flows."""
+        return Flowbed(self.root, self.spark, self.settings, name=f"customers.{flow}", target="customers")
 
     @property
     def table(self) -> str:
@@ -122,12 +117,10 @@ class CustomersBed:
         return TableTurns(open_storage(self.settings.state), "customers", "customers")
 
     def home(self, flow: str = INCREMENTAL) -> FlowHome:
-        return FlowHome(open_storage(self.settings.state), "customers", flow)
+        return self.of(flow).home
 
     def declare(self, text: str) -> None:
-        aside = self.root / "customers.py.new"
-        aside.write_text(text)
-        aside.replace(self.root / "pipelines" / "customers.py")
+        self.of().declare(text)
 
     def change(self, *events: Event) -> Path:
         """Write one file of changes."""
@@ -142,87 +135,40 @@ class CustomersBed:
 
     def _write(self, folder: str, rows: Sequence[Event]) -> Path:
         self._files += 1
-        target = self.root / "data" / "customers" / folder / f"{self._files:04d}.json"
-        aside = target.with_name(f".{target.name}")
-        aside.write_text("".join(json.dumps(item) + "\n" for item in rows))
-        os.utime(
-            aside, (FIRST_FILE + self._files, FIRST_FILE + self._files)
-        )  # Spark reads files in the order of their times
-        return aside.rename(target)
+        return write_rows(self.root / "data" / "customers" / folder, self._files, rows)
 
     def flow(self, name: str = INCREMENTAL) -> Flow:
-        loaded = load_pipeline(self.settings.pipelines / "customers.py", self.settings.data)
-        declared = loaded.flow(name)
-        assert declared is not None
-        return Flow(loaded, declared, fingerprint(loaded, declared))
+        return self.of(name).flow()
 
     def run(self, *flows: str) -> Outcome:
         """Run a driver in this process, of the incremental flow by default, until all that is there is
         done.
         """
-        from streamkeeper_jobs.driver.application import run
+        return self.of().run(*(f"customers.{flow}" for flow in flows))
 
-        return run(
-            self.settings, [f"customers.{flow}" for flow in flows or (INCREMENTAL,)], available_now=True
-        )
-
-    @contextmanager
-    def driver(self, flow: str = INCREMENTAL, *arguments: str) -> Iterator[Driver]:
+    def driver(self, flow: str = INCREMENTAL) -> AbstractContextManager[Driver]:
         """Run a driver as a real process of spark-submit, in a process group of its own, which ends with the
         block.
         """
-        log = self.root / f"{flow}-{time.monotonic_ns()}.log"
-        with running_driver(
-            self.settings, [*submit.driver(self.settings, [self.flow(flow)]).command(), *arguments], log
-        ) as driver:
-            yield driver
+        return self.of(flow).driver()
 
-    def reset(
-        self, flow: str = INCREMENTAL, start: StartAt | None = None, state: str = REBUILT
-    ) -> Generation:
+    def reset(self, flow: str = INCREMENTAL) -> Generation:
         """Decide a flow's next generation, as a recovery's step would, and take a park away."""
-        home = self.home(flow)
-        before = generations.latest(home)
-        assert before is not None
-        began = generations.read_start(home, before.number)
-        decided = Generation(
-            number=before.number + 1,
-            previous=before.number,
-            start=start or StartAt(AFTER_LAST),
-            state=state,
-            query_id=query_id(home.full_name, before.number + 1),
-            why="a test",
-            by="a test",
-            at=now(),
-            fingerprint=self.flow(flow).fingerprint,
-            recovery="test-recovery",
-            schemas=began.schemas if began else {},
-        )
-        generations.decide(home, decided)
-        holds.release(home, holds.PARK)
-        return decided
+        return self.of(flow).reset()
 
-    def start(self, number: int = 1, flow: str = INCREMENTAL) -> Start:
-        found = generations.read_start(self.home(flow), number)
-        assert found is not None, f"generation {number} of {flow} did not begin"
-        return found
+    def start(self, number: int = 1) -> Start:
+        return self.of().start(number)
 
-    def checkpoint(self, number: int = 1, flow: str = INCREMENTAL) -> Checkpoint:
-        return Checkpoint(self.home(flow).storage, self.start(number, flow).checkpoint)
+    def checkpoint(self) -> Checkpoint:
+        return self.of().checkpoint(1)
 
     def batch(self, flow: str = INCREMENTAL) -> int | None:
         """The last batch that a flow's present driver says it has committed."""
-        lease = leases.current(self.home(flow))
-        beat = leases.read_heartbeat(self.home(flow), lease.epoch) if lease else None
-        return beat.batch if beat else None
+        return batch_of(self.of(flow))
 
     def rows(self) -> list[Event]:
         frame = self.spark.read.format("delta").load(self.table).drop(BOOKKEEPING)
         return [found.asDict() for found in frame.collect()]
-
-    def table_version(self) -> int | None:
-        """The newest version of the target."""
-        return delta_log.latest_version(self.table)
 
     def in_target(self, flow: str = INCREMENTAL) -> int | None:
         """Give the last batch of a flow's first generation that the target has."""
@@ -245,8 +191,6 @@ class CustomersBed:
         """Rewrite a flow's lease, and the turn if it has it, as those of a driver on another host: then it is
         not proven alive or dead.
         """
-        from streamkeeper.storage import read_json, to_json
-
         home = self.home(flow)
         elsewhere = {"host": "elsewhere", "boot_id": "another boot"}
         name = home.lease(home.epochs()[-1])
@@ -259,8 +203,3 @@ class CustomersBed:
         if turn["flow"] == flow:
             moved = {key: {**turn[key], **elsewhere} for key in ("process", "jvm")}
             home.storage.overwrite(name, to_json({**turn, **moved}))
-
-
-def with_settings(bed: CustomersBed, **changes: Any) -> CustomersBed:
-    """Give the bed with other settings."""
-    return replace(bed, settings=replace(bed.settings, **changes))

@@ -67,7 +67,7 @@ def test_the_form_asks_for_what_a_reset_needs_in_reading_order(known: Manifest) 
 
 
 def test_only_the_flow_must_be_said(known: Manifest) -> None:
-    assert parse(known) == ResetRequest((FLOW,), StartAt("after-last"), "rebuilt", (), False, "", "ada")
+    assert parse(known) == ResetRequest((FLOW,), StartAt("after-last"), "rebuilt", by="ada")
 
 
 def test_a_flow_may_be_given_by_its_own_name(known: Manifest) -> None:

@@ -22,25 +22,18 @@ from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, past_positions
 from streamkeeper.flows.files import query_id
 from streamkeeper.flows.generations import ADOPTED
-from streamkeeper.manifest.manifest import write_manifest
 from streamkeeper.recover import engine
-from streamkeeper.recover.kinds.adopt import KIND
-from streamkeeper.recover.plans.plan import Plan
-from streamkeeper.recover.requests.adopt import AdoptRequest
 from streamkeeper.storage import LocalStorage
 from tests.oracle import all_rows, first_per
 from tests.worlds.checkpoint_samples import confs
 from tests.worlds.flow_world import NAME, SCHEMA, Flowbed, pipeline
 from tests.worlds.recover.old_jobs import PLAIN, Query, deduped, files_of, run_old_job
 from tests.worlds.sources.source_world import DEDUPE, UNION, DeltaBed
+from tests.worlds.state_stores import PROVIDER, ROCKS
 from tests.worlds.suites import long_after
+from tests.worlds.tables.backup_world import Recoverer
 
 Make = Callable[..., Flowbed]
-ROCKS = {
-    "spark.sql.streaming.stateStore.providerClass": (
-        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-    )
-}
 COUNTS = """
 from pyspark.sql import functions as F
 from streamkeeper import pipelines as dp
@@ -64,28 +57,17 @@ def counted(events: DataFrame) -> DataFrame:
     return windows.select(F.col("window.start").cast("string").alias("start"), "count")
 
 
-def plan(bed: Flowbed, folder: Path, **values: Any) -> Plan:
-    manifest = write_manifest(bed.settings)
-    given = {"flow": NAME, "checkpoint": str(folder), "old_job_is_stopped": True, **values}
-    return engine.plan(bed.settings, KIND, AdoptRequest.parse(given, manifest, "ada"), "r1")
+def given(folder: Path, **values: Any) -> dict[str, Any]:
+    return {"flow": NAME, "checkpoint": str(folder), "old_job_is_stopped": True, **values}
 
 
 def adopt(bed: Flowbed, folder: Path, until: str = "release", **values: Any) -> dict[str, Any]:
     """Carry an adoption out as far as a step, and give the evidence of the rehearsal; the checkpoint must
     stay as it is, to the byte.
     """
-    from streamkeeper_jobs.recover.steps import perform
-
-    before = tree(folder)
-    made = plan(bed, folder, **values)
-    assert made.refusals == ()
-    engine.propose(bed.settings, made)
-    engine.approve(bed.settings, "events", "r1", "ada")
-    evidence: dict[str, Any] = {}
-    for step in made.steps[: made.steps.index(until) + 1]:
-        evidence[step] = engine.carry_out(
-            bed.settings, "events", "r1", step, lambda act, work: perform(bed.spark, act, work)
-        )
+    before, at_work = tree(folder), Recoverer.of(bed)
+    assert at_work.plan("adopt", "r1", **given(folder, **values)).refusals == ()
+    evidence = at_work.until("r1", until)
     assert tree(folder) == before
     assert bed.home.storage.names(f"{bed.home.root}/checkpoints") == [], "the rehearsal's copy is gone"
     return evidence.get("rehearse", {})
@@ -139,7 +121,7 @@ def forget_in_table(bed: Flowbed, version: int) -> None:
         (bed.table / "_delta_log" / name).unlink(missing_ok=True)
 
 
-@pytest.mark.parametrize("store", long_after(1, [{}, ROCKS]), ids=["HDFS-backed", "RocksDB"])
+@pytest.mark.parametrize("store", long_after(1, [{}, {PROVIDER: ROCKS}]), ids=["HDFS-backed", "RocksDB"])
 def test_a_job_that_keeps_state_goes_on_exactly(make_bed: Make, store: dict[str, str]) -> None:
     """Offset log v1, sources without names; the state knows what came before, and rows of before do not come
     again.
@@ -201,7 +183,7 @@ def test_an_aggregation_goes_on_with_its_open_windows(make_bed: Make) -> None:
     bed = make_bed(COUNTS)
     for numbers in ((1, 2, 12), (13, 24), (14, 35)):
         bed.arrive(*numbers)
-    folder = run_old_job(bed, counted, ROCKS)
+    folder = run_old_job(bed, counted, {PROVIDER: ROCKS})
     before = {row["start"][-8:]: row["count"] for row in bed.rows()}
     bed.arrive(36, 37, 60)
     bed.arrive(61)
@@ -327,8 +309,10 @@ def _fail(*_: Any) -> Any:
 
 
 @pytest.mark.long
-def test_a_job_that_wrote_by_foreach_batch_goes_on_where_its_checkpoint_stands(make_bed: Make) -> None:
-    bed = make_bed(pipeline(view="", files=1))
+def test_a_job_that_wrote_by_foreach_batch_goes_on_where_its_checkpoint_stands(
+    bed: Flowbed, at_work: Recoverer
+) -> None:
+    bed.declare(pipeline(view="", files=1))
     bed.arrive(1)
     bed.arrive(2)
     folder = bed.root / "old job" / "checkpoint"
@@ -339,9 +323,9 @@ def test_a_job_that_wrote_by_foreach_batch_goes_on_where_its_checkpoint_stands(m
         writer.foreachBatch(
             lambda rows, _: rows.write.format("delta").mode("append").save(str(bed.table))
         ).start().awaitTermination()
-    assert [item.price for item in plan(bed, folder).refusals] == [UNKNOWN_PRICE]
+    assert at_work.prices("adopt", **given(folder)) == [UNKNOWN_PRICE]
     forget_last_commit(folder, 1)
-    assert [item.price for item in plan(bed, folder).refusals] == [UNKNOWN_PRICE, REPEATS]
+    assert at_work.prices("adopt", **given(folder)) == [UNKNOWN_PRICE, REPEATS]
     bed.arrive(3)
     adopt(bed, folder, accept=[UNKNOWN_PRICE, REPEATS])
     assert bed.run() is Outcome.STOPPED

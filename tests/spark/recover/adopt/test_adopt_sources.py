@@ -67,15 +67,13 @@ def adopt(at_work: Recoverer, flow: str, folder: Path, **values: Any) -> dict[st
 
 
 @pytest.mark.parametrize("dedupe", [True, False], ids=["with state", "without state"])
-def test_a_job_that_read_a_topic_goes_on_at_its_offsets(
-    kafka: Kafka, spark: SparkSession, dedupe: bool
-) -> None:
+def test_a_job_that_read_a_topic_goes_on_at_its_offsets(kafka: Kafka, dedupe: bool) -> None:
     source = kafka(view=DEDUPE if dedupe else "")
     source.arrive(1, 2, 3, 4, 5, 6, 7)
     source.arrive(2, 3, partition=0)
     folder = old_kafka_job(source, dedupe=dedupe)
     source.arrive(1, 7, 8, 9)
-    evidence = adopt(Recoverer(spark, source.bed.settings, "events"), NAME, folder)
+    evidence = adopt(Recoverer.of(source.bed), NAME, folder)
     assert evidence["rehearse"]["operators"] == (["dedupe"] if dedupe else [])
     assert source.bed.run() is Outcome.STOPPED
     source.widen(3)
@@ -92,13 +90,13 @@ def test_a_job_that_read_a_topic_goes_on_at_its_offsets(
     ).sealed
 
 
-def test_a_checkpoint_of_another_topic_is_refused_in_the_plan(kafka: Kafka, spark: SparkSession) -> None:
+def test_a_checkpoint_of_another_topic_is_refused_in_the_plan(kafka: Kafka) -> None:
     source = kafka()
     source.create(f"{source.topic}-other")
     source.arrive(1, 2, topic=f"{source.topic}-other")
     folder = old_kafka_job(source, topic=f"{source.topic}-other", dedupe=False)
     with pytest.raises(RequestError, match=rf"{source.topic}-other.*nothing was changed"):
-        Recoverer(spark, source.bed.settings, "events").plan(
+        Recoverer.of(source.bed).plan(
             "adopt", "r1", flow=NAME, checkpoint=str(folder), old_job_is_stopped=True
         )
 
@@ -158,7 +156,7 @@ def test_a_job_that_merged_by_hand_goes_on_as_auto_cdc_into_a_table_filled_from_
     read = list(bed.events)
     bed.change(upsert(1, 2), upsert(2, 3), delete(1, 4), upsert(4, 1))
     evidence = adopt(
-        Recoverer(spark, bed.settings, "customers"),
+        Recoverer.of(bed.of()),
         f"customers.{INCREMENTAL}",
         folder,
         accept=[UNKNOWN_PRICE],
@@ -189,7 +187,7 @@ def test_a_table_that_no_auto_cdc_flow_made_is_found_before_anything_is_changed(
         RecoveryError, match=r"no AUTO CDC flow made it.*fill it from this one.*Nothing was changed"
     ):
         adopt(
-            Recoverer(spark, bed.settings, "customers"),
+            Recoverer.of(bed.of()),
             f"customers.{INCREMENTAL}",
             folder,
             accept=[UNKNOWN_PRICE],

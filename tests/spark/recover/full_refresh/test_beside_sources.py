@@ -1,11 +1,10 @@
-"""A full refresh beside, whatever the flow reads and keeps: Kafka, Delta, state in RocksDB, a table whose
-columns are mapped by name.
+"""A full refresh beside, whatever the flow reads and keeps: Kafka, Delta, a table whose columns are mapped by
+name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,13 +15,10 @@ from streamkeeper.recover.restart import side_table
 from tests.oracle import all_rows, first_per
 from tests.worlds.flow_world import Flowbed, pipeline
 from tests.worlds.sources.source_world import DEDUPE, DeltaBed, KafkaBed
-from tests.worlds.state_stores import PROVIDER, ROCKS, with_conf
 from tests.worlds.tables.backup_world import Recoverer
 from tests.worlds.tables.beside import DONE, KIND, NAME, after_round, distinct, steps
 
 pytestmark = pytest.mark.long
-
-ROCKS_DB = with_conf(pipeline(), **{PROVIDER: ROCKS})
 
 
 @pytest.fixture(params=["kafka", "delta"])
@@ -49,7 +45,7 @@ def refresh(
 
 
 def test_from_kafka_and_from_delta_while_more_arrives(
-    source: KafkaBed | DeltaBed, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    source: KafkaBed | DeltaBed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The declaration changed, so the new table has other rows; the old flow goes on while it is built, and
     what both read comes once.
@@ -67,7 +63,7 @@ def test_from_kafka_and_from_delta_while_more_arrives(
         bed.holds(distinct(bed))
         source.arrive(8, 9)
 
-    told = refresh(Recoverer(spark, bed.settings, "events"), monkeypatch, goes_on)
+    told = refresh(Recoverer.of(bed), monkeypatch, goes_on)
     assert told["rounds"] == 3
     bed.holds(distinct(bed, above=1))
     source.arrive(9, 10, 1)
@@ -79,7 +75,7 @@ def test_from_kafka_and_from_delta_while_more_arrives(
 
 
 def test_a_kafka_topic_that_is_widened_meanwhile(
-    kafka: Callable[..., KafkaBed], spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    kafka: Callable[..., KafkaBed], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = kafka()
     source.arrive(1, 2, 3)
@@ -89,29 +85,10 @@ def test_a_kafka_topic_that_is_widened_meanwhile(
         source.widen(3)
         source.arrive(4, 5, partition=2)
 
-    refresh(Recoverer(spark, source.bed.settings, "events"), monkeypatch, widen)
+    refresh(Recoverer.of(source.bed), monkeypatch, widen)
     source.arrive(6, 7, partition=2)
     assert source.bed.run() is Outcome.STOPPED
     source.bed.holds(all_rows(source.bed.events))
-
-
-def test_state_in_rocksdb_goes_on_with_what_was_read_beside(
-    make_bed: Callable[..., Flowbed], spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bed = make_bed(ROCKS_DB)
-    spark.conf.set(PROVIDER, ROCKS)  # a driver's own application has it by its declaration
-    try:
-        bed.arrive(1, 2, 3)
-        bed.arrive(3, 4)
-        assert bed.run() is Outcome.STOPPED
-        refresh(Recoverer(spark, bed.settings, "events"), monkeypatch, lambda: bed.arrive(4, 5))
-        bed.arrive(5, 6, 1)
-        assert bed.run() is Outcome.STOPPED
-        bed.holds(first_per(bed.events, ["event_id"]))
-        state = Path(bed.settings.state) / bed.start(2).checkpoint / "state"
-        assert list(state.rglob("*.zip")), "RocksDB keeps it"
-    finally:
-        spark.conf.unset(PROVIDER)
 
 
 def test_columns_mapped_by_name_stay_so_after_one_was_renamed_and_one_dropped(
@@ -130,7 +107,7 @@ def test_columns_mapped_by_name_stay_so_after_one_was_renamed_and_one_dropped(
     bed.declare(pipeline(flow='events.withColumnRenamed("n", "number")'))
     bed.arrive(3, 4)
     assert bed.run() is Outcome.STOPPED
-    refresh(Recoverer(spark, bed.settings, "events"), monkeypatch, lambda: bed.arrive(4, 5))
+    refresh(Recoverer.of(bed), monkeypatch, lambda: bed.arrive(4, 5))
     bed.arrive(5, 6)
     assert bed.run() is Outcome.STOPPED
     wanted = [(event["event_id"], event["n"]) for event in first_per(bed.events, ["event_id"])]

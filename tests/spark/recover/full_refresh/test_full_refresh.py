@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -27,11 +26,9 @@ from streamkeeper.flows import generations, ledger
 from streamkeeper.flows.generations import BATCH, StartAt
 from streamkeeper.flows.ledger import Ledger
 from streamkeeper.recover import engine
-from streamkeeper.recover.kinds import full_refresh, restore_table
+from streamkeeper.recover.kinds import full_refresh
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.plans.plan import Plan
-from streamkeeper.recover.requests.full_refresh import RefreshRequest
-from streamkeeper.recover.requests.restore_table import RestoreRequest
 from streamkeeper.recover.steps import submission
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
@@ -39,63 +36,43 @@ from streamkeeper.tables import commit_marks
 from tests.killing import Killed, dying
 from tests.oracle import first_per
 from tests.worlds.flow_world import Flowbed, pipeline
+from tests.worlds.tables.backup_world import Recoverer
 from tests.worlds.tables.customers_world import INCREMENTAL, SNAPSHOT, CustomersBed, delete, upsert
-
-STEPS = full_refresh.KIND.step_names
-UNTIL_RELEASED = STEPS[:-1]
-
-
-def approve(settings: Settings, table: str, *accept: str) -> None:
-    """Plan the refresh ``r1`` of a table, and approve it."""
-    request = RefreshRequest(table, accept, by="ada")
-    made = engine.plan(settings, full_refresh.KIND, request, "r1")
-    assert made.refusals == ()
-    engine.propose(settings, made)
-    engine.approve(settings, made.pipeline, "r1", "ada")
-
-
-def carry_out(settings: Settings, spark: SparkSession, pipeline: str, *steps: str) -> dict[str, Any]:
-    evidence: dict[str, Any] = {}
-    for step in steps:
-        evidence = engine.carry_out(
-            settings, pipeline, "r1", step, lambda act, work: perform(spark, act, work)
-        )
-    return evidence
 
 
 def rows_of(spark: SparkSession, path: str) -> int:
     return int(spark.read.format("delta").load(path).count())
 
 
-def test_a_refreshed_table_is_what_the_new_declaration_makes_of_all_events(bed: Flowbed) -> None:
+def test_a_refreshed_table_is_what_the_new_declaration_makes_of_all_events(
+    bed: Flowbed, at_work: Recoverer
+) -> None:
     bed.arrive(1, 2, 3)
     bed.arrive(3, 4)
     assert bed.run() is Outcome.STOPPED
     bed.declare(pipeline(view='.dropDuplicates(["event_id"]).where("n > 1")'))
     bed.arrive(4, 5)
-    approve(bed.settings, "events.events")
+    at_work.plan("full_refresh", "r1", table="events.events")
     before = delta_log.latest_version(str(bed.table))
-    [emptied_table] = carry_out(bed.settings, bed.spark, "events", "hold", "plan_again", "empty_tables")[
-        "tables"
-    ]
+    [emptied_table] = at_work.until("r1", "empty_tables")["empty_tables"]["tables"]
     assert emptied_table["version_before"] == before, "before the seals, too"
     assert rows_of(bed.spark, str(bed.table)) == 0
-    carry_out(bed.settings, bed.spark, "events", *UNTIL_RELEASED[3:])
+    at_work.until("r1", "release")
     assert bed.run() is Outcome.STOPPED
     bed.holds([event for event in first_per(bed.events, ["event_id"]) if event["n"] > 1])
     assert bed.start(2).seed_batch is None
     assert before is not None
     for version in (before, before + 1):  # the newest of generation 1, and its seal
-        [flow] = back_to(bed.settings, "events.events", version).flows
+        [flow] = back_to(at_work, "events.events", version).flows
         assert flow.start == StartAt(BATCH, generation=1, batch=bed.checkpoint(1).last_commit())
     bed.arrive(5, 6)
     assert bed.run() is Outcome.STOPPED
     bed.holds([event for event in first_per(bed.events, ["event_id"]) if event["n"] > 1])
 
 
-def back_to(settings: Settings, table: str, version: int) -> Plan:
+def back_to(at_work: Recoverer, table: str, version: int) -> Plan:
     """Plan to put a version of a table back, which loses nothing of anybody's."""
-    found = engine.plan(settings, restore_table.KIND, RestoreRequest(table, version=version, by="ada"), "r2")
+    found = at_work.draft("restore_table", "r2", table=table, version=version)
     assert found.refusals == ()
     return found
 
@@ -111,8 +88,9 @@ def test_both_flows_of_a_table_by_key_are_refreshed_together_killed_in_the_middl
     bed.take_snapshot(1, 2, 3)
     bed.change(upsert(1, 5), delete(2, 6), upsert(5, 7))
     assert (bed.run(INCREMENTAL), bed.run(SNAPSHOT)) == (Outcome.STOPPED, Outcome.DONE)
-    approve(bed.settings, "customers.customers")
-    carry_out(bed.settings, spark, "customers", "hold", "plan_again")
+    at_work = Recoverer.of(bed.of())
+    at_work.plan("full_refresh", "r1", table="customers.customers")
+    at_work.until("r1", "plan_again")
     table = bed.table
     deleted, filled = bed.remembered().count(), delta_log.latest_version(table)
     assert deleted > 0 and filled is not None
@@ -126,34 +104,34 @@ def test_both_flows_of_a_table_by_key_are_refreshed_together_killed_in_the_middl
     for target, name, at, after in parts:
         with monkeypatch.context() as patch, pytest.raises(Killed):
             dying(target, name, at, patch, after=after)
-            carry_out(bed.settings, spark, "customers", "empty_tables")
+            at_work.step("r1", "empty_tables")
     given_up = engine.give_up(bed.settings, "customers", "r1", "rejected")
     assert not given_up, "it is emptied"
     before = delta_log.latest_version(table)
-    carry_out(bed.settings, spark, "customers", "empty_tables")
+    at_work.step("r1", "empty_tables")
     assert delta_log.latest_version(table) == before, "nothing is emptied twice"
     assert (rows_of(spark, table), bed.remembered().count()) == (0, 0)
-    carry_out(bed.settings, spark, "customers", *UNTIL_RELEASED[3:])
+    at_work.until("r1", "release")
     bed.change(upsert(3, 9))
     assert (bed.run(SNAPSHOT), bed.run(INCREMENTAL)) == (Outcome.DONE, Outcome.STOPPED)
     bed.is_exact()
     assert generations.finished(bed.home(SNAPSHOT)) == 2
-    [then] = back_to(bed.settings, "customers.customers", filled).details["tables"]
+    [then] = back_to(at_work, "customers.customers", filled).details["tables"]
     put_remembered_back(spark, table, then["from_version"])
     assert bed.remembered().count() == deleted
 
 
 @pytest.mark.long
 def test_a_table_that_takes_appends_only_since_the_plan_is_refused_before_anything_is_changed(
-    bed: Flowbed,
+    bed: Flowbed, at_work: Recoverer
 ) -> None:
     bed.arrive(1)
     assert bed.run() is Outcome.STOPPED
-    approve(bed.settings, "events.events")
-    carry_out(bed.settings, bed.spark, "events", "hold", "plan_again")
+    at_work.plan("full_refresh", "r1", table="events.events")
+    at_work.until("r1", "plan_again")
     bed.spark.sql(f"ALTER TABLE delta.`{bed.table}` SET TBLPROPERTIES ('delta.appendOnly' = 'true')")
     with pytest.raises(RecoveryError, match=r"has the property delta.appendOnly.*Nothing was changed"):
-        carry_out(bed.settings, bed.spark, "events", "empty_tables")
+        at_work.step("r1", "empty_tables")
     assert engine.give_up(bed.settings, "events", "r1", "rejected")
     bed.arrive(2)
     assert bed.run() is Outcome.STOPPED
@@ -180,7 +158,7 @@ def test_a_step_that_names_no_function_of_a_job_is_refused(
     act: str, spark: SparkSession, tmp_path: Path
 ) -> None:
     book = ledger.open(open_storage(str(tmp_path)), "events", "r1")
-    plan = engine.Plan("full_refresh", "r1", "events", (), {}, (), STEPS, "now")
+    plan = engine.Plan("full_refresh", "r1", "events", (), {}, (), full_refresh.KIND.step_names, "now")
     with pytest.raises(RequestError, match=r"which is no function of streamkeeper_jobs"):
         perform(
             spark,
@@ -192,11 +170,13 @@ def test_a_step_that_names_no_function_of_a_job_is_refused(
 
 
 @pytest.mark.long
-def test_the_job_is_killed_at_its_start_and_run_again_and_what_is_done_is_found_done(bed: Flowbed) -> None:
+def test_the_job_is_killed_at_its_start_and_run_again_and_what_is_done_is_found_done(
+    bed: Flowbed, at_work: Recoverer
+) -> None:
     bed.arrive(1, 2)
     assert bed.run() is Outcome.STOPPED
-    approve(bed.settings, "events.events")
-    carry_out(bed.settings, bed.spark, "events", "hold", "plan_again")
+    at_work.plan("full_refresh", "r1", table="events.events")
+    at_work.until("r1", "plan_again")
     command = submission.recovery_step(bed.settings, "events", "r1", "empty_tables").command()
     environment = {**os.environ, **submit.environment(bed.settings)}
     book = ledger.open(bed.home.storage, "events", "r1")

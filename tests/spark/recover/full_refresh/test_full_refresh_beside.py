@@ -38,11 +38,6 @@ from tests.worlds.tables.customers_world import INCREMENTAL, SNAPSHOT, Customers
 FILTERED = pipeline(view='.dropDuplicates(["event_id"]).where("n > 1")')
 
 
-@pytest.fixture
-def at_work(bed: Flowbed, spark: SparkSession) -> Recoverer:
-    return Recoverer(spark, bed.settings, "events")
-
-
 def tables(root: Path) -> list[str]:
     return sorted(folder.name for folder in (root / "warehouse").iterdir())
 
@@ -139,7 +134,7 @@ def test_both_flows_of_a_table_by_key_killed_in_the_middle_of_every_part(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bed = CustomersBed.make(tmp_path / "a bed", spark)
-    at_work = Recoverer(spark, bed.settings, "customers")
+    at_work = Recoverer.of(bed.of())
     bed.take_snapshot(1, 2, 3, 4)
     bed.change(upsert(1, 5), delete(2, 6), upsert(5, 7))
     assert (bed.run(INCREMENTAL), bed.run(SNAPSHOT)) == (Outcome.STOPPED, Outcome.DONE)

@@ -9,15 +9,13 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from streamkeeper_jobs.recover.steps import perform
 
 from streamkeeper.exit_codes import Outcome
-from streamkeeper.manifest.manifest import write_manifest
 from streamkeeper.recover import engine
-from streamkeeper.recover.kinds.full_refresh_with_backup import KIND
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import backups, recovery_lock
+from tests.worlds.tables.backup_world import Recoverer
 from tests.worlds.tables.customers_world import INCREMENTAL, SNAPSHOT, CustomersBed, delete, truncate, upsert
 
 RECOVERY = "full-refresh-test-0badcafe"
@@ -37,38 +35,30 @@ def bed(tmp_path: Path, spark: SparkSession) -> CustomersBed:
     return bed
 
 
-def planned(bed: CustomersBed, **values: Any) -> Plan:
-    manifest = write_manifest(bed.settings)
-    request = KIND.parse({"table": "customers", **values}, manifest, "ada")
-    return engine.plan(bed.settings, KIND, request, RECOVERY)
-
-
-def carry_out(bed: CustomersBed, plan: Plan) -> None:
+def carry_out(bed: CustomersBed, **values: Any) -> Plan:
     """Carry out every step, twice each: the second finds what the first did. The flows run before their
     progress is looked for.
     """
-    engine.propose(bed.settings, plan)
-    engine.approve(bed.settings, "customers", RECOVERY, "ada")
+    at_work = Recoverer.of(bed.of())
+    plan = at_work.plan("full_refresh_with_backup", RECOVERY, table="customers", **values)
+    assert not plan.refusals
     for step in plan.steps:
         if step == "verify_progress":
             for flow in plan.flows:
                 if flow.next_generation is not None:
                     assert bed.run(flow.name) in (Outcome.STOPPED, Outcome.DONE)
         for _ in range(2 if engine.without_spark(bed.settings, "customers", RECOVERY, step) is None else 1):
-            engine.carry_out(
-                bed.settings, "customers", RECOVERY, step, lambda act, work: perform(bed.spark, act, work)
-            )
+            at_work.step(RECOVERY, step)
     assert not engine.is_open(bed.settings, "customers", RECOVERY)
     assert recovery_lock.holder(open_storage(bed.settings.state), "customers", "customers") is None
     assert bed.home().owners() == bed.home(SNAPSHOT).owners() == []
+    return plan
 
 
 def test_history_that_the_sources_have_no_more_comes_back_from_the_backup(bed: CustomersBed) -> None:
     bed.change(upsert(6, 30))
-    plan = planned(bed, fill_from="backup")
-    assert not plan.refusals
+    plan = carry_out(bed, fill_from="backup")
     assert [flow.next_generation for flow in plan.flows] == [2, None], "the snapshot stays done"
-    carry_out(bed, plan)
     bed.is_exact()
     bed.change(upsert(4, 15), upsert(2, 5), upsert(3, 1))
     assert bed.run(INCREMENTAL) is Outcome.STOPPED
@@ -79,8 +69,9 @@ def test_history_that_the_sources_have_no_more_comes_back_from_the_backup(bed: C
 
 @pytest.mark.long
 def test_from_the_sources_it_asks_for_what_they_lack_and_the_backup_has_it(bed: CustomersBed) -> None:
-    assert {item.price for item in planned(bed).refusals} == {"loss"}
-    carry_out(bed, planned(bed, accept=["loss"]))
+    prices = Recoverer.of(bed.of()).prices("full_refresh_with_backup", table="customers")
+    assert set(prices) == {"loss"}
+    carry_out(bed, accept=["loss"])
     assert bed.run(SNAPSHOT) is Outcome.DONE
     bed.is_exact([upsert(5, 20), delete(4, 20), *bed.snapshot])
     (entry,) = backups.listed(open_storage(bed.settings.state), "customers", "customers")
