@@ -37,7 +37,6 @@ REFUSED = (
     "tests/core/test_support.py::test_a_recovery_that_a_target_has_not_is_refused_in_the_words_of_the_page"
 )
 STORAGE = "tests/core/storage/test_storage.py"
-REWOUND = f"{SINKS}/test_recoveries_of_sinks.py::test_what_is_rewound_comes_once_more"
 GIVEN_TWICE = f"{TOPIC}::test_a_batch_that_came_twice_is_dropped_by_its_readers_and_counted_by_the_plan"
 
 
