@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.worlds.small_world import World
+from tests.worlds.small_world import CHANGES, World
 
 
 @pytest.fixture
@@ -16,3 +16,20 @@ def world(tmp_path: Path) -> World:
     made.declare()
     (tmp_path / "data" / "events").mkdir(parents=True)
     return made
+
+
+@pytest.fixture
+def stands(world: World) -> World:
+    """Three batches of one file (two rows each) are done, two files wait. The table is at version 3."""
+    world.processed(3)
+    world.add_files(2)
+    return world
+
+
+@pytest.fixture
+def keyed(world: World) -> World:
+    """The same, where the flow keeps its table by key."""
+    world.declare(CHANGES % "")
+    world.processed(3)
+    world.add_files(2)
+    return world

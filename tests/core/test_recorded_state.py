@@ -17,18 +17,18 @@ from streamkeeper.cli.inspecting import inspect_place
 from streamkeeper.errors import StorageError
 from streamkeeper.flows import generations, holds, leases, ledger, past_positions, position, status
 from streamkeeper.flows.files import FlowHome, TableTurns
+from streamkeeper.flows.generations import StartAt
 from streamkeeper.flows.leases import Life
 from streamkeeper.manifest import names
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover import engine
-from streamkeeper.recover.kinds import reset_checkpoint, restore_table
 from streamkeeper.recover.plans import plan as plans
-from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import backups, owners
 from streamkeeper.tables.backups import Copying
 from tests.killing import watch_storage
 from tests.worlds.recover.recorded_state import PLACE, RECORDED, fingerprints, put
+from tests.worlds.recover.recoveries import approve, carry_out, planned
 from tests.worlds.small_world import World
 
 EVENTS = "events.clean_events"
@@ -168,12 +168,8 @@ def test_a_position_is_that_of_checkpoint_and_table(
     decided, start = generations.read(files, number), generations.read_start(files, number)
     assert decided is not None and start is not None
     found = position.look(files, recorded.settings.table_path(files.pipeline), decided, start)
-    assert (found.batch, found.ruled_by, found.sealed, found.sink_known) == (
-        number - 1,
-        "checkpoint",
-        sealed,
-        True,
-    )
+    assert (found.batch, found.ruled_by) == (number - 1, "checkpoint")
+    assert (found.sealed, found.sink_known) == (sealed, True)
     entry = found.offsets()
     assert entry is not None and entry.sources == offsets
 
@@ -295,13 +291,8 @@ def test_a_driver_notes_the_format_before_its_lease(recorded: World, monkeypatch
 # --- what comes next
 
 
-def planned(world: World, of: Any, recovery: str, **asked: Any) -> Plan:
-    request = of.parse(asked, read_manifest(world.settings), "ada")
-    return engine.plan(world.settings, of, request, recovery)
-
-
 def test_a_reset_goes_on_from_the_recorded_position(recorded: World) -> None:
-    found = planned(recorded, reset_checkpoint.KIND, "next", flow=EVENTS)
+    found = planned(recorded, "reset_checkpoint", "next", flow=EVENTS)
     (flow,) = found.flows
     assert (flow.generation, flow.next_generation, flow.previous, found.refusals) == (2, 3, 2, ())
     assert flow.operators_before == ("dedupe",)
@@ -311,25 +302,18 @@ def test_a_reset_goes_on_from_the_recorded_position(recorded: World) -> None:
 
 
 def test_a_reset_is_carried_out_as_far_as_its_next_driver(recorded: World) -> None:
-    found = planned(recorded, reset_checkpoint.KIND, "next", flow=EVENTS)
-    engine.propose(recorded.settings, found)
-    engine.approve(recorded.settings, "events", "next", "ada")
-    for step in found.steps[: found.steps.index("verify_progress")]:
-        engine.carry_out(recorded.settings, "events", "next", step)
+    found = planned(recorded, "reset_checkpoint", "next", flow=EVENTS)
+    approve(recorded, found)
+    carry_out(recorded, *found.steps[: found.steps.index("verify_progress")], recovery="next")
     newest = generations.latest(home(recorded, EVENTS))
     assert newest is not None
     assert (newest.number, newest.previous, newest.recovery) == (3, 2, "next")
 
 
 def test_a_backup_is_planned_to_be_put_back(recorded: World) -> None:
-    found = planned(recorded, restore_table.KIND, "next", table="events.events", backup="newest")
+    found = planned(recorded, "restore_table", "next", table="events.events", backup="newest")
     (flow,) = found.flows
-    assert (flow.next_generation, flow.start.mode, flow.start.generation, flow.start.batch) == (
-        3,
-        "batch",
-        1,
-        0,
-    )
+    assert (flow.next_generation, flow.start) == (3, StartAt("batch", generation=1, batch=0))
     assert (found.refusals, flow.state) == ((), "copied")
     (copy,) = found.copies
     assert (copy.rows, copy.files) == (20, 2)

@@ -12,7 +12,6 @@ from streamkeeper.amounts import SourcePrice
 from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.flows import holds, ledger
 from streamkeeper.flows.generations import StartAt
-from streamkeeper.recover import engine
 from streamkeeper.recover.kinds import reset_checkpoint
 from streamkeeper.recover.plans import explain
 from streamkeeper.recover.plans import kind as recovery_kind
@@ -21,6 +20,7 @@ from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.redaction import HIDDEN, is_secret, redact, redact_text, secrets_in
+from tests.worlds.recover.recoveries import FLOW, approve, carry_out, look, plan_reset
 from tests.worlds.small_world import World
 
 SECRET = "hunter2-hunter2"
@@ -176,11 +176,8 @@ def test_an_error_is_cut_before_it_is_looked_through() -> None:
 
 
 def test_a_reason_that_nobody_would_read_is_refused_before_anything_is_planned(world: World) -> None:
-    request = ResetRequest(("events.clean_events",), StartAt("earliest"), reason="x" * 2_001)
-    with pytest.raises(
-        RequestError, match=r"The reason has 2,001 characters\. Allowed are 2,000\. Shorten it"
-    ):
-        engine.plan(world.settings, reset_checkpoint.KIND, request, "r1")
+    with pytest.raises(RequestError, match=r"reason has 2,001 characters\. Allowed are 2,000\. Shorten it"):
+        plan_reset(world, "earliest", reason="x" * 2_001)
     with pytest.raises(RequestError, match="2,001 characters"):
         holds.put(world.home, holds.person("ada"), "x" * 2_001, "ada")
     assert world.home.owners() == []
@@ -196,17 +193,13 @@ def test_neither_plan_nor_words_nor_ledger_have_a_secret(
     world.home.storage.overwrite(world.home.hold("park"), park.replace(b'"meaning"', inner.encode(), 1))
     kind = replace(reset_checkpoint.KIND, plan=telling(reset_checkpoint.KIND.plan))
     monkeypatch.setattr(recovery_kind, "kind", lambda _name: kind)
-    made = engine.plan(
-        world.settings, kind, ResetRequest(("events.clean_events",), StartAt("after-last"), by="ada"), "r1"
-    )
+    made = look(world, kind, ResetRequest((FLOW,), StartAt("after-last"), by="ada"))
     assert HIDDEN in str(plans.to_json(made)["flows"])
-    engine.propose(world.settings, made)
-    engine.approve(world.settings, "events", "r1", "ada")
-    for step in reset_checkpoint.KIND.step_names[:-1]:
-        engine.carry_out(world.settings, "events", "r1", step)
+    approve(world, made)
+    carry_out(world, *reset_checkpoint.KIND.step_names[:-1])
     monkeypatch.setattr(shared_steps.leases, "current", failing)
     with pytest.raises(OSError, match=SECRET):
-        engine.carry_out(world.settings, "events", "r1", "verify_progress")
+        carry_out(world, "verify_progress")
     said = explain.as_markdown(made) + explain.as_text(made)
     kept = "".join(str(asdict(event)) for event in ledger.open(world.home.storage, "events", "r1").events())
     assert SECRET not in said

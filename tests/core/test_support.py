@@ -14,10 +14,10 @@ from streamkeeper.declare.not_there import NAMES
 from streamkeeper.declare.source_options import SINKS
 from streamkeeper.errors import RequestError
 from streamkeeper.manifest.manifest import write_manifest
-from streamkeeper.recover import engine
-from streamkeeper.recover.plans.kind import KINDS, kind
+from streamkeeper.recover.plans.kind import KINDS
 from streamkeeper.settings import PROJECT
 from tests.worlds.pipelines import HEAD, TAIL
+from tests.worlds.recover.recoveries import planned
 from tests.worlds.small_world import CHANGES, EVENTS, World
 from tests.worlds.support import cells, page
 from tests.worlds.support.cells import RECOVERIES, TARGETS
@@ -64,9 +64,7 @@ def test_a_recovery_that_a_target_has_not_is_refused_in_the_words_of_the_page(
     of, values = ASKED[recovery]
     said = RECOVERIES[recovery][target].said.removeprefix("no: ")
     with pytest.raises(RequestError, match=said):
-        chosen = kind(of)
-        request = chosen.parse(values, write_manifest(world.settings), "ada")
-        engine.plan(world.settings, chosen, request, "r1")
+        planned(world, of, **values)
 
 
 @pytest.mark.parametrize("target", TARGETS)

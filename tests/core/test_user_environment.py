@@ -48,8 +48,7 @@ def test_a_pipeline_file_finds_none_of_airflows_secrets_where_the_manifest_is_ma
 def test_check_lets_a_pipeline_file_see_what_drivers_will_let_it_see(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in world.environment.items():
-        monkeypatch.setenv(name, value)
+    world.enter(monkeypatch)
     world.declare(TELLS, "spying.py")
     error = json.loads(CliRunner().invoke(app, ["check", "--json"]).stdout)["errors"]["spying"]
     assert "ValueError" in error and world.settings.state in error

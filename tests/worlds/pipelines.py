@@ -33,6 +33,13 @@ def aside_events(raw):
     return raw
 """
 )
+LATE = """
+@dp.append_flow(name="late_events", target="events", sources=["events_raw"])
+def late_events(raw):
+    return raw
+"""
+"""One more flow of the table ``events``."""
+HUNGRY = EVENTS.replace("append_flow(", 'append_flow(spark_conf={"spark.executor.memory": "3g"}, ')
 
 HEAD = "from streamkeeper import pipelines as dp\n"
 TAIL = """

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from streamkeeper.checkpoint import (
     CommitEntry,
     FileEntry,
@@ -37,6 +39,12 @@ dp.create_streaming_table("events")
 def clean_events(raw):
     return raw
 """
+
+FILES = 'format="json", path="{data}/events", schema="event_id STRING", options={}'
+"""The source of these events."""
+
+RATE = EVENTS.replace(FILES, 'format="rate"')
+"""The same flow, of the source that makes rows by the clock."""
 
 CHANGES = """
 from streamkeeper import pipelines as dp
@@ -94,6 +102,11 @@ class World:
             **short,
             **self.more,
         }
+
+    def enter(self, patch: pytest.MonkeyPatch) -> None:
+        """Let this process live in this world, as ada."""
+        for name, value in {**self.environment, "LOGNAME": "ada"}.items():
+            patch.setenv(name, value)
 
     @property
     def home(self) -> FlowHome:
@@ -155,18 +168,35 @@ class World:
         self.write_table(generation.query_id, transactions)
         return start
 
+    def version(self, number: int) -> Path:
+        """The file of a commit of the table."""
+        return self.root / "warehouse" / self.table / "_delta_log" / f"{number:020d}.json"
+
+    def newest(self) -> int:
+        """The newest version of the table; -1 where there is none."""
+        return max((int(file.stem) for file in self.version(0).parent.glob("*.json")), default=-1)
+
+    def commit(self, *actions: dict[str, Any], **info: Any) -> int:
+        """Write the next commit of the table, which says ``info`` of itself, and give its version."""
+        file = self.version(self.newest() + 1)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        lines = ({"commitInfo": info}, *actions) if info else actions
+        file.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
+        return int(file.stem)
+
+    def summarize(self, schema: str = "{}", **properties: str) -> None:
+        """Write what Delta writes beside the table's newest commit."""
+        metadata = {"id": "t", "configuration": properties, "schemaString": schema}
+        protocol = {"minReaderVersion": 1, "minWriterVersion": 2}
+        summary = {"numFiles": 3, "tableSizeBytes": 4096, "protocol": protocol, "metadata": metadata}
+        self.version(self.newest()).with_suffix(".crc").write_text(json.dumps(summary))
+
     def write_table(self, query_id: str, transactions: int) -> None:
         """Write the table's log: its first commit, and one with a ``txn`` action for each batch."""
-        log = self.root / "warehouse" / self.table / "_delta_log"
-        log.mkdir(parents=True, exist_ok=True)
-        present = len(list(log.glob("*.json")))
-        if not present:
-            (log / f"{0:020d}.json").write_text('{"metaData":{"id":"t"}}\n')
+        if self.newest() < 0:
+            self.commit({"metaData": {"id": "t"}})
         for batch in range(transactions):
-            action = {"txn": {"appId": query_id, "version": batch, "lastUpdated": 1}}
-            (log / f"{len(list(log.glob('*.json'))):020d}.json").write_text(
-                json.dumps(action, separators=(",", ":")) + "\n"
-            )
+            self.commit({"txn": {"appId": query_id, "version": batch, "lastUpdated": 1}})
 
     def processed(
         self,

@@ -15,6 +15,8 @@ from streamkeeper.health.inspection import inspect
 from streamkeeper.storage import LocalStorage
 
 Spoil = Callable[[Path], object]
+Recorded = Callable[[str], Path]
+Tree = Callable[[Path], object]
 TEMPORARY = ".3.0f5b1c9e-5d0c-4a53-9c1b-7a4a2f100000.tmp"
 
 
@@ -40,256 +42,71 @@ def drop_last_source(folder: Path) -> None:
     (folder / "offsets" / ".1.crc").write_bytes(checksum(file.read_bytes()))
 
 
-CASES = [
-    # the recorded checkpoint and what is done to it; file, words and severity of what must be told
-    pytest.param("files_dedup", empty("offsets/2"), "offsets/2", "is empty", "error", id="empty offsets"),
-    pytest.param("files_dedup", empty("commits/2"), "commits/2", "is empty", "error", id="empty commit"),
-    pytest.param("files_dedup", empty("metadata"), "metadata", "is empty", "error", id="empty metadata"),
-    pytest.param(
-        "files_dedup",
-        cut("offsets/2", 400),
-        "offsets/2",
-        "is cut off: it has no offset after its header",
-        "error",
-        id="truncated header",
-    ),
-    pytest.param(
-        "files_dedup",
-        cut("offsets/2", 2),
-        "offsets/2",
-        "no offset after its header",
-        "error",
-        id="truncated after version",
-    ),
-    pytest.param(
-        "files_dedup",
-        cut("offsets/2", -3),
-        "offsets/2",
-        "is cut off or damaged",
-        "error",
-        id="truncated offset",
-    ),
-    pytest.param(
-        "files_dedup",
-        cut("commits/2", 9),
-        "commits/2",
-        "is cut off or damaged",
-        "error",
-        id="truncated commit",
-    ),
-    pytest.param(
-        "union_positional",
-        drop_last_source,
-        "offsets/1",
-        "is cut off: it has 1 sources",
-        "error",
-        id="truncated by a source",
-    ),
-    pytest.param(
-        "files_dedup", write("offsets/2", b"\xff\xfe\x00"), "offsets/2", "is damaged", "error", id="garbage"
-    ),
-    pytest.param(
-        "files_dedup",
-        write("offsets/2", b"v7\n{}\n-"),
-        "offsets/2",
-        "is of version v7",
-        "error",
-        id="newer version",
-    ),
-    pytest.param(
-        "files_dedup", write("metadata", b"{}"), "metadata", "instead of {", "error", id="metadata without id"
-    ),
-    pytest.param("files_dedup", remove("metadata"), "metadata", "is missing", "error", id="no metadata"),
-    pytest.param(
-        "files_dedup",
-        remove("metadata"),
-        ".metadata.crc",
-        "was left behind",
-        "error",
-        id=r"leftover \.crc file",
-    ),
-    pytest.param(
-        "files_dedup",
-        write("metadata", b'{"id":"x"}'),
-        ".metadata.crc",
-        "is stale",
-        "warning",
-        id="stale metadata twin",
-    ),
-    pytest.param(
-        "files_stateless",
-        remove("offsets/5", "offsets/.5.crc"),
-        "offsets/5",
-        "the log has a gap",
-        "warning",
-        id="gap in offsets",
-    ),
-    pytest.param(
-        "files_stateless",
-        remove("commits/5", "commits/.5.crc"),
-        "commits/5",
-        "the log has a gap",
-        "warning",
-        id="gap in commits",
-    ),
-    pytest.param(
-        "files_dedup",
-        remove("offsets/1", "offsets/.1.crc"),
-        "offsets/1",
-        "Spark starts from there",
-        "error",
-        id="gap at the end",
-    ),
-    pytest.param(
-        "files_dedup",
-        remove("offsets/2", "offsets/.2.crc"),
-        "offsets/2",
-        "but commits/2 is there",
-        "error",
-        id="no offsets",
-    ),
-    pytest.param(
-        "files_dedup",
-        remove("commits/1", "commits/2"),
-        "commits",
-        "batches 1 to 2 are planned",
-        "error",
-        id="two ahead",
-    ),
-    pytest.param(
-        "files_dedup",
-        remove("offsets/0", "offsets/.0.crc"),
-        "commits/0",
-        "a clean-up by Spark",
-        "note",
-        id="older commit",
-    ),
-    pytest.param(
-        "files_dedup",
-        write(f"offsets/{TEMPORARY}"),
-        f"offsets/{TEMPORARY}",
-        "was never finished",
-        "note",
-        id="half-written",
-    ),
-    pytest.param(
-        "files_dedup",
-        write(f"offsets/.{TEMPORARY}.crc"),
-        f"offsets/.{TEMPORARY}.crc",
-        "was never finished",
-        "note",
-        id="its twin",
-    ),
-    pytest.param(
-        "files_dedup",
-        write("offsets/.2.crc"),
-        "offsets/.2.crc",
-        "is stale: offsets/2 was changed",
-        "warning",
-        id="stale .crc",
-    ),
-    pytest.param(
-        "files_dedup",
-        write("commits/.2.crc"),
-        "commits/.2.crc",
-        "is stale: commits/2",
-        "warning",
-        id="stale .crc of a commit",
-    ),
-    pytest.param(
-        "files_dedup",
-        write("sources/0/.2.crc"),
-        "sources/0/.2.crc",
-        "is stale: sources/0/2",
-        "warning",
-        id="stale .crc of a source",
-    ),
-    pytest.param(
-        "files_dedup",
-        write("offsets/.3.crc"),
-        "offsets/.3.crc",
-        "Multiple streaming queries",
-        "error",
-        id="twin of the next batch",
-    ),
-    pytest.param(
-        "files_dedup",
-        remove("commits/0"),
-        "commits/.0.crc",
-        "a checksum without its file",
-        "note",
-        id="twin of an old batch",
-    ),
-    pytest.param(
-        "files_dedup",
-        write("offsets/2 (copy)"),
-        "offsets/2 (copy)",
-        "not a file of Spark's",
-        "warning",
-        id="foreign file in a log",
-    ),
-    pytest.param(
-        "files_dedup", write("notes.txt"), "notes.txt", "not a file of Spark's", "warning", id="foreign file"
-    ),
-    pytest.param(
-        "files_dedup",
-        write("sources/0/x.txt"),
-        "sources/0/x.txt",
-        "not a file of Spark's",
-        "warning",
-        id="foreign in a source",
-    ),
-    pytest.param(
-        "files_dedup", cut("sources/0/2", 30), "sources/0/2", "is cut off", "error", id="truncated files log"
-    ),
-    pytest.param(
-        "files_stateless",
-        cut("sources/0/9.compact", 700),
-        "sources/0/9.compact",
-        "is cut off",
-        "error",
-        id="truncated compact",
-    ),
-    pytest.param(
-        "files_stateless", remove("sources/0/11"), "sources/0/11", "has a gap", "error", id="gap in files log"
-    ),
-    pytest.param(
-        "files_dedup",
-        remove("sources/0/2"),
-        "sources/0",
-        "ends at batch 1",
-        "error",
-        id="files log too short",
-    ),
-    pytest.param(
-        "files_dedup",
-        cut("state/0/_metadata/metadata", 20),
-        "state/0/_metadata/metadata",
-        "is cut off",
-        "error",
-        id="operator",
-    ),
-    pytest.param(
-        "files_dedup",
-        remove("state/0/_metadata/metadata"),
-        "state/0",
-        "no operator metadata",
-        "note",
-        id="no operator metadata",
-    ),
-]
+DAMAGE: dict[tuple[str, str], dict[str, tuple[Spoil, str, str]]] = {
+    # the recorded checkpoint and the severity of what must be told; what is done to it, file and words
+    ("files_dedup", "error"): {
+        "empty offsets": (empty("offsets/2"), "offsets/2", "is empty"),
+        "empty commit": (empty("commits/2"), "commits/2", "is empty"),
+        "empty metadata": (empty("metadata"), "metadata", "is empty"),
+        "truncated header": (
+            cut("offsets/2", 400),
+            "offsets/2",
+            "is cut off: it has no offset after its header",
+        ),
+        "truncated after version": (cut("offsets/2", 2), "offsets/2", "no offset after its header"),
+        "truncated offset": (cut("offsets/2", -3), "offsets/2", "is cut off or damaged"),
+        "truncated commit": (cut("commits/2", 9), "commits/2", "is cut off or damaged"),
+        "garbage": (write("offsets/2", b"\xff\xfe\x00"), "offsets/2", "is damaged"),
+        "newer version": (write("offsets/2", b"v7\n{}\n-"), "offsets/2", "is of version v7"),
+        "metadata without id": (write("metadata", b"{}"), "metadata", "instead of {"),
+        "no metadata": (remove("metadata"), "metadata", "is missing"),
+        "leftover .crc file": (remove("metadata"), ".metadata.crc", "was left behind"),
+        "gap at the end": (remove("offsets/1", "offsets/.1.crc"), "offsets/1", "Spark starts from there"),
+        "no offsets": (remove("offsets/2", "offsets/.2.crc"), "offsets/2", "but commits/2 is there"),
+        "two ahead": (remove("commits/1", "commits/2"), "commits", "batches 1 to 2 are planned"),
+        "twin of the next batch": (write("offsets/.3.crc"), "offsets/.3.crc", "Multiple streaming queries"),
+        "truncated files log": (cut("sources/0/2", 30), "sources/0/2", "is cut off"),
+        "files log too short": (remove("sources/0/2"), "sources/0", "ends at batch 1"),
+        "operator": (cut("state/0/_metadata/metadata", 20), "state/0/_metadata/metadata", "is cut off"),
+    },
+    ("files_dedup", "note"): {
+        "older commit": (remove("offsets/0", "offsets/.0.crc"), "commits/0", "a clean-up by Spark"),
+        "half-written": (write(f"offsets/{TEMPORARY}"), f"offsets/{TEMPORARY}", "was never finished"),
+        "its twin": (write(f"offsets/.{TEMPORARY}.crc"), f"offsets/.{TEMPORARY}.crc", "was never finished"),
+        "twin of an old batch": (remove("commits/0"), "commits/.0.crc", "a checksum without its file"),
+        "no operator metadata": (remove("state/0/_metadata/metadata"), "state/0", "no operator metadata"),
+    },
+    ("files_dedup", "warning"): {
+        "stale metadata twin": (write("metadata", b'{"id":"x"}'), ".metadata.crc", "is stale"),
+        "stale .crc": (write("offsets/.2.crc"), "offsets/.2.crc", "is stale: offsets/2 was changed"),
+        "stale .crc of a commit": (write("commits/.2.crc"), "commits/.2.crc", "is stale: commits/2"),
+        "stale .crc of a source": (write("sources/0/.2.crc"), "sources/0/.2.crc", "is stale: sources/0/2"),
+        "foreign file in a log": (write("offsets/2 (copy)"), "offsets/2 (copy)", "not a file of Spark's"),
+        "foreign file": (write("notes.txt"), "notes.txt", "not a file of Spark's"),
+        "foreign in a source": (write("sources/0/x.txt"), "sources/0/x.txt", "not a file of Spark's"),
+    },
+    ("files_stateless", "error"): {
+        "truncated compact": (cut("sources/0/9.compact", 700), "sources/0/9.compact", "is cut off"),
+        "gap in files log": (remove("sources/0/11"), "sources/0/11", "has a gap"),
+    },
+    ("files_stateless", "warning"): {
+        "gap in offsets": (remove("offsets/5", "offsets/.5.crc"), "offsets/5", "the log has a gap"),
+        "gap in commits": (remove("commits/5", "commits/.5.crc"), "commits/5", "the log has a gap"),
+    },
+    ("union_positional", "error"): {
+        "truncated by a source": (drop_last_source, "offsets/1", "is cut off: it has 1 sources")
+    },
+}
+CASES = {
+    case: (name, severity, *damage)
+    for (name, severity), damages in DAMAGE.items()
+    for case, damage in damages.items()
+}
 
 
-@pytest.mark.parametrize(("name", "spoil", "file", "what", "severity"), CASES)
+@pytest.mark.parametrize(("name", "severity", "spoil", "file", "what"), CASES.values(), ids=CASES)
 def test_damage_is_told_with_advice_and_nothing_is_changed(
-    recorded: Callable[[str], Path],
-    tree: Callable[[Path], object],
-    name: str,
-    spoil: Spoil,
-    *,
-    file: str,
-    what: str,
-    severity: str,
+    recorded: Recorded, tree: Tree, name: str, spoil: Spoil, *, file: str, what: str, severity: str
 ) -> None:
     folder = recorded(name)
     spoil(folder)
@@ -319,29 +136,24 @@ class Running(LocalStorage):
         return super().names(folder)
 
 
-def test_a_batch_that_is_committed_during_the_look_is_no_damage(recorded: Callable[[str], Path]) -> None:
+def test_a_batch_that_is_committed_during_the_look_is_no_damage(recorded: Recorded) -> None:
     storage = Running(str(recorded("files_dedup")))
     assert Checkpoint(storage, "").problems() == ()
     assert storage.batch > 4, "the second look met another batch"
 
 
-def test_old_damage_is_found_by_a_deep_look_only(recorded: Callable[[str], Path]) -> None:
+def test_old_damage_is_found_by_a_deep_look_only(recorded: Recorded) -> None:
     folder = recorded("files_stateless")
     empty("offsets/3")(folder)
     write("commits/.4.crc")(folder)
     checkpoint = Checkpoint(LocalStorage(str(folder)), "")
     assert checkpoint.problems() == ()
     deep = checkpoint.problems(deep=True)
-    assert {(problem.file, problem.severity) for problem in deep} == {
-        ("offsets/3", "warning"),
-        ("offsets/.3.crc", "warning"),
-        ("commits/.4.crc", "warning"),
-    }
+    files = ("offsets/3", "offsets/.3.crc", "commits/.4.crc")
+    assert {(problem.file, problem.severity) for problem in deep} == {(file, "warning") for file in files}
 
 
-def test_an_upgraded_log_may_change_its_number_of_sources_where_they_have_names(
-    recorded: Callable[[str], Path],
-) -> None:
+def test_an_upgraded_log_may_change_its_number_of_sources_where_they_have_names(recorded: Recorded) -> None:
     folder = recorded("union_named")
     file = folder / "offsets" / "1"
     file.write_bytes(file.read_bytes().rsplit(b"\n", 1)[0])
@@ -352,16 +164,15 @@ def test_an_upgraded_log_may_change_its_number_of_sources_where_they_have_names(
 @pytest.mark.parametrize(
     ("file", "read"),
     [
-        ("offsets/2", lambda checkpoint: checkpoint.offsets(2)),
-        ("commits/2", lambda checkpoint: checkpoint.commit(2)),
-        ("metadata", lambda checkpoint: checkpoint.query_id()),
-        ("state/0/_metadata/metadata", lambda checkpoint: checkpoint.operators()),
+        pytest.param("offsets/2", lambda checkpoint: checkpoint.offsets(2), id="offsets"),
+        pytest.param("commits/2", lambda checkpoint: checkpoint.commit(2), id="commit"),
+        pytest.param("metadata", lambda checkpoint: checkpoint.query_id(), id="metadata"),
+        pytest.param("state/0/_metadata/metadata", lambda found: found.operators(), id="operators"),
     ],
-    ids=["offsets", "commit", "metadata", "operators"],
 )
 @pytest.mark.parametrize("keep", [0, 1, 5, 21])
 def test_a_damaged_entry_is_refused_with_its_file_and_what_to_do(
-    recorded: Callable[[str], Path], file: str, read: Callable[[Checkpoint], object], keep: int
+    recorded: Recorded, file: str, read: Callable[[Checkpoint], object], keep: int
 ) -> None:
     folder = recorded("files_dedup")
     cut(file, keep)(folder)
@@ -377,39 +188,26 @@ def test_a_missing_entry_is_refused_with_its_file_and_what_to_do(opened: Callabl
         opened("files_dedup").offsets(7)
 
 
-def make_delta_table(folder: Path) -> None:
-    (folder / "_delta_log").mkdir()
+def folders(name: str) -> Spoil:
+    return lambda folder: (folder / name).mkdir(parents=True)
 
 
-def make_checkpoint_below(folder: Path) -> None:
-    (folder / "000001-000001" / "offsets").mkdir(parents=True)
+NONE: dict[str, tuple[Spoil, str]] = {
+    "does not exist": (lambda folder: folder.rmdir(), "There is nothing at .*checkpointLocation"),
+    "empty folder": (lambda folder: None, "an empty folder or a file.*checkpointLocation"),
+    "a file": (
+        lambda folder: (folder.rmdir(), folder.write_text("x")),
+        "an empty folder or a file.*checkpointLocation",
+    ),
+    "a table": (folders("_delta_log"), "is a Delta table, not a checkpoint.*checkpointLocation"),
+    "other files": (write("a.txt"), r"is not a checkpoint: it holds a\.txt.*checkpointLocation"),
+    "checkpoints": (folders("000001-000001/offsets"), "Checkpoints are right below it: 000001-000001"),
+}
 
 
-@pytest.mark.parametrize(
-    ("make", "match"),
-    [
-        pytest.param(
-            lambda folder: folder.rmdir(), "There is nothing at .*checkpointLocation", id="does not exist"
-        ),
-        pytest.param(lambda folder: None, "an empty folder or a file.*checkpointLocation", id="empty folder"),
-        pytest.param(
-            lambda folder: (folder.rmdir(), folder.write_text("x")),
-            "an empty folder or a file.*checkpointLocation",
-            id="a file",
-        ),
-        pytest.param(
-            make_delta_table, "is a Delta table, not a checkpoint.*checkpointLocation", id="a table"
-        ),
-        pytest.param(
-            write("a.txt"), r"is not a checkpoint: it holds a\.txt.*checkpointLocation", id="other files"
-        ),
-        pytest.param(
-            make_checkpoint_below, "Checkpoints are right below it: 000001-000001", id="checkpoints below"
-        ),
-    ],
-)
+@pytest.mark.parametrize(("make", "match"), NONE.values(), ids=NONE)
 def test_what_is_no_checkpoint_is_refused_with_what_is_there(
-    tmp_path: Path, tree: Callable[[Path], object], make: Callable[[Path], object], match: str
+    tmp_path: Path, tree: Tree, make: Callable[[Path], object], match: str
 ) -> None:
     folder = tmp_path / "given"
     folder.mkdir()
@@ -423,14 +221,12 @@ def test_what_is_no_checkpoint_is_refused_with_what_is_there(
     assert tree(tmp_path) == before
 
 
-def test_a_part_of_a_checkpoint_is_refused_with_the_folder_to_give(recorded: Callable[[str], Path]) -> None:
+def test_a_part_of_a_checkpoint_is_refused_with_the_folder_to_give(recorded: Recorded) -> None:
     with pytest.raises(CheckpointError, match=r"a part of a checkpoint\. Give the folder above it"):
         inspect(LocalStorage(str(recorded("files_dedup"))), "offsets")
 
 
-def test_a_query_that_never_planned_a_batch_has_no_problem(
-    tmp_path: Path, recorded: Callable[[str], Path]
-) -> None:
+def test_a_query_that_never_planned_a_batch_has_no_problem(tmp_path: Path, recorded: Recorded) -> None:
     shutil.copy(recorded("files_dedup") / "metadata", tmp_path / "metadata")
     problems: tuple[Problem, ...] = Checkpoint(LocalStorage(str(tmp_path)), "").problems()
     assert [problem for problem in problems if problem.file != "files_dedup"] == []

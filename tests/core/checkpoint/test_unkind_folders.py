@@ -51,46 +51,28 @@ def offset(text: str) -> Callable[[Path], object]:
     return write
 
 
-def header(text: str) -> Callable[[Path], object]:
-    return lambda checkpoint: newest(checkpoint / "offsets").write_text(f"v1\n{text}\n" + '{"logOffset":0}')
+def watermark(text: str) -> Callable[[Path], object]:
+    header = f'{{"batchWatermarkMs":{text},"batchTimestampMs":1,"conf":{{}}}}'
+    return lambda checkpoint: newest(checkpoint / "offsets").write_text(f'v1\n{header}\n{{"logOffset":0}}')
 
 
 def stray(name: str) -> Callable[[Path], object]:
     return lambda checkpoint: (checkpoint / name).write_text("v1")
 
 
-def folder_at(name: str) -> Callable[[Path], object]:
-    def make(checkpoint: Path) -> None:
+def instead_of(name: str, make: Callable[[Path], object]) -> Callable[[Path], object]:
+    def replace(checkpoint: Path) -> None:
         (checkpoint / name).unlink(missing_ok=True)
-        (checkpoint / name).mkdir()
+        make(checkpoint / name)
 
-    return make
-
-
-def pipe_at(name: str) -> Callable[[Path], object]:
-    def make(checkpoint: Path) -> None:
-        (checkpoint / name).unlink(missing_ok=True)
-        os.mkfifo(checkpoint / name)
-
-    return make
+    return replace
 
 
+FOLDER = "is a folder where a file belongs"
 DAMAGE: dict[str, tuple[Callable[[Path], object], int, str]] = {
-    "watermark without end": (
-        header('{"batchWatermarkMs":Infinity,"batchTimestampMs":1,"conf":{}}'),
-        1,
-        "is not JSON",
-    ),
-    "watermark that is none": (
-        header('{"batchWatermarkMs":NaN,"batchTimestampMs":1,"conf":{}}'),
-        1,
-        "is not JSON",
-    ),
-    "watermark beyond a float": (
-        header('{"batchWatermarkMs":1e999,"batchTimestampMs":1,"conf":{}}'),
-        1,
-        "no offset log's header",
-    ),
+    "watermark without end": (watermark("Infinity"), 1, "is not JSON"),
+    "watermark that is none": (watermark("NaN"), 1, "is not JSON"),
+    "watermark beyond a float": (watermark("1e999"), 1, "no offset log's header"),
     "nested deep": (offset(DEEP), 1, "is not JSON"),
     "metadata nested deep": (lambda checkpoint: (checkpoint / "metadata").write_text(DEEP), 1, "metadata"),
     "an offset far away": (
@@ -111,14 +93,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], int, str]] = {
     ),
     "Arabic digits": (stray("sources/0/٣"), 0, "sources/0/٣ is not a file of Spark's"),
     "Arabic digits of a batch": (stray("offsets/٣"), 0, "offsets/٣ is not a file of Spark's"),
-    "a folder for metadata": (folder_at("metadata"), 1, "metadata is a folder where a file belongs"),
-    "a folder for a batch": (folder_at("offsets/0"), 1, "offsets/0 is a folder where a file belongs"),
-    "a folder for processed files": (
-        folder_at("sources/0/1"),
-        1,
-        "sources/0/1 is a folder where a file belongs",
-    ),
-    "a pipe for metadata": (pipe_at("metadata"), 1, "metadata is a pipe or a device where a file belongs"),
+    "a folder for metadata": (instead_of("metadata", Path.mkdir), 1, f"metadata {FOLDER}"),
+    "a folder for a batch": (instead_of("offsets/0", Path.mkdir), 1, f"offsets/0 {FOLDER}"),
+    "a folder for processed files": (instead_of("sources/0/1", Path.mkdir), 1, f"sources/0/1 {FOLDER}"),
+    "a pipe for metadata": (instead_of("metadata", os.mkfifo), 1, "metadata is a pipe or a device where a"),
 }
 
 

@@ -4,6 +4,7 @@ variable in it stands for.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,12 +28,17 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PIPELINE_ENV, "ORDERS_*,LIMIT,ONE,PORT")
 
 
+def kafka(more: Mapping[str, Any] = {}, options: Mapping[str, Any] = KAFKA, **given: Any) -> dict[str, Any]:
+    return {"format": "kafka", "options": {**options, **more}, **given}
+
+
+def delta(options: Mapping[str, Any] = {}, **given: Any) -> dict[str, Any]:
+    return {"format": "delta", "table": "u", "options": options, **given}
+
+
 def text(**parameters: Any) -> str:
-    return (
-        "dp.create_source('raw', "
-        + ", ".join(f"{name}={value!r}" for name, value in parameters.items())
-        + ")"
-    )
+    given = ", ".join(f"{name}={value!r}" for name, value in parameters.items())
+    return f"dp.create_source('raw', {given})"
 
 
 def declare(folder: Path, **parameters: Any) -> Source:
@@ -40,51 +46,21 @@ def declare(folder: Path, **parameters: Any) -> Source:
 
 
 GOOD: dict[str, dict[str, Any]] = {
-    "topics": {
-        "format": "kafka",
-        "options": {**KAFKA, "maxOffsetsPerTrigger": 1000, "failOnDataLoss": False},
-    },
-    "partitions": {"format": "kafka", "options": {**BROKER, "assign": '{"orders": [0, 1]}'}},
-    "a pattern": {
-        "format": "kafka",
-        "options": {**BROKER, "subscribePattern": "orders-[0-9]{2}", "minOffsetsPerTrigger": "5"},
-    },
-    "capitals as Spark takes them": {
-        "format": "kafka",
-        "options": {"Kafka.Bootstrap.Servers": "b:1", "SUBSCRIBE": "a, b"},
-    },
-    "a broker of the environment": {
-        "format": "kafka",
-        "options": {**KAFKA, "kafka.bootstrap.servers": "{env:ORDERS_BROKERS}"},
-    },
-    "a limit of the environment": {
-        "format": "kafka",
-        "options": {**KAFKA, "maxOffsetsPerTrigger": "{env:LIMIT}"},
-    },
-    "a secret of the environment": {
-        "format": "kafka",
-        "options": {**KAFKA, "kafka.sasl.jaas.config": "{env:ORDERS_LOGIN}"},
-    },
-    "kafka from its end": {"format": "kafka", "options": KAFKA, "start": "latest"},
-    "kafka from a moment": {
-        "format": "kafka",
-        "options": KAFKA,
-        "start": "timestamp:2026-11-21T10:00:00+02:00",
-    },
-    "kafka from offsets": {"format": "kafka", "options": KAFKA, "start": {"orders": {"0": 5, "1": -2}}},
+    "topics": kafka({"maxOffsetsPerTrigger": 1000, "failOnDataLoss": False}),
+    "partitions": kafka({"assign": '{"orders": [0, 1]}'}, BROKER),
+    "a pattern": kafka({"subscribePattern": "orders-[0-9]{2}", "minOffsetsPerTrigger": "5"}, BROKER),
+    "capitals as Spark takes them": kafka(options={"Kafka.Bootstrap.Servers": "b:1", "SUBSCRIBE": "a, b"}),
+    "a broker of the environment": kafka({"kafka.bootstrap.servers": "{env:ORDERS_BROKERS}"}),
+    "a limit of the environment": kafka({"maxOffsetsPerTrigger": "{env:LIMIT}"}),
+    "a secret of the environment": kafka({"kafka.sasl.jaas.config": "{env:ORDERS_LOGIN}"}),
+    "kafka from its end": kafka(start="latest"),
+    "kafka from a moment": kafka(start="timestamp:2026-11-21T10:00:00+02:00"),
+    "kafka from offsets": kafka(start={"orders": {"0": 5, "1": -2}}),
     "a path": {"format": "delta", "path": "{data}/t"},
-    "a table": {
-        "format": "delta",
-        "table": "s.t",
-        "options": {"readChangeFeed": True, "maxFilesPerTrigger": 5},
-    },
-    "deletes": {
-        "format": "delta",
-        "table": "u",
-        "options": {"skipChangeCommits": "true", "maxBytesPerTrigger": "10m"},
-    },
-    "delta from a version": {"format": "delta", "table": "u", "start": "version:12"},
-    "delta that tracks its schema": {"format": "delta", "table": "u", "track_schema": True},
+    "a table": {**delta({"readChangeFeed": True, "maxFilesPerTrigger": 5}), "table": "s.t"},
+    "deletes": delta({"skipChangeCommits": "true", "maxBytesPerTrigger": "10m"}),
+    "delta from a version": delta(start="version:12"),
+    "delta that tracks its schema": delta(track_schema=True),
 }
 
 
@@ -93,11 +69,8 @@ def test_a_source_is_what_its_file_declares(parameters: dict[str, Any], tmp_path
     pipeline = load(tmp_path, text(**parameters) + TAIL)
     source = pipeline.sources[0]
     assert (source.format, source.start) == (parameters["format"], parameters.get("start", "earliest"))
-    assert (source.table, source.track_schema, source.reads_files) == (
-        parameters.get("table"),
-        "track_schema" in parameters,
-        False,
-    )
+    assert (source.table, source.reads_files) == (parameters.get("table"), False)
+    assert source.track_schema == ("track_schema" in parameters)
     assert source.options.keys() == parameters.get("options", {}).keys()
     assert pipeline_from_json(pipeline_to_json(pipeline)) == pipeline
 
@@ -107,134 +80,71 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {"format": "kafka", "options": {"subscribe": "orders"}},
         "names no broker. Give the option 'kafka.bootstrap.servers'",
     ),
-    "an empty broker": (
-        {"format": "kafka", "options": {**KAFKA, "kafka.bootstrap.servers": " "}},
-        "names no broker",
-    ),
+    "an empty broker": (kafka({"kafka.bootstrap.servers": " "}), "names no broker"),
     "no topic": (
-        {"format": "kafka", "options": BROKER},
+        kafka({}, BROKER),
         "has none of them. Give exactly one of the options subscribe, subscribePattern, as",
     ),
     "topics in two ways": (
-        {"format": "kafka", "options": {**KAFKA, "subscribePattern": "o.*"}},
+        kafka({"subscribePattern": "o.*"}),
         "has subscribe and subscribePattern. Give exactly one",
     ),
-    "an empty topic": (
-        {"format": "kafka", "options": {**BROKER, "subscribe": "orders,"}},
-        "subscribe 'orders,', with an empty name",
-    ),
-    "no topic's name": (
-        {"format": "kafka", "options": {**BROKER, "subscribe": ""}},
-        "has an empty subscribe",
-    ),
+    "an empty topic": (kafka({"subscribe": "orders,"}, BROKER), "subscribe 'orders,', with an empty name"),
+    "no topic's name": (kafka({"subscribe": ""}, BROKER), "has an empty subscribe"),
     "assign is not JSON": (
-        {"format": "kafka", "options": {**BROKER, "assign": "orders:0"}},
+        kafka({"assign": "orders:0"}, BROKER),
         "assign 'orders:0'. Give JSON of partitions",
     ),
     "assign of no numbers": (
-        {"format": "kafka", "options": {**BROKER, "assign": '{"orders": ["0"]}'}},
+        kafka({"assign": '{"orders": ["0"]}'}, BROKER),
         "Give JSON of partitions by topic",
     ),
-    "assign of nothing": (
-        {"format": "kafka", "options": {**BROKER, "assign": "{}"}},
-        "Give JSON of partitions by topic",
-    ),
-    "a limit of nothing": (
-        {"format": "kafka", "options": {**KAFKA, "maxOffsetsPerTrigger": 0}},
-        "maxOffsetsPerTrigger '0'. Allowed is a w",
-    ),
-    "a limit in words": (
-        {"format": "kafka", "options": {**KAFKA, "minOffsetsPerTrigger": "few"}},
-        "minOffsetsPerTrigger 'few'. Allowed is",
-    ),
-    "loss in words": (
-        {"format": "kafka", "options": {**KAFKA, "failOnDataLoss": "no"}},
-        "failOnDataLoss 'no'. Allowed is true or false",
-    ),
-    "a position": (
-        {"format": "kafka", "options": {**KAFKA, "startingOffsets": "latest"}},
-        "'startingOffsets' .* Streamkeeper's own",
-    ),
+    "assign of nothing": (kafka({"assign": "{}"}, BROKER), "Give JSON of partitions by topic"),
+    "a limit of nothing": (kafka({"maxOffsetsPerTrigger": 0}), "maxOffsetsPerTrigger '0'. Allowed is a w"),
+    "a limit in words": (kafka({"minOffsetsPerTrigger": "few"}), "minOffsetsPerTrigger 'few'. Allowed is"),
+    "loss in words": (kafka({"failOnDataLoss": "no"}), "failOnDataLoss 'no'. Allowed is true or false"),
+    "a position": (kafka({"startingOffsets": "latest"}), "'startingOffsets' .* Streamkeeper's own"),
     "a position by time": (
-        {"format": "kafka", "options": {**KAFKA, "startingOffsetsByTimestamp": "{}"}},
-        (
-            "'startingOffsetsByTimestamp': positions belong to the flow's generation; create_source.start=…."
-            " says where the first"
-        ),
+        kafka({"startingOffsetsByTimestamp": "{}"}),
+        "positions belong to the flow's generation; create_source.start=…. says where the first",
     ),
-    "a position by the group": (
-        {"format": "kafka", "options": {**KAFKA, "kafka.auto.offset.reset": "latest"}},
-        "positions belong",
-    ),
-    "a deserializer": (
-        {"format": "kafka", "options": {**KAFKA, "kafka.value.deserializer": "x.Y"}},
-        "keys and values come as bytes",
-    ),
+    "a position by the group": (kafka({"kafka.auto.offset.reset": "latest"}), "positions belong"),
+    "a deserializer": (kafka({"kafka.value.deserializer": "x.Y"}), "keys and values come as bytes"),
     "a secret": (
-        {"format": "kafka", "options": {**KAFKA, "kafka.ssl.truststore.password": "secret"}},
+        kafka({"kafka.ssl.truststore.password": "secret"}),
         "has a secret in its option 'kafka.ssl.truststore.password'. .* write '{env:NAME}' here",
     ),
-    "kafka with a path": ({"format": "kafka", "options": KAFKA, "path": "/x"}, "which takes no path"),
-    "kafka with a schema": (
-        {"format": "kafka", "options": KAFKA, "schema": "a INT"},
-        "brings its own schema",
-    ),
-    "kafka with a table": (
-        {"format": "kafka", "options": KAFKA, "table": "u"},
-        "takes no table. Only Delta sources do",
-    ),
-    "kafka from a version": (
-        {"format": "kafka", "options": KAFKA, "start": "version:1"},
-        "Allowed are 'earliest', 'latest', 'timestamp:",
-    ),
+    "kafka with a path": (kafka(path="/x"), "which takes no path"),
+    "kafka with a schema": (kafka(schema="a INT"), "brings its own schema"),
+    "kafka with a table": (kafka(table="u"), "takes no table. Only Delta sources do"),
+    "kafka from a version": (kafka(start="version:1"), "Allowed are 'earliest', 'latest', 'timestamp:"),
     "kafka from a moment without a zone": (
-        {"format": "kafka", "options": KAFKA, "start": "timestamp:2026-11-21T10:00:00"},
+        kafka(start="timestamp:2026-11-21T10:00:00"),
         "Allowed are 'earliest'",
     ),
-    "kafka from no offsets": ({"format": "kafka", "options": KAFKA, "start": {}}, "It names no topic"),
-    "kafka from offsets of files": (
-        {"format": "kafka", "options": KAFKA, "start": {"logOffset": 1}},
-        "is an offset of a files source",
-    ),
-    "kafka from below": (
-        {"format": "kafka", "options": KAFKA, "start": {"orders": {"0": -3}}},
-        "Kafka has no offset orders/0: -3",
-    ),
+    "kafka from no offsets": (kafka(start={}), "It names no topic"),
+    "kafka from offsets of files": (kafka(start={"logOffset": 1}), "is an offset of a files source"),
+    "kafka from below": (kafka(start={"orders": {"0": -3}}), "Kafka has no offset orders/0: -3"),
     "neither path nor table": ({"format": "delta"}, "has neither a path nor a table"),
     "path and table": ({"format": "delta", "path": "/x", "table": "u"}, "has both a path and a table"),
     "a table out of the warehouse": (
         {"format": "delta", "table": "../t"},
         "the table name '' cannot be used",
     ),
-    "delta with a schema": ({"format": "delta", "table": "u", "schema": "a INT"}, "brings its own schema"),
-    "delta from a version's option": (
-        {"format": "delta", "table": "u", "options": {"startingVersion": 1}},
-        "Streamkeeper's own to set",
-    ),
+    "delta with a schema": (delta(schema="a INT"), "brings its own schema"),
+    "delta from a version's option": (delta({"startingVersion": 1}), "Streamkeeper's own to set"),
     "a schema log elsewhere": (
-        {"format": "delta", "table": "u", "options": {"schemaTrackingLocation": "/x"}},
+        delta({"schemaTrackingLocation": "/x"}),
         r"Say create_source.track_schema=True. instead",
     ),
-    "files below nothing": (
-        {"format": "delta", "table": "u", "options": {"maxFilesPerTrigger": -1}},
-        "maxFilesPerTrigger '-1'. Allowed",
-    ),
-    "bytes in words": (
-        {"format": "delta", "table": "u", "options": {"maxBytesPerTrigger": "some"}},
-        "Allowed is a size such as 10m",
-    ),
+    "files below nothing": (delta({"maxFilesPerTrigger": -1}), "maxFilesPerTrigger '-1'. Allowed"),
+    "bytes in words": (delta({"maxBytesPerTrigger": "some"}), "Allowed is a size such as 10m"),
     "a change feed that skips changes": (
-        {"format": "delta", "table": "u", "options": {"readChangeFeed": True, "skipChangeCommits": True}},
+        delta({"readChangeFeed": True, "skipChangeCommits": True}),
         "has readChangeFeed and skipChangeCommits",
     ),
-    "delta from no version": (
-        {"format": "delta", "table": "u", "start": "version:last"},
-        "Allowed are .*'version:12'",
-    ),
-    "delta from offsets": (
-        {"format": "delta", "table": "u", "start": {"orders": {"0": 1}}},
-        "Allowed are .*'version:12'",
-    ),
+    "delta from no version": (delta(start="version:last"), "Allowed are .*'version:12'"),
+    "delta from offsets": (delta(start={"orders": {"0": 1}}), "Allowed are .*'version:12'"),
     "files from their end": (
         {"format": "json", "path": "/x", "start": "latest"},
         "Only Kafka and Delta sources take another start",
@@ -243,7 +153,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {"format": "json", "path": "/x", "track_schema": True},
         "Only Delta sources take it",
     ),
-    "tracking in words": ({"format": "delta", "table": "u", "track_schema": "yes"}, "has track_schema 'yes'"),
+    "tracking in words": (delta(track_schema="yes"), "has track_schema 'yes'"),
 }
 
 
@@ -256,13 +166,10 @@ def test_what_is_not_allowed_of_a_source_is_refused_with_its_place(
 
 
 def test_the_environment_is_filled_in_where_the_source_is_opened_and_nowhere_before(tmp_path: Path) -> None:
-    source = declare(
-        tmp_path,
-        format="kafka",
-        options={**KAFKA, "kafka.bootstrap.servers": "{env:ONE}:{env:PORT},{env:ONE}:9093"},
-    )
+    brokers = "{env:ONE}:{env:PORT},{env:ONE}:9093"
+    source = declare(tmp_path, **kafka({"kafka.bootstrap.servers": brokers}))
     settings = Settings.from_environment({PIPELINE_ENV: "ONE,PORT"})
-    assert source.options["kafka.bootstrap.servers"] == "{env:ONE}:{env:PORT},{env:ONE}:9093"
+    assert source.options["kafka.bootstrap.servers"] == brokers
     assert variables(source) == ("ONE", "PORT")
     found = opened(source, settings, {"ONE": "host", "PORT": "1"})
     assert found.options["kafka.bootstrap.servers"] == "host:1,host:9093"

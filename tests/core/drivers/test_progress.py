@@ -16,103 +16,41 @@ from streamkeeper.flows import generations, holds, leases
 from streamkeeper.manifest.manifest import write_manifest
 from streamkeeper.sources.base.format import Waiting
 from streamkeeper.storage import to_json
-from tests.worlds.small_world import CHANGES, EVENTS, World
+from tests.worlds.small_world import CHANGES, RATE, World
 
 AT = Position(1, 7)
-MOVED = Position(1, 8)
+MOVED, NEVER = Position(1, 8), Position()
 INPUT, NOTHING = Waiting(True, "a file waits"), Waiting(False)
 
 
-@pytest.mark.parametrize(
-    ("seen", "before", "state", "after"),
-    [
-        pytest.param(
-            Seen(Position(), False, False, None),
-            None,
-            State.NEVER_STARTED,
-            Note(Position()),
-            id="never started",
-        ),
-        pytest.param(Seen(AT, True, False, None), None, State.NEW, Note(AT), id="first look"),
-        pytest.param(
-            Seen(MOVED, True, False, None),
-            Note(AT, 900.0),
-            State.MOVED_ON,
-            Note(MOVED),
-            id="waiting → committed",
-        ),
-        pytest.param(
-            Seen(MOVED, True, False, None),
-            Note(AT, 1.0, 0.0, True),
-            State.MOVED_ON,
-            Note(MOVED),
-            id="no progress → committed",
-        ),
-        pytest.param(
-            Seen(Position(2), True, False, None),
-            Note(AT, 1.0),
-            State.MOVED_ON,
-            Note(Position(2)),
-            id="a new generation",
-        ),
-        pytest.param(Seen(AT, True, False, NOTHING), Note(AT), State.IDLE, Note(AT), id="idle for ever"),
-        pytest.param(
-            Seen(AT, True, False, None),
-            Note(AT, None, 5000.0),
-            State.IDLE,
-            Note(AT, None, 5000.0),
-            id="idle, not listed",
-        ),
-        pytest.param(
-            Seen(AT, True, False, INPUT), Note(AT), State.WAITING, Note(AT, 1000.0), id="idle → waiting"
-        ),
-        pytest.param(
-            Seen(AT, True, False, None), Note(AT, 401.0), State.WAITING, Note(AT, 401.0), id="waiting on"
-        ),
-        pytest.param(
-            Seen(AT, True, False, INPUT),
-            Note(AT, 400.0),
-            State.NO_PROGRESS,
-            Note(AT, 400.0, 0.0, True),
-            id="too long",
-        ),
-        pytest.param(
-            Seen(AT, True, False, None),
-            Note(AT, 400.0, 9e9),
-            State.NO_PROGRESS,
-            Note(AT, 400.0, 9e9, True),
-            id="not listed",
-        ),
-        pytest.param(
-            Seen(AT, True, False, NOTHING),
-            Note(AT, 400.0),
-            State.IDLE,
-            Note(AT),
-            id="the files no longer exist",
-        ),
-        pytest.param(
-            Seen(AT, True, False, None),
-            Note(AT, 1.0, 0.0, True),
-            State.NO_PROGRESS,
-            Note(AT, 1.0, 0.0, True),
-            id="still silent",
-        ),
-        pytest.param(
-            Seen(AT, True, True, None),
-            Note(AT, 1.0, 0.0, True),
-            State.HELD,
-            Note(AT),
-            id="held: the clock starts over",
-        ),
-        pytest.param(
-            Seen(AT, True, False, None, True),
-            Note(AT, 1.0, 0.0, True),
-            State.DONE,
-            Note(AT),
-            id="done: nobody is alarmed",
-        ),
-    ],
-)
+def seen(
+    position: Position = AT, waits: Waiting | None = None, held: bool = False, done: bool = False
+) -> Seen:
+    return Seen(position, True, held, waits, done)
+
+
+SILENT = Note(AT, 1.0, 0.0, True)
+LOOKS: dict[str, tuple[Seen, Note | None, State, Note]] = {
+    # what is seen, the note of the look before; the state, and the note for the next one
+    "never started": (Seen(NEVER, False, False, None), None, State.NEVER_STARTED, Note(NEVER)),
+    "first look": (seen(), None, State.NEW, Note(AT)),
+    "waiting → committed": (seen(MOVED), Note(AT, 900.0), State.MOVED_ON, Note(MOVED)),
+    "no progress → committed": (seen(MOVED), SILENT, State.MOVED_ON, Note(MOVED)),
+    "a new generation": (seen(Position(2)), Note(AT, 1.0), State.MOVED_ON, Note(Position(2))),
+    "idle for ever": (seen(AT, NOTHING), Note(AT), State.IDLE, Note(AT)),
+    "idle, not listed": (seen(), Note(AT, None, 5000.0), State.IDLE, Note(AT, None, 5000.0)),
+    "idle → waiting": (seen(AT, INPUT), Note(AT), State.WAITING, Note(AT, 1000.0)),
+    "waiting on": (seen(), Note(AT, 401.0), State.WAITING, Note(AT, 401.0)),
+    "too long": (seen(AT, INPUT), Note(AT, 400.0), State.NO_PROGRESS, Note(AT, 400.0, 0.0, True)),
+    "not listed": (seen(), Note(AT, 400.0, 9e9), State.NO_PROGRESS, Note(AT, 400.0, 9e9, True)),
+    "the files no longer exist": (seen(AT, NOTHING), Note(AT, 400.0), State.IDLE, Note(AT)),
+    "still silent": (seen(), SILENT, State.NO_PROGRESS, SILENT),
+    "held: the clock starts over": (seen(held=True), SILENT, State.HELD, Note(AT)),
+    "done: nobody is alarmed": (seen(done=True), SILENT, State.DONE, Note(AT)),
+}
+
+
+@pytest.mark.parametrize(("seen", "before", "state", "after"), LOOKS.values(), ids=LOOKS)
 def test_each_look_gives_a_state_and_the_note_for_the_next_one(
     seen: Seen, before: Note | None, state: State, after: Note
 ) -> None:
@@ -120,7 +58,7 @@ def test_each_look_gives_a_state_and_the_note_for_the_next_one(
 
 
 def test_where_nobody_wants_to_know_input_may_wait_for_ever() -> None:
-    assert judge(Seen(AT, True, False, None), Note(AT, 1.0), 1e9, None) == (State.WAITING, Note(AT, 1.0))
+    assert judge(seen(), Note(AT, 1.0), 1e9, None) == (State.WAITING, Note(AT, 1.0))
 
 
 @pytest.mark.parametrize(
@@ -199,9 +137,8 @@ def test_a_late_file_that_was_read_long_ago_is_looked_up_before_it_counts(world:
 def test_of_a_long_log_only_the_end_is_read(world: World) -> None:
     start = world.processed(1)
     log = f"{start.checkpoint}/sources/events_raw"
-    entries = [
-        FileEntry(f"file:///data/{number:09d}.json", 1_000 + number, number % 10) for number in range(20_000)
-    ]
+    paths = [f"file:///data/{number:09d}.json" for number in range(20_000)]
+    entries = [FileEntry(path, 1_000 + number, number % 10) for number, path in enumerate(paths)]
     world.home.storage.overwrite(f"{log}/9.compact", b"".join(write_files_log(entries)))
     newest = Checkpoint(world.home.storage, start.checkpoint).files_log("events_raw").newest_entries(9)
     assert 10_000 < len(newest) < 20_000
@@ -216,11 +153,7 @@ def test_files_that_spark_leaves_out_do_not_wait(world: World) -> None:
 
 
 def test_rows_of_the_rate_source_wait_all_the_time(world: World) -> None:
-    world.declare(
-        EVENTS.replace(
-            'format="json", path="{data}/events", schema="event_id STRING", options={}', 'format="rate"'
-        )
-    )
+    world.declare(RATE)
     world.begin([], 0, 0)
     assert what_waits(world.home, world.flow).said == "the source events_raw (rate) has new rows all the time"
 
@@ -240,13 +173,8 @@ def test_a_flow_s_story_from_idle_to_no_progress_and_back(world: World) -> None:
 
     assert [state(at) for at in (0, 60, 9000)] == [State.NEW, State.IDLE, State.IDLE]
     world.add_files(1)
-    assert [state(at) for at in (9060, 9120, 9659, 9660, 9720)] == [
-        State.WAITING,
-        State.WAITING,
-        State.WAITING,
-        State.NO_PROGRESS,
-        State.NO_PROGRESS,
-    ]
+    assert [state(at) for at in (9060, 9120, 9659)] == [State.WAITING] * 3
+    assert [state(at) for at in (9660, 9720)] == [State.NO_PROGRESS] * 2
     holds.put(world.home, holds.person("ada"), "a look", "ada")
     assert state(9780) is State.HELD
     holds.release(world.home, holds.person("ada"))
@@ -263,10 +191,8 @@ def test_a_look_says_in_one_line_what_it_found(world: World) -> None:
         progress.look(world.home, world.flow, now + at)
     world.add_files(1)
     look = progress.look(world.home, world.flow, now + 240.0)
-    assert str(look).startswith(
-        "events.clean_events: input waits (generation 1, batch 1, last commit 4 min ago; no driver: the"
-        " last one"
-    )
+    said = "input waits (generation 1, batch 1, last commit 4 min ago; no driver: the last one"
+    assert str(look).startswith(f"events.clean_events: {said}")
     assert "a file waits in the source events_raw, such as" in str(look)
     assert look.to_json()["state"] == "input waits"
 

@@ -5,17 +5,14 @@ what can.
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 
 from streamkeeper.errors import CheckpointError, RequestError
 from streamkeeper.flows import generations, past_positions
-from streamkeeper.flows.files import query_id
-from streamkeeper.flows.generations import AFTER_LAST, COPIED, EMPTY, REBUILT, Generation, StartAt
+from streamkeeper.flows.generations import AFTER_LAST, COPIED, EMPTY, REBUILT, Generation, Start, StartAt
 from tests.worlds.small_world import World, write_checkpoint
-
-NAME = "events.clean_events"
 
 
 @pytest.fixture
@@ -26,54 +23,30 @@ def stands(world: World) -> World:
 
 
 def table(world: World) -> str:
-    return str(world.root / "warehouse" / "events")
+    return world.settings.table_path("events")
 
 
-def decide_next(world: World, start: StartAt | None = None) -> Generation:
-    before = generations.latest(world.home)
-    assert before is not None
-    number = before.number + 1
-    asked = start or StartAt(AFTER_LAST)
-    return generations.decide(
-        world.home,
-        Generation(
-            number,
-            before.number,
-            asked,
-            REBUILT,
-            query_id(NAME, number),
-            "a test",
-            "a test",
-            "2026-11-21T11:00:00Z",
-            "f",
-            "r",
-        ),
-    )
+def decide_next(world: World) -> Generation:
+    made = replace(generations.first(world.home, "f"), previous=1, start=StartAt(AFTER_LAST), recovery="r")
+    return generations.decide(world.home, generations.with_number(made, world.home, 2))
 
 
 def begin_next(world: World, batches: int, seed: int = 0, at: str = "2026-11-21T11:00:00+00:00") -> None:
     """Let the next generation begin after what was, and commit so many batches of its own."""
-    generation = decide_next(world)
-    folder = world.home.checkpoint(generation.number, 2)
-    start = generations.Start(
-        generation.number, folder, seed, {"events_raw": {"logOffset": 0}}, {}, (), None, 2, at
-    )
-    generations.begin(world.home, start)
+    generation, folder = decide_next(world), world.home.checkpoint(2, 2)
+    position = {"events_raw": {"logOffset": 0}}
+    generations.begin(world.home, Start(2, folder, seed, position, {}, (), None, 2, at))
     groups = [world.files[:], *([world.add_files(1)[0]] for _ in range(batches))]
     write_checkpoint(world.home.storage, folder, generation, groups, batches + 1)
-    log = Path(table(world)) / "_delta_log"
     for batch in range(1, batches + 1):
-        line = f'{{"txn":{{"appId":"{generation.query_id}","version":{batch}}}}}\n'
-        (log / f"{len(list(log.glob('*.json'))):020d}.json").write_text(line)
+        world.commit({"txn": {"appId": generation.query_id, "version": batch}})
 
 
-def purge(world: World, before: int, number: int = 1) -> None:
-    """Remove a generation's oldest batches, as Spark does."""
-    start = generations.read_start(world.home, number)
-    assert start is not None
+def purge(world: World, before: int) -> None:
+    """Remove the oldest batches of the first generation, as Spark does."""
     for kind in ("offsets", "commits"):
         for batch in range(before):
-            world.home.storage.remove(f"{start.checkpoint}/{kind}/{batch}")
+            world.home.storage.remove(f"{world.home.checkpoint(1, 1)}/{kind}/{batch}")
 
 
 @pytest.mark.parametrize("batch", [0, 3, 4])
@@ -136,19 +109,12 @@ def test_a_checkpoint_that_is_an_older_copy_is_no_place(world: World) -> None:
 
 def test_the_seed_of_a_generation_is_a_place_and_what_is_before_it_is_not(stands: World) -> None:
     begin_next(stands, 2, seed=0)
-    assert past_positions.at_batch(stands.home, table(stands), 2, 0).positions() == {
-        "events_raw": {"logOffset": 0}
-    }
-    start = generations.read_start(stands.home, 2)
-    assert start is not None
-    stands.home.storage.overwrite(
-        stands.home.start(2),
-        stands.home.storage.read(stands.home.start(2)).replace(b'"seed_batch": 0', b'"seed_batch": 1'),
-    )
-    with pytest.raises(
-        RequestError,
-        match="stands for everything before the generation, which started from after-last with batch 1",
-    ):
+    place = past_positions.at_batch(stands.home, table(stands), 2, 0)
+    assert place.positions() == {"events_raw": {"logOffset": 0}}
+    start = stands.root / "state" / stands.home.start(2)
+    start.write_text(start.read_text().replace('"seed_batch": 0', '"seed_batch": 1'))
+    said = "stands for everything before the generation, which started from after-last with batch 1"
+    with pytest.raises(RequestError, match=said):
         past_positions.at_batch(stands.home, table(stands), 2, 0)
 
 
@@ -157,10 +123,9 @@ def test_the_seed_of_a_generation_is_a_place_and_what_is_before_it_is_not(stands
 
 def commit_at(world: World, number: int, times: dict[int, int]) -> None:
     """Set when commits of a generation were written, in seconds."""
-    start = generations.read_start(world.home, number)
-    assert start is not None
+    folder = world.home.storage.path(world.home.checkpoint(number, number))
     for batch, second in times.items():
-        os.utime(world.home.storage.path(f"{start.checkpoint}/commits/{batch}"), (second, second))
+        os.utime(f"{folder}/commits/{batch}", (second, second))
 
 
 TEN = 1_795_255_200  # 2026-11-21T10:00:00Z, when generation 1 began
@@ -181,24 +146,14 @@ def timed(stands: World) -> World:
 @pytest.mark.parametrize(
     ("second", "generation", "batch"),
     [
-        (TEN + 60, 1, 0),
-        (TEN + 119, 1, 0),
-        (TEN + 299, 1, 3),
-        (ELEVEN - 1, 1, 4),
-        (ELEVEN, 2, 0),
-        (ELEVEN + 59, 2, 0),
-        (ELEVEN + 60, 2, 1),
-        (ELEVEN + 9999, 2, 2),
-    ],
-    ids=[
-        "at a commit",
-        "before the next",
-        "later",
-        "before the next generation",
-        "as it begins",
-        "begun",
-        "its first",
-        "now",
+        pytest.param(TEN + 60, 1, 0, id="at a commit"),
+        pytest.param(TEN + 119, 1, 0, id="before the next"),
+        pytest.param(TEN + 299, 1, 3, id="later"),
+        pytest.param(ELEVEN - 1, 1, 4, id="before the next generation"),
+        pytest.param(ELEVEN, 2, 0, id="as it begins"),
+        pytest.param(ELEVEN + 59, 2, 0, id="begun"),
+        pytest.param(ELEVEN + 60, 2, 1, id="its first"),
+        pytest.param(ELEVEN + 9999, 2, 2, id="now"),
     ],
 )
 def test_a_moment_means_the_last_batch_committed_until_then(
@@ -232,10 +187,9 @@ def test_a_moment_whose_batches_spark_removed_is_refused(timed: World) -> None:
 
 
 def keep_state(world: World, versions: list[str], partition: int = 0) -> None:
-    start = generations.read_start(world.home, 1)
-    assert start is not None
+    folder = f"{world.home.checkpoint(1, 1)}/state/0/{partition}"
     for name in versions:
-        world.home.storage.overwrite(f"{start.checkpoint}/state/0/{partition}/{name}", b"x")
+        world.home.storage.overwrite(f"{folder}/{name}", b"x")
 
 
 DELTAS = [f"{number}.delta" for number in range(1, 6)]

@@ -14,21 +14,12 @@ from streamkeeper.drivers.alerts import storage_now
 from streamkeeper.drivers.progress import State
 from streamkeeper.errors import RecoveryError
 from streamkeeper.flows import generations, leases, status
-from streamkeeper.flows.generations import Start, StartAt
+from streamkeeper.flows.generations import Start
 from streamkeeper.flows.leases import Heartbeat, Lease, Process
-from streamkeeper.recover import engine
-from streamkeeper.recover.kinds import reset_checkpoint
-from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.storage import to_json
+from tests.worlds.recover.recoveries import FLOW, approve, carry_out, plan_reset
 from tests.worlds.small_world import World
-
-FLOW = "events.clean_events"
-
-
-def take_lease(world: World) -> None:
-    lease = Lease(1, Process.current(), 2, "then")
-    world.home.storage.create(world.home.lease(1), to_json(asdict(lease)))
 
 
 def beat(world: World, step: int, phase: str = status.REBUILDING, triggers: int = 0) -> None:
@@ -41,14 +32,10 @@ def reset(world: World) -> World:
     """A flow that stands and has input, whose reset was decided."""
     world.processed(2)
     world.add_files(1)
-    plan = engine.plan(
-        world.settings, reset_checkpoint.KIND, ResetRequest((FLOW,), StartAt("after-last")), "r1"
-    )
-    engine.propose(world.settings, plan)
-    engine.approve(world.settings, "events", "r1", "ada")
-    for step in reset_checkpoint.KIND.step_names[:-1]:
-        engine.carry_out(world.settings, "events", "r1", step)
-    take_lease(world)
+    plan = approve(world, plan_reset(world))
+    carry_out(world, *plan.steps[:-1])
+    lease = Lease(1, Process.current(), 2, "then")
+    world.home.storage.create(world.home.lease(1), to_json(asdict(lease)))
     return world
 
 
@@ -103,7 +90,7 @@ def test_a_recovery_waits_on_while_steps_are_done(reset: World, monkeypatch: pyt
 
     clock = FakeTime(happens)
     monkeypatch.setattr(shared_steps, "time", clock)
-    assert engine.carry_out(reset.settings, "events", "r1", "verify_progress")["flows"][FLOW]["triggers"] == 1
+    assert carry_out(reset, "verify_progress")["flows"][FLOW]["triggers"] == 1
     assert clock.waits == 5
 
 
@@ -113,5 +100,5 @@ def test_a_recovery_does_not_wait_for_a_rebuild_that_stands_still(
     clock = FakeTime(lambda _: beat(reset, 1))
     monkeypatch.setattr(shared_steps, "time", clock)
     with pytest.raises(RecoveryError, match="made no progress in 600 s"):
-        engine.carry_out(reset.settings, "events", "r1", "verify_progress")
+        carry_out(reset, "verify_progress")
     assert clock.waits == 3

@@ -18,12 +18,9 @@ from streamkeeper.history import events
 from streamkeeper.history.events import Event, Kind
 from streamkeeper.manifest import names
 from streamkeeper.storage import LocalStorage
+from tests.killing import Killed
 
 HERE = f"{events.FOLDER}/sales"
-
-
-class Killed(BaseException):
-    """Stands for the end of a process."""
 
 
 class Restless(LocalStorage):

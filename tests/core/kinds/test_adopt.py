@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from collections.abc import Callable
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from streamkeeper.checkpoint import (
     write_files_log,
     write_offsets,
 )
+from streamkeeper.checkpoint.log_entries import PROVIDER, WATERMARK_POLICY
 from streamkeeper.cli import recovery_session
 from streamkeeper.cli.commands import app
 from streamkeeper.declare.model import Source, Where
@@ -34,25 +34,25 @@ from streamkeeper.errors import CheckpointError, PlanRefused, RecoveryError, Req
 from streamkeeper.flows import adopted_checkpoint, generations, holds, ledger
 from streamkeeper.flows.files import query_id
 from streamkeeper.flows.generations import ADOPTED, COPIED, StartAt
-from streamkeeper.manifest.manifest import read_manifest
+from streamkeeper.manifest.manifest import write_manifest
 from streamkeeper.recover import engine
 from streamkeeper.recover.kinds import adopt_notes
-from streamkeeper.recover.kinds.adopt import KIND
 from streamkeeper.recover.plans import explain
-from streamkeeper.recover.plans import plan as plans
-from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.plans.plan import Plan
-from streamkeeper.recover.requests.adopt import AdoptRequest
 from streamkeeper.recover.restart import adopted_sources, adoption_rehearsal
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.storage import LocalStorage
 from streamkeeper.tables import recovery_lock
 from tests.recorder import Recorder
+from tests.worlds.pipelines import HUNGRY
+from tests.worlds.recover import recoveries
+from tests.worlds.recover.recoveries import FLOW, Submits, approve, notes, planned, price, refused
 from tests.worlds.small_world import CHANGES, EVENTS, World
+from tests.worlds.sources.source_prices import KAFKA
 
-FLOW = "events.clean_events"
 OLD_ID = "11111111-2222-3333-4444-555555555555"
 RECORDED = Path(__file__).parents[1] / "checkpoint" / "recorded"
+OTHERS = KAFKA.replace("orders", "others")
 TWO = """
 from streamkeeper import pipelines as dp
 
@@ -103,28 +103,9 @@ def write_old(
 
 
 def plan(world: World, folder: Path | str, recovery: str = "r1", **values: Any) -> Plan:
-    """Plan an adoption of a job that is stopped, and make sure that this changed no file."""
-    world.flow  # noqa: B018  # makes the manifest, which is no change of the flow
-    before = world.tree()
+    """Plan an adoption of a job that is stopped."""
     given = {"flow": FLOW, "checkpoint": str(folder), "old_job_is_stopped": True, **values}
-    try:
-        made = engine.plan(
-            world.settings, KIND, AdoptRequest.parse(given, read_manifest(world.settings), "ada"), recovery
-        )
-    finally:
-        assert world.tree() == before
-    assert plans.from_json(json.loads(json.dumps(plans.to_json(made)))) == made, (
-        "a plan survives its way through the ledger"
-    )
-    return made
-
-
-def refused(found: Plan) -> list[str | None]:
-    return [item.price for item in found.refusals]
-
-
-def text(found: Plan) -> str:
-    return explain.as_text(found)
+    return planned(world, "adopt", recovery, **given)
 
 
 def test_of_what_a_job_gave_to_a_sink_no_log_tells(world: World) -> None:
@@ -145,33 +126,26 @@ def test_a_job_that_ended_in_good_order_is_adopted_at_no_price(world: World) -> 
     (flow,) = found.flows
     assert refused(found) == []
     assert (flow.generation, flow.next_generation, flow.previous, flow.state) == (None, 1, None, COPIED)
-    assert flow.start == StartAt(
-        ADOPTED, checkpoint=str(folder), query_id=OLD_ID, sources={"0": "events_raw"}
-    )
-    assert (flow.position["batch"], flow.position["ruled_by"], flow.position["planned"]) == (
-        2,
-        "checkpoint",
-        2,
-    )
-    assert flow.position["offsets"] == {"events_raw": {"logOffset": 2}}
-    assert (flow.prices[0].now, flow.prices[0].then) == (
-        "files log 2",
-        "after batch 2 of the old job: files log 2",
-    )
-    assert flow.prices[0].lost.nothing and flow.prices[0].repeated.nothing
-    assert "2 unread files will be read" in flow.prices[0].notes
+    sources = {"0": "events_raw"}
+    assert flow.start == StartAt(ADOPTED, checkpoint=str(folder), query_id=OLD_ID, sources=sources)
+    stood, cost = flow.position, price(found)
+    assert (stood["batch"], stood["ruled_by"], stood["planned"]) == (2, "checkpoint", 2)
+    assert stood["offsets"] == {"events_raw": {"logOffset": 2}}
+    assert (cost.now, cost.then) == ("files log 2", "after batch 2 of the old job: files log 2")
+    assert cost.lost.nothing and cost.repeated.nothing
+    assert "2 unread files will be read" in cost.notes
     assert "Checkpoint and table agree: batch 2 is the last." in flow.notes
     assert "0 is events_raw" in " ".join(flow.notes)
     assert (found.copies[0].source, found.copies[0].files) == (str(folder), 10)
     assert found.steps[:5] == ("rehearse", "hold", "plan_again", "see_still", "decide")
-    assert "generation none yet → 1, start adopted" in text(found)
+    assert "generation none yet → 1, start adopted" in explain.as_text(found)
 
 
 def test_a_batch_that_only_the_table_has_is_not_read_again(world: World) -> None:
     found = plan(world, old_job(world, batches=3, committed=2, transactions=3))
     assert (found.flows[0].position["batch"], found.flows[0].position["ruled_by"]) == (2, "sink")
     assert refused(found) == []
-    assert "the table's log counts, so that batch 2 is not written twice" in text(found)
+    assert "the table's log counts, so that batch 2 is not written twice" in explain.as_text(found)
 
 
 def test_a_batch_that_was_planned_and_is_not_in_the_table_is_read_anew(world: World) -> None:
@@ -179,30 +153,23 @@ def test_a_batch_that_was_planned_and_is_not_in_the_table_is_read_anew(world: Wo
     assert (found.flows[0].position["batch"], found.flows[0].position["planned"]) == (1, 2)
     assert refused(found) == []
     assert "Batch 2 was planned and is not in the table: its input is read again." in found.flows[0].notes
-    assert "1 unread files will be read" in found.flows[0].prices[0].notes
+    assert "1 unread files will be read" in price(found).notes
 
 
 def test_a_pattern_that_only_java_understands_speaks_against_no_topic(world: World) -> None:
-    source = Source(
-        "orders", "kafka", None, None, {"subscribePattern": r"orders\p{Alnum}+"}, Where("events.py", 1)
-    )
-    assert (
-        adopted_sources._misfit(
-            Checkpoint(LocalStorage(str(world.root)), ""), "0", {"orders1": {"0": 5}}, source
-        )
-        is None
-    )
-    plain = replace(source, options={"subscribePattern": "orders[0-9]+"})
-    found = adopted_sources._misfit(
-        Checkpoint(LocalStorage(str(world.root)), ""), "0", {"clicks": {"0": 5}}, plain
-    )
-    assert found == "0 has read the topics clicks; orders does not read clicks"
+    def misfit(pattern: str, topic: str) -> str | None:
+        source = Source("orders", "kafka", None, None, {"subscribePattern": pattern}, Where("events.py", 1))
+        read = Checkpoint(LocalStorage(str(world.root)), "")
+        return adopted_sources._misfit(read, "0", {topic: {"0": 5}}, source)
+
+    assert misfit(r"orders\p{Alnum}+", "orders1") is None
+    said = "0 has read the topics clicks; orders does not read clicks"
+    assert misfit("orders[0-9]+", "clicks") == said
 
 
 def test_a_seal_is_no_batch_and_is_told(world: World) -> None:
     folder = old_job(world)
-    log = world.root / "warehouse" / "events" / "_delta_log"
-    (log / f"{4:020d}.json").write_text(json.dumps({"txn": {"appId": OLD_ID, "version": SEAL}}) + "\n")
+    world.commit({"txn": {"appId": OLD_ID, "version": SEAL}})
     found = plan(world, folder)
     assert found.flows[0].position["batch"] == 2
     assert "The query is already sealed in the table." in found.flows[0].notes
@@ -241,10 +208,10 @@ def test_a_table_kept_by_key_and_sequence_is_not_harmed_by_a_batch_that_comes_ag
 def test_a_log_that_does_not_reach_back_leaves_the_answer_to_the_driver(world: World) -> None:
     folder = old_job(world, transactions=0)
     world.write_table("another query", 1)
-    (world.root / "warehouse" / "events" / "_delta_log" / f"{0:020d}.json").unlink()
+    world.version(0).unlink()
     found = plan(world, folder)
     assert refused(found) == []
-    assert "The driver reads it with Spark, and the later of both counts" in text(found)
+    assert "The driver reads it with Spark, and the later of both counts" in explain.as_text(found)
 
 
 # --- what stands in the way
@@ -257,34 +224,26 @@ def test_nothing_is_carried_out_until_someone_says_that_the_old_job_is_stopped(w
         shared_steps.check_accepted(found)
 
 
-def lacks_a_batch(world: World, folder: Path) -> None:
-    (folder / "offsets" / "1").unlink()
+OBSTACLES: dict[str, tuple[Callable[[World, Path], object], str]] = {
+    "lacks a batch": (lambda _, job: (job / "offsets/1").unlink(), "the checkpoint is damaged"),
+    "is ahead of the table": (
+        lambda world, _: [world.version(number).unlink() for number in (2, 3)],
+        "has committed batches 1 to 2, which the table lacks",
+    ),
+    "has a log of schemas": (
+        lambda _, job: (job / "sources/0/_schema_log_1").mkdir(),
+        "a log of a Delta source's schemas",
+    ),
+    "has state without metadata": (
+        lambda _, job: (job / "state/0/0").mkdir(parents=True),
+        "how many partitions it has is not known",
+    ),
+}
 
 
-def is_ahead_of_the_table(world: World, folder: Path) -> None:
-    shutil.rmtree(world.root / "warehouse")
-    world.write_table(OLD_ID, 1)
-
-
-def has_a_log_of_schemas(world: World, folder: Path) -> None:
-    (folder / "sources" / "0" / "_schema_log_1").mkdir()
-
-
-def has_state_without_metadata(world: World, folder: Path) -> None:
-    (folder / "state" / "0" / "0").mkdir(parents=True)
-
-
-@pytest.mark.parametrize(
-    ("spoil", "said"),
-    [
-        (lacks_a_batch, "the checkpoint is damaged"),
-        (is_ahead_of_the_table, "has committed batches 1 to 2, which the table lacks"),
-        (has_a_log_of_schemas, "a log of a Delta source's schemas"),
-        (has_state_without_metadata, "how many partitions it has is not known"),
-    ],
-)
+@pytest.mark.parametrize(("spoil", "said"), OBSTACLES.values(), ids=OBSTACLES)
 def test_an_obstacle_is_refused_whatever_is_accepted(
-    world: World, spoil: Callable[[World, Path], None], said: str
+    world: World, spoil: Callable[[World, Path], object], said: str
 ) -> None:
     folder = old_job(world)
     spoil(world, folder)
@@ -413,12 +372,6 @@ def test_several_sources_without_names_must_be_named(world: World) -> None:
         plan(world, folder, sources={"0": "web", "1": "web"})
 
 
-KAFKA = EVENTS.replace(
-    'format="json", path="{data}/events", schema="event_id STRING", options={}',
-    'format="kafka", options={"kafka.bootstrap.servers": "b:1", "subscribe": "others"}',
-)
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -426,7 +379,7 @@ KAFKA = EVENTS.replace(
             EVENTS.replace("{data}/events", "{data}/elsewhere"),
             r"has read .*/data/events/f000\.json, and events_raw reads .*/elsewhere",
         ),
-        (KAFKA, "is an offset of a files source; a kafka source has"),
+        (OTHERS, "is an offset of a files source; a kafka source has"),
         (TWO, "Their numbers differ"),
     ],
     ids=["another folder", "another kind", "another number"],
@@ -439,7 +392,7 @@ def test_sources_that_are_not_the_checkpoints_are_refused(world: World, text: st
 
 
 def test_topics_that_the_flow_does_not_read_are_refused(world: World) -> None:
-    world.declare(KAFKA)
+    world.declare(OTHERS)
     with pytest.raises(RequestError, match="0 has read the topics orders; events_raw does not read orders"):
         plan(world, RECORDED / "kafka")
 
@@ -448,22 +401,12 @@ def test_topics_that_the_flow_does_not_read_are_refused(world: World) -> None:
 
 
 def test_pinned_settings_are_told_where_the_flow_would_use_others(world: World) -> None:
-    conf = {
-        "spark.sql.streaming.stateStore.providerClass": "RocksDB",
-        "spark.sql.streaming.multipleWatermarkPolicy": "max",
-    }
-    folder = old_job(world, conf=conf)
-    declared = EVENTS.replace(
-        'sources=["events_raw"]',
-        'sources=["events_raw"], spark_conf={"spark.sql.streaming.multipleWatermarkPolicy": "min"}',
-    )
-    world.declare(declared)
-    notes = " ".join(plan(world, folder).flows[0].notes)
-    assert "pins spark.sql.streaming.stateStore.providerClass to RocksDB" in notes
-    assert (
-        "pins spark.sql.streaming.multipleWatermarkPolicy to max; min of the flow has no effect on it"
-        in notes
-    )
+    folder = old_job(world, conf={PROVIDER: "RocksDB", WATERMARK_POLICY: "max"})
+    own = f'sources=["events_raw"], spark_conf={{"{WATERMARK_POLICY}": "min"}}'
+    world.declare(EVENTS.replace('sources=["events_raw"]', own))
+    said = notes(plan(world, folder))
+    assert f"pins {PROVIDER} to RocksDB" in said
+    assert f"pins {WATERMARK_POLICY} to max; min of the flow has no effect on it" in said
 
 
 def test_state_with_ids_must_be_declared(world: World) -> None:
@@ -474,11 +417,9 @@ def test_state_with_ids_must_be_declared(world: World) -> None:
     found = plan(world, folder, accept=[LOSS])
     assert found.flows[0].operators_before == ("dedupe",)
     (message,) = [item.message for item in found.refusals]
-    assert (
-        "Declare it in the flow's spark_conf: spark.sql.streaming.stateStore.checkpointFormatVersion=2"
-        in message
-    )
-    ids = 'spark_conf={"spark.sql.streaming.stateStore.checkpointFormatVersion": "2"}'
+    setting = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+    assert f"Declare it in the flow's spark_conf: {setting}=2" in message
+    ids = f'spark_conf={{"{setting}": "2"}}'
     world.declare(EVENTS.replace('sources=["events_raw"]', f'sources=["events_raw"], {ids}'))
     assert refused(plan(world, folder, accept=[LOSS])) == []
 
@@ -488,21 +429,14 @@ def test_state_with_ids_must_be_declared(world: World) -> None:
 
 def test_all_that_does_not_fit_is_listed_together(world: World) -> None:
     with pytest.raises(RequestError) as error:
-        AdoptRequest.parse(
-            {"flow": "events.nope", "checkpoint": "relative/folder", "mode": 1},
-            read_manifest(world.settings),
-            "ada",
-        )
-    for said in (
-        "Unknown: 'mode'",
-        "events.nope",
-        "checkpoint is 'relative/folder'. Allowed is an absolute path",
-    ):
+        recoveries.asked(world, "adopt", flow="events.nope", checkpoint="relative/folder", mode=1)
+    relative = "checkpoint is 'relative/folder'. Allowed is an absolute path"
+    for said in ("Unknown: 'mode'", "events.nope", relative):
         assert said in str(error.value)
     with pytest.raises(
         RequestError, match=r"checkpoint is None; it must be of type string\. .*an absolute path, or a URL"
     ):
-        AdoptRequest.parse({"flow": FLOW}, read_manifest(world.settings), "ada")
+        recoveries.asked(world, "adopt", flow=FLOW)
 
 
 @pytest.mark.parametrize(
@@ -515,12 +449,7 @@ def test_all_that_does_not_fit_is_listed_together(world: World) -> None:
     ],
 )
 def test_a_place_is_kept_in_one_spelling(world: World, given: str, kept: str) -> None:
-    assert (
-        AdoptRequest.parse(
-            {"flow": FLOW, "checkpoint": given}, read_manifest(world.settings), "ada"
-        ).checkpoint
-        == kept
-    )
+    assert recoveries.asked(world, "adopt", flow=FLOW, checkpoint=given).checkpoint == kept
 
 
 # --- reading it as the flow's own
@@ -531,11 +460,8 @@ def test_a_checkpoint_without_names_reads_as_one_with_the_flows_names() -> None:
     raw = json.loads((RECORDED / "union_positional" / "metadata").read_text())["id"]
     found = adopted_checkpoint.open_adopted(StartAt(**{**start.__dict__, "query_id": raw}))
     entry = found.offsets(1)
-    assert (entry.version, entry.sources, entry.header) == (
-        2,
-        {"web": {"logOffset": 1}},
-        {"sourceMetadataInfo": {}},
-    )
+    assert (entry.version, entry.sources) == (2, {"web": {"logOffset": 1}})
+    assert entry.header == {"sourceMetadataInfo": {}}
     assert entry.conf["spark.sql.streaming.queryEvolution.enableSourceEvolution"] == "true"
     assert "spark.sql.shuffle.partitions" not in entry.conf
     assert found.sources() == ("web",)
@@ -560,15 +486,16 @@ def test_named_sources_keep_their_names() -> None:
 
 
 def carry_out(world: World, *steps: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for step in steps:
-        found = engine.carry_out(world.settings, "events", "r1", step, lambda act, work: {"rehearsed": act})
-    return found
+    return recoveries.carry_out(world, *steps, in_spark=lambda act, work: {"rehearsed": act})
+
+
+def old_files(world: World) -> dict[str, str]:
+    return {name: content for name, content in world.tree().items() if name.startswith("old job")}
 
 
 def test_adopting_decides_the_first_generation_under_the_flows_own_query_id(world: World) -> None:
     folder = old_job(world)
-    before = {name: content for name, content in world.tree().items() if name.startswith("old job")}
+    before = old_files(world)
     engine.propose(world.settings, plan(world, folder))
     assert carry_out(world, "rehearse") == {"rehearsed": "streamkeeper_jobs.recover.adopt:act"}, (
         "before anybody is asked"
@@ -582,26 +509,16 @@ def test_adopting_decides_the_first_generation_under_the_flows_own_query_id(worl
     carry_out(world, "decide", "verify_tables", "release")
     decided = generations.latest(world.home)
     assert decided is not None
-    assert (decided.number, decided.previous, decided.state, decided.recovery, decided.by) == (
-        1,
-        None,
-        COPIED,
-        "r1",
-        "ada",
-    )
-    assert (decided.start.mode, decided.start.query_id, decided.query_id) == (
-        ADOPTED,
-        OLD_ID,
-        query_id(FLOW, 1),
-    )
+    assert (decided.number, decided.previous, decided.state) == (1, None, COPIED)
+    assert (decided.recovery, decided.by) == ("r1", "ada")
+    assert (decided.start.mode, decided.start.query_id) == (ADOPTED, OLD_ID)
+    assert decided.query_id == query_id(FLOW, 1)
     assert world.home.owners() == [] and recovery_lock.holder(world.home.storage, "events", "events") is None
-    assert {name: content for name, content in world.tree().items() if name.startswith("old job")} == before
+    assert old_files(world) == before
 
 
 def test_before_the_decision_an_adoption_is_given_up_and_leaves_nothing(world: World) -> None:
-    planned = plan(world, old_job(world))
-    engine.propose(world.settings, planned)
-    engine.approve(world.settings, "events", "r1", "ada")
+    planned = approve(world, plan(world, old_job(world)))
     carry_out(world, "rehearse", "hold", "plan_again", "see_still")
     left = f"{world.home.root}/checkpoints/000001-000000"
     world.home.storage.create(
@@ -624,46 +541,19 @@ def test_a_job_that_goes_on_after_the_rehearsal_is_found_before_anything_is_deci
     shutil.rmtree(folder)
     old_job(world, batches=4)
     with pytest.raises(
-        RecoveryError,
-        match=r"went from batch 2 \(planned: 2\) to 3 \(planned: 3\) .* the old job still runs",
+        RecoveryError, match=r"went from batch 2 \(planned: 2\) to 3 \(planned: 3\) .* the old job still runs"
     ):
         carry_out(world, "hold", "plan_again", "see_still")
     assert engine.give_up(world.settings, "events", "r1", "it still runs")
     assert (world.home.generations(), world.home.owners()) == ([], [])
 
 
-class Submits:
-    """Plays spark-submit for the command line: carries the step out, and says of the first rehearsals that
-    they failed.
-    """
-
-    def __init__(self, world: World, failures: int) -> None:
-        self._world, self._failures, self.steps = world, failures, list[str]()
-
-    def __call__(self, command: list[str], **_: Any) -> subprocess.CompletedProcess[bytes]:
-        _, pipeline, _, recovery, _, step = command[-6:]
-        self.steps.append(step)
-        try:
-            engine.carry_out(self._world.settings, pipeline, recovery, step, self._in_spark)
-        except RecoveryError:
-            return subprocess.CompletedProcess(command, 1)
-        return subprocess.CompletedProcess(command, 0)
-
-    def _in_spark(self, act: str, _work: Work) -> dict[str, Any]:
-        assert act == "streamkeeper_jobs.recover.adopt:act"
-        self._failures -= 1
-        if self._failures >= 0:
-            raise RecoveryError("it does not fit")
-        return {"operators": ["dedupe"]}
-
-
 @pytest.fixture
 def asked(world: World, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The options of the command line that ask for an adoption in this world."""
-    for name, value in {**world.environment, "LOGNAME": "ada"}.items():
-        monkeypatch.setenv(name, value)
+    world.enter(monkeypatch)
     folder = old_job(world)
-    world.flow  # noqa: B018  # makes the manifest
+    write_manifest(world.settings)
     return ["adopt", "--flow", FLOW, "--checkpoint", str(folder), "--old-job-is-stopped"]
 
 
@@ -672,53 +562,42 @@ def test_what_a_plan_tries_in_spark_is_tried_on_its_master_with_what_the_flow_de
 ) -> None:
     recorder = Recorder(world.root / "spark-submit", code=3)
     monkeypatch.setattr(submit, "spark_submit", lambda: str(recorder.program))
-    world.declare(
-        EVENTS.replace(
-            'name="clean_events",', 'name="clean_events", spark_conf={"spark.executor.memory": "3g"},'
-        )
-    )
+    world.declare(HUNGRY)
     failed = CliRunner().invoke(app, ["plan", *asked, "--master", "spark://there:7077"])
     assert "ended with exit code 3 (Java ran out of memory: declare more" in str(failed.exception)
     [call] = recorder.calls
-    assert (call.option("--master"), call.arguments[-1], call.conf["spark.executor.memory"]) == (
-        "spark://there:7077",
-        "rehearse",
-        "3g",
-    )
+    assert (call.option("--master"), call.arguments[-1]) == ("spark://there:7077", "rehearse")
+    assert call.conf["spark.executor.memory"] == "3g"
     assert "spark.driver.host" not in call.conf
 
 
 def test_planning_on_the_command_line_says_whether_the_declaration_fits_and_leaves_nothing(
     asked: list[str], world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    submits = Submits(world, failures=1)
+    submits = Submits(world, {"operators": ["dedupe"]}, 1, "it does not fit")
     monkeypatch.setattr(recovery_session.subprocess, "run", submits)
     failed = CliRunner().invoke(app, ["plan", *asked])
-    assert "The step rehearse ended with exit code 1: RecoveryError: it does not fit." in str(
-        failed.exception
-    )
+    said = "The step rehearse ended with exit code 1: RecoveryError: it does not fit."
+    assert said in str(failed.exception)
     assert "resume" not in str(failed.exception), "a plan is not continued with"
     assert "1. rehearse: before the approval" in failed.output
     done = CliRunner().invoke(app, ["plan", *asked, "--json"])
     assert done.exit_code == 0, done.output
     value = json.loads(done.stdout)
     assert (value["evidence"], value["recovery"]) == ({"rehearse": {"operators": ["dedupe"]}}, "adopt")
-    assert submits.steps == ["rehearse", "rehearse"]
-    assert (world.home.generations(), world.home.owners(), ledger.open_recoveries(world.home.storage)) == (
-        [],
-        [],
-        [],
-    )
+    assert submits.acts == ["streamkeeper_jobs.recover.adopt:act"] * 2
+    assert (world.home.generations(), world.home.owners()) == ([], [])
+    assert ledger.open_recoveries(world.home.storage) == []
 
 
 def test_what_cannot_be_carried_out_is_not_rehearsed(
     asked: list[str], world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    submits = Submits(world, failures=0)
+    submits = Submits(world, {})
     monkeypatch.setattr(recovery_session.subprocess, "run", submits)
     monkeypatch.setattr(adopt_notes, "obstacles", lambda *_: ["it is another's"])
     done = CliRunner().invoke(app, ["plan", *asked])
-    assert (done.exit_code, submits.steps) == (0, [])
+    assert (done.exit_code, submits.commands) == (0, [])
     assert "It cannot be carried out: it is another's" in done.output
 
 
@@ -728,16 +607,13 @@ def test_what_cannot_be_carried_out_is_not_rehearsed(
 def test_recovering_on_the_command_line_asks_after_the_rehearsal(
     said: str, told: str, asked: list[str], world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    submits = Submits(world, failures=0)
+    submits = Submits(world, {})
     monkeypatch.setattr(recovery_session.subprocess, "run", submits)
-    monkeypatch.setattr(
-        recovery_session.Session,
-        "_start_driver",
-        lambda *_: holds.put(world.home, holds.person("ada"), "later", "ada"),
-    )
+    hold = partial(holds.put, world.home, holds.person("ada"), "later", "ada")
+    monkeypatch.setattr(recovery_session.Session, "_start_driver", lambda *_: hold())
     done = CliRunner().invoke(app, ["recover", *asked], input=said)
     assert done.output.index("rehearse: done") < done.output.index("Carry this out?")
-    assert submits.steps == ["rehearse"]
+    assert [command[-1] for command in submits.commands] == ["rehearse"]
     assert ledger.open_recoveries(world.home.storage) == []
     if told == "no":
         assert "The plan was not approved. Nothing was changed." in str(done.exception)

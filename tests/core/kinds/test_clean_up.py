@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import Any
 
@@ -14,39 +15,42 @@ import pytest
 from streamkeeper.errors import RequestError
 from streamkeeper.flows import generations, ledger, past_positions
 from streamkeeper.flows.backfill_flow import name_of
-from streamkeeper.flows.files import FlowHome, query_id
-from streamkeeper.flows.generations import AFTER_LAST, BATCH, REBUILT, Generation, Start, StartAt
-from streamkeeper.flows.leases import Process
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.generations import AFTER_LAST, BATCH, COPIED, REBUILT, Generation, Start, StartAt
+from streamkeeper.flows.leases import Lease, Process
 from streamkeeper.manifest.manifest import read_manifest
-from streamkeeper.recover import engine
+from streamkeeper.recover.kinds import clean_up
+from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.kind import Work, kind
-from streamkeeper.recover.plans.plan import Plan
+from streamkeeper.recover.plans.plan import FlowPlan, Plan
 from streamkeeper.recover.steps import clean_up as clean_up_steps
 from streamkeeper.storage import to_json
 from streamkeeper.tables import backups, recovery_lock
-from streamkeeper.tables.backups import Backup, Checksum, TableBackup
 from streamkeeper.tables.flows_at_version import FlowAt
+from tests.worlds.recover.recoveries import FLOW, asked, planned
 from tests.worlds.small_world import CHANGES, EVENTS, World
+from tests.worlds.tables.backups import entry
 
-FLOW = "events.clean_events"
 TODAY = datetime(2026, 11, 21, 12, tzinfo=timezone.utc).timestamp()
 DAY = 86400.0
 
 
-def begin(world: World, number: int, day: int, flow: str = "clean_events", **decided: Any) -> None:
+def noon(day: int) -> str:
+    """A day of November 2026."""
+    return f"2026-11-{day:02d}T12:00:00+00:00"
+
+
+def decide(home: FlowHome, number: int, start: StartAt, at: str) -> None:
+    made = Generation(number, number - 1 or None, start, REBUILT, "q", "", "", at, "f", "r")
+    generations.decide(home, generations.with_number(made, home, number))
+
+
+def begin(world: World, number: int, day: int, flow: str = "clean_events") -> None:
     """Let a generation begin on a day of November 2026, with a checkpoint of a few files."""
     home = FlowHome(world.home.storage, "events", flow)
-    at = f"2026-11-{day:02d}T12:00:00+00:00"
-    app = query_id(home.full_name, number)
-    given = {"previous": number - 1 or None, "start": StartAt(AFTER_LAST), **decided}
-    generations.decide(
-        home,
-        Generation(
-            number, state=REBUILT, query_id=app, why="", by="", at=at, fingerprint="f", recovery="r", **given
-        ),
-    )
+    decide(home, number, StartAt(AFTER_LAST), noon(day))
     folder = home.checkpoint(number, number)
-    generations.begin(home, Start(number, folder, None, {}, {}, (), None, number, at))
+    generations.begin(home, Start(number, folder, None, {}, {}, (), None, number, noon(day)))
     for name in ("metadata", "offsets/0", "commits/0", "sources/events_raw/0"):
         home.storage.overwrite(f"{folder}/{name}", b"x")
 
@@ -62,14 +66,10 @@ def stands(world: World) -> World:
 
 def plan(world: World, days: float = 3, **more: Any) -> Plan:
     """Plan a clean-up for today, and make sure that this changed no file."""
-    chosen = kind("clean_up")
-    manifest = read_manifest(world.settings)
-    before = world.tree()
-    request = chosen.parse({"pipeline": "events", "keep_days": days, **more}, manifest, "ada")
+    request = asked(world, "clean_up", **{"pipeline": "events", "keep_days": days, **more})
+    manifest, before = read_manifest(world.settings), world.tree()
     try:
-        from streamkeeper.recover.kinds.clean_up import plan as plan_at
-
-        return plan_at(world.settings, manifest, request, "c1", TODAY)
+        return clean_up.plan(world.settings, manifest, request, "c1", TODAY)
     finally:
         assert world.tree() == before
 
@@ -105,16 +105,10 @@ def test_a_checkpoint_goes_when_its_generation_was_left_longer_ago_than_the_rete
 
 def test_what_stays_is_said_with_the_reason(stands: World) -> None:
     found = plan(stands, 5)
-    assert kept(
-        found,
-        "The checkpoint of generation 2 of events.clean_events is removed: it was retired longer ago"
-        " than the retention.",
-    )
-    assert kept(
-        found,
-        "generation 3 of events.clean_events stays: generation 4 took over at 2026-11-19T12:00:00+00:00,"
-        " which is within",
-    )
+    gone = "is removed: it was retired longer ago than the retention."
+    assert kept(found, f"The checkpoint of generation 2 of events.clean_events {gone}")
+    stays = "stays: generation 4 took over at 2026-11-19T12:00:00+00:00, which is within"
+    assert kept(found, f"generation 3 of events.clean_events {stays}")
     assert not kept(found, "generation 4 of")
 
 
@@ -128,55 +122,30 @@ def test_what_a_flow_declares_to_be_rewound_to_stays_longer(stands: World) -> No
 
 
 def test_what_is_left_of_a_pipeline_that_is_declared_no_more_is_named(stands: World) -> None:
-    stands.declare(
-        EVENTS.replace('"events"', '"others"').replace("clean_events", "clean_others"), "others.py"
-    )
+    others = EVENTS.replace('"events"', '"others"').replace("clean_events", "clean_others")
+    stands.declare(others, "others.py")
     (stands.root / "pipelines" / "events.py").unlink()
-    chosen, manifest = kind("clean_up"), read_manifest(stands.settings)
-    found = chosen.plan(
-        stands.settings, manifest, chosen.parse({"pipeline": "others"}, manifest, "ada"), "c1"
-    )
+    found = planned(stands, "clean_up", pipeline="others")
     assert kept(found, "The pipeline events is no longer declared")
-    assert kept(
-        found,
-        "flows clean_events is kept. If it was renamed, run `streamkeeper rename events NEW`. If its"
-        " checkpoints",
-    )
+    assert kept(found, "flows clean_events is kept. If it was renamed, run `streamkeeper rename events NEW`.")
     assert kept(found, f"{stands.settings.state}/events by hand")
     stands.declare(EVENTS)
-    assert not kept(plan(stands), "declared no more")
+    assert not kept(plan(stands), "no longer declared")
 
 
 def test_what_is_decided_to_begin_from_an_earlier_one_keeps_it(stands: World) -> None:
-    start = StartAt("batch", generation=2, batch=0)
-    generations.decide(
-        stands.home, Generation(5, 4, start, REBUILT, "q", "", "", "2026-11-21T11:00:00+00:00", "f", "r")
-    )
+    decide(stands.home, 5, StartAt(BATCH, generation=2, batch=0), noon(20))
     found = plan(stands, 1)
     assert goes(found) == ["000001-000001", "000003-000003"]
-    assert kept(
-        found,
-        "generation 2 of events.clean_events stays: generation 5, which is decided and not started yet,"
-        " starts from it",
-    )
+    said = "generation 5, which is decided and not started yet, starts from it"
+    assert kept(found, f"generation 2 of events.clean_events stays: {said}")
 
 
 def test_what_a_recovery_names_that_is_not_over_stays(stands: World) -> None:
-    evidence = {
-        "format": 2, "recovery": "rewind", "recovery_id": "w1", "pipeline": "events", "tables": ["events"],
-        "request": {}, "steps": [], "copies": [], "notes": [], "refusals": [], "ways": [],
-        "details": {}, "at": "",
-        "flows": [
-            {
-                "flow": FLOW, "target": "events", "generation": 4, "next_generation": 5, "previous": 4,
-                "fingerprint": "f", "state": "copied",
-                "start": {"mode": "batch", "generation": 1, "batch": 0},
-                "operators_before": [], "prices": [], "notes": [],
-            }
-        ],
-    }  # fmt: skip
+    start = StartAt(BATCH, generation=1, batch=0)
+    flow = FlowPlan(FLOW, "events", 4, 5, 4, "f", start, COPIED)
     book = ledger.open(stands.home.storage, "events", "w1")
-    book.record("planned", evidence)
+    book.record("planned", plans.to_json(Plan("rewind", "w1", "events", ("events",), {}, (flow,), (), "")))
     found = plan(stands, 1)
     assert goes(found) == ["000002-000002", "000003-000003"]
     assert kept(found, "generation 1 of events.clean_events stays: the recovery w1 is not over and needs it")
@@ -235,11 +204,8 @@ def test_a_clean_up_that_was_killed_leaves_nothing_that_looks_whole_and_goes_on(
         with pytest.raises(KeyboardInterrupt):
             clean(stands, found)
     assert [path.rpartition("/")[2] for path in calls] == ["000001-000001"]
-    assert stands.home.storage.names(f"{stands.home.root}/checkpoints/000001-000001") == [
-        "metadata",
-        "offsets",
-        "sources",
-    ]
+    left = stands.home.storage.names(f"{stands.home.root}/checkpoints/000001-000001")
+    assert left == ["metadata", "offsets", "sources"]
     assert past_positions.begun(stands.home) == [2, 3, 4]
     assert recovery_lock.holder(stands.home.storage, "events", "events") is None
     clean(stands, found)
@@ -257,10 +223,7 @@ def test_a_table_that_a_recovery_works_on_is_left_for_another_day(stands: World)
 
 def test_a_generation_that_is_wanted_again_since_the_plan_stays(stands: World) -> None:
     found = plan(stands, 5)
-    start = StartAt("batch", generation=1, batch=0)
-    generations.decide(
-        stands.home, Generation(5, 4, start, REBUILT, "q", "", "", "2026-11-21T11:00:00+00:00", "f", "r")
-    )
+    decide(stands.home, 5, StartAt(BATCH, generation=1, batch=0), noon(20))
     assert clean(stands, found)["left"] == {"clean_events": "generation 1 is in use again"}
     assert past_positions.begun(stands.home) == [1, 3, 4]
 
@@ -282,11 +245,8 @@ def old(world: World) -> FlowHome:
 
 def test_a_flow_that_is_declared_no_more_is_named_and_its_present_checkpoint_kept(renamed: World) -> None:
     found = plan(renamed, 11)
-    assert kept(
-        found,
-        "events.old_events is no longer declared (renamed, or removed?): its files stay until forget_flows"
-        " names it",
-    )
+    said = "no longer declared (renamed, or removed?): its files stay until forget_flows names it"
+    assert kept(found, f"events.old_events is {said}")
     clean(renamed, found)
     assert past_positions.begun(old(renamed)) == [2]
 
@@ -302,19 +262,7 @@ def test_it_goes_when_someone_decides_so_and_leaves_what_its_ids_were(renamed: W
 
 def test_it_stays_while_a_driver_of_it_lives(renamed: World) -> None:
     home = old(renamed)
-    me = Process.current()
-    home.storage.create(
-        home.lease(1),
-        to_json(
-            {
-                "epoch": 1,
-                "generation": 2,
-                "process": me.__dict__,
-                "at": "2026-11-21T10:00:00+00:00",
-                "log": None,
-            }
-        ),
-    )
+    home.storage.create(home.lease(1), to_json(asdict(Lease(1, Process.current(), 2, noon(21)))))
     left = clean(renamed, plan(renamed, 30, forget_flows="old_events"))["left"]
     assert left == {"old_events": "a driver of it may be alive"}
     assert past_positions.begun(home) == [1, 2]
@@ -327,12 +275,11 @@ def test_it_stays_while_a_driver_of_it_lives(renamed: World) -> None:
         ({"forget_flows": "no/name"}, "forget_flows is 'no/name'. Allowed are names of flows"),
         (
             {"forget_flows": "unknown"},
-            "forget_flows names unknown, which have no state. Flows with state that are not declared:"
-            " old_events",
+            "names unknown, which have no state. Flows with state that are not declared: old_events",
         ),
         ({"keep_days": 0.5}, "keep_days is 0.5; it must be a number of days from 1 to 36,500"),
         (
-            {"tombstone_days": 1_000_000},
+            {"tombstone_days": 10**6},
             "tombstone_days is 1000000; it must be a number of days from 1 to 36,500",
         ),
     ],
@@ -351,9 +298,7 @@ def keyed(world: World) -> World:
     world.declare(CHANGES % "")
     begin(world, 1, 1)
     committed(world, 60)
-    log = world.root / "warehouse" / "events" / "_delta_log"
-    log.mkdir(parents=True, exist_ok=True)
-    (log / f"{0:020d}.json").write_text('{"metaData":{"id":"t"}}\n')
+    world.write_table("q", 0)
     return world
 
 
@@ -367,12 +312,11 @@ def committed(world: World, *ages: float, number: int = 1) -> None:
 
 def go_on(world: World, mode: str, day: int, begun: bool = True) -> None:
     """Let a generation 2 be decided on a day of November, and begin right then, or not."""
-    at = f"2026-11-{day:02d}T12:00:00+00:00"
     start = StartAt(mode, generation=1, batch=0) if mode == BATCH else StartAt(mode)
-    generations.decide(world.home, Generation(2, 1, start, REBUILT, "q", "", "", at, "f", "r"))
+    decide(world.home, 2, start, noon(day))
     if begun:
         folder = world.home.checkpoint(2, 2)
-        generations.begin(world.home, Start(2, folder, 0, {}, {}, (), None, 2, at))
+        generations.begin(world.home, Start(2, folder, 0, {}, {}, (), None, 2, noon(day)))
         world.home.storage.overwrite(f"{folder}/commits/0", b"x")
 
 
@@ -408,22 +352,17 @@ def test_a_pause_of_a_flow_counts_on_top_of_the_retention(keyed: World, ages: tu
     )
 
 
+WENT_BACK = "began generation 2 (batch) within the retention, and may read older changes"
+GOES_BACK = "is to start generation 2 (batch), and may read older changes"
+FORGETS_NOTHING = f"The table events forgets no deletes and truncates: {FLOW}, which writes it,"
+
+
 @pytest.mark.parametrize(
     ("decided", "days", "why"),
     [
-        pytest.param(
-            (BATCH, 19, True),
-            30,
-            "began generation 2 (batch) within the retention, and may read older changes",
-            id="went back",
-        ),
+        pytest.param((BATCH, 19, True), 30, WENT_BACK, id="went back"),
         pytest.param((BATCH, 19, True), 1, None, id="went back longer ago than the retention"),
-        pytest.param(
-            (BATCH, 1, False),
-            2,
-            "is to start generation 2 (batch), and may read older changes",
-            id="is to go back",
-        ),
+        pytest.param((BATCH, 1, False), 2, GOES_BACK, id="is to go back"),
         pytest.param((AFTER_LAST, 19, True), 30, None, id="went on"),
         pytest.param((AFTER_LAST, 19, False), 30, None, id="is to continue"),
     ],
@@ -434,26 +373,17 @@ def test_nothing_is_forgotten_while_a_flow_reads_what_is_older(
     go_on(keyed, *decided)
     found = plan(keyed, tombstone_days=days)
     assert (forgets(found) is None) == (why is not None)
-    assert why is None or kept(
-        found, f"The table events forgets no deletes and truncates: {FLOW}, which writes it, {why}."
-    )
+    assert why is None or kept(found, f"{FORGETS_NOTHING} {why}.")
 
 
 def test_nothing_is_forgotten_before_all_flows_of_the_table_have_committed(keyed: World) -> None:
     (keyed.root / "state" / f"{keyed.home.checkpoint(1, 1)}/commits/0").unlink()
-    assert kept(
-        plan(keyed),
-        f"The table events forgets no deletes and truncates: {FLOW}, which writes it, has committed nothing",
-    )
+    assert kept(plan(keyed), f"{FORGETS_NOTHING} has committed nothing")
 
 
 def test_a_flow_that_runs_once_counts_until_it_is_done(keyed: World) -> None:
     keyed.declare(CHANGES % ", once=True")
-    assert kept(
-        plan(keyed),
-        f"The table events forgets no deletes and truncates: {FLOW}, which writes it, runs once and is not"
-        " done.",
-    )
+    assert kept(plan(keyed), f"{FORGETS_NOTHING} runs once and is not done.")
     generations.finish(keyed.home, 1, 0)
     assert forgets(plan(keyed, tombstone_days=2)) == "2026-11-19T12:00:00+00:00"
 
@@ -462,37 +392,35 @@ def test_it_is_planned_while_a_recovery_works_on_a_table(world: World) -> None:
     world.declare(EVENTS)
     begin(world, 1, 1)
     recovery_lock.take(world.home.storage, "events", "events", "other")
-    chosen = kind("clean_up")
-    request = chosen.parse({"pipeline": "events"}, read_manifest(world.settings), "ada")
-    assert engine.plan(world.settings, chosen, request, "c1").tables == ()
+    assert planned(world, "clean_up", pipeline="events").tables == ()
 
 
 def test_what_a_backfill_worked_with_goes_when_its_recovery_ended_long_ago(stands: World) -> None:
     name = name_of("clean_events", "backfill-x-0123abcd")
     begin(stands, 1, 12, flow=name)
-    assert f"events/{name}/checkpoints" in [
-        item for found in plan(stands).details["remove"] for item in found["names"]
-    ], "no such recovery"
+
+    def removed() -> list[str]:
+        items = plan(stands).details["remove"]
+        return [file for item in items if item["flow"] == name for file in item["names"]]
+
+    assert f"events/{name}/checkpoints" in removed(), "no such recovery"
     book = ledger.open(stands.home.storage, "events", "backfill-x-0123abcd")
     book.record("planned", {})
-    assert not [item for item in plan(stands).details["remove"] if item["flow"] == name], "it is not over"
+    assert not removed(), "it is not over"
     book.record("ended", {})
-    assert not [item for item in plan(stands).details["remove"] if item["flow"] == name], "it ended just now"
-    assert not kept(plan(stands), "declared no more")
+    assert not removed(), "it ended just now"
+    assert not kept(plan(stands), "no longer declared")
 
 
 def test_generations_that_a_backup_goes_back_to_stay_and_old_backups_go(stands: World) -> None:
     storage = stands.home.storage
-    for number, (name, day) in enumerate((("b1", 1), ("b2", 19)), start=1):
-        at = f"2026-11-{day:02d}T12:00:00+00:00"
-        copied = TableBackup("target", "/w/events", f"/b/{name}", 3, "id", 1, 10, Checksum(1, "1", 1), "{}")
+    for number, (name, days_old) in enumerate((("b1", 20), ("b2", 2)), start=1):
         where = (FlowAt(FLOW, number, 5, "q"),)
-        backups.enter(storage, Backup(name, "events", "events", at, "ada", (copied,), where, kept_days=7))
+        backups.enter(storage, entry(name, days_old, flows=where, kept_days=7))
     found = plan(stands)
     assert kept(found, "generation 1 of events.clean_events stays: a backup refers to it")
-    assert [(item["id"], item["why"]) for item in found.details["backups"]] == [
-        ("b1", "it is older than 7 days")
-    ]
+    [gone] = found.details["backups"]
+    assert (gone["id"], gone["why"]) == ("b1", "it is older than 7 days")
     work = Work(stands.settings, found, ledger.open(storage, "events", "c1"), "remove_backups")
     assert clean_up_steps.remove_backups(work) == {"removed": ["b1"], "left": {}}
     assert [entry.id for entry in backups.listed(storage, "events", "events")] == ["b2"]

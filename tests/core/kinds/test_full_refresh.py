@@ -4,7 +4,6 @@ nothing.
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -16,73 +15,37 @@ from streamkeeper.flows import generations, ledger
 from streamkeeper.flows.backfill_flow import name_of
 from streamkeeper.flows.files import FlowHome, query_id
 from streamkeeper.flows.generations import EARLIEST, LATEST, StartAt
-from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover import engine
 from streamkeeper.recover.kinds.full_refresh import KIND
-from streamkeeper.recover.kinds.full_refresh_beside import KIND as BESIDE
-from streamkeeper.recover.kinds.full_refresh_with_backup import KIND as WITH_BACKUP
-from streamkeeper.recover.plans.kind import Kind
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.requests.full_refresh import RefreshRequest
 from streamkeeper.recover.restart import put_back, side_table
 from streamkeeper.storage import to_json
 from streamkeeper.tables import commit_marks, other_writers, past_versions
-from tests.worlds.pipelines import READER, SEVERAL
-from tests.worlds.recover.recoveries import of
-from tests.worlds.small_world import CHANGES, EVENTS, World
-
-
-@pytest.fixture
-def stands(world: World) -> World:
-    """Three batches of one file (two rows each) are done, two files wait."""
-    world.processed(3)
-    world.add_files(2)
-    return world
+from tests.worlds.pipelines import LATE, READER, SEVERAL
+from tests.worlds.recover.recoveries import approve, asked, carry_out, of, planned, price, refused
+from tests.worlds.small_world import CHANGES, EVENTS, RATE, World
 
 
 def plan(world: World, *accept: str) -> Plan:
-    world.flow  # noqa: B018  # makes the manifest, which is no change of the flow
-    before = world.tree()
-    try:
-        return engine.plan(
-            world.settings, KIND, RefreshRequest("events.events", accept=accept, by="ada"), "r1"
-        )
-    finally:
-        assert world.tree() == before
-
-
-def summarize(world: World, **properties: str) -> None:
-    """Write what Delta writes beside a table's newest commit."""
-    log = world.root / "warehouse" / "events" / "_delta_log"
-    summary = {"numFiles": 1, "tableSizeBytes": 1, "protocol": {}, "metadata": {"configuration": properties}}
-    (log / f"{max(log.glob('*.json')).stem}.crc").write_text(json.dumps(summary))
-
-
-def refused(found: Plan) -> list[str | None]:
-    return [item.price for item in found.refusals]
+    return planned(world, "full_refresh", table="events", accept=accept)
 
 
 def test_what_the_sources_still_have_is_read_again_and_costs_nothing(stands: World) -> None:
     found = plan(stands)
     (flow,) = found.flows
     assert (flow.start.mode, flow.generation, flow.next_generation, refused(found)) == ("earliest", 1, 2, [])
-    assert (flow.prices[0].lost.rows, flow.prices[0].repeated.rows) == (0, 0)
-    assert flow.prices[0].notes[0] == "3 files, 120 B, 6 rows of the rows read before are read again"
+    assert (price(found).lost.rows, price(found).repeated.rows) == (0, 0)
+    assert price(found).notes[0] == "3 files, 120 B, 6 rows of the rows read before are read again"
     assert (found.tables, found.details["paths"]) == (("events",), [stands.settings.table_path("events")])
-    assert "is at version 3: restore_table can restore it until VACUUM removes its files." in " ".join(
-        found.notes
-    )
+    said = "is at version 3: restore_table can restore it until VACUUM removes its files."
+    assert said in " ".join(found.notes)
 
 
 def test_a_table_that_takes_appends_only_is_refused_before_anybody_is_asked(stands: World) -> None:
-    summarize(stands, **{"delta.appendOnly": "true"})
-    with pytest.raises(
-        RequestError,
-        match=(
-            r"events has the property delta\.appendOnly, so no row of it can be replaced\. Nothing was"
-            r" changed"
-        ),
-    ):
+    stands.summarize(**{"delta.appendOnly": "true"})
+    said = r"events has the property delta\.appendOnly, so no row of it can be replaced\. Nothing was changed"
+    with pytest.raises(RequestError, match=said):
         plan(stands)
 
 
@@ -90,16 +53,13 @@ def test_a_table_that_takes_appends_only_is_refused_before_anybody_is_asked(stan
 def test_history_that_is_gone_is_a_loss_that_someone_must_accept(how: str, stands: World) -> None:
     stands.files[0].unlink() if how == "gone" else stands.files[0].touch()
     found = plan(stands)
-    assert (refused(found), found.flows[0].prices[0].lost.files) == ([LOSS], 1)
+    assert (refused(found), price(found).lost.files) == ([LOSS], 1)
     assert refused(plan(stands, LOSS)) == []
 
 
 def test_a_source_without_history_has_an_unknown_price(world: World) -> None:
-    rates = EVENTS.replace(
-        'format="json", path="{data}/events", schema="event_id STRING", options={}', 'format="rate"'
-    )
     world.processed(1)
-    world.declare(rates)
+    world.declare(RATE)
     assert refused(plan(world)) == [UNKNOWN_PRICE]
     assert refused(plan(world, UNKNOWN_PRICE)) == []
 
@@ -114,10 +74,7 @@ def test_all_flows_of_the_table_are_refreshed_together_and_one_that_never_ran_is
 ) -> None:
     stands.declare(SEVERAL)
     of(stands, "more_events").begin([[file] for file in stands.files], 3, 3)
-    stands.declare(
-        SEVERAL
-        + '\ndp.append_flow(name="late_events", target="events", sources=["events_raw"])(lambda raw: raw)\n'
-    )
+    stands.declare(SEVERAL + LATE)
     found = plan(stands)
     assert {flow.flow: flow.next_generation for flow in found.flows} == {
         "events.clean_events": 2,
@@ -170,7 +127,7 @@ def test_streams_that_read_the_table_are_named_with_what_they_feel_and_must_be_a
 def test_a_table_that_no_flow_writes_is_refused(world: World) -> None:
     world.declare(EVENTS + '\ndp.create_streaming_table("idle")\n')
     with pytest.raises(RequestError, match=r"nothing was changed:\n- .*'events\.idle', which"):
-        RefreshRequest.parse({"table": "idle"}, read_manifest(world.settings), "ada")
+        asked(world, "full_refresh", table="idle")
 
 
 def test_a_table_that_is_not_there_has_nothing_to_refresh(world: World) -> None:
@@ -187,17 +144,13 @@ def test_a_request_comes_back_from_its_plan(stands: World) -> None:
 def test_a_recovery_that_shut_a_flow_out_or_emptied_a_table_counts_as_one_that_changed_something(
     stands: World,
 ) -> None:
-    made = plan(stands)
-    engine.propose(stands.settings, made)
-    engine.approve(stands.settings, "events", "r1", "ada")
-    for step in ("hold", "plan_again"):
-        engine.carry_out(stands.settings, "events", "r1", step)
+    approve(stands, plan(stands))
 
     def fails(*_: object) -> dict[str, Any]:
         raise OSError("killed")
 
     with pytest.raises(OSError, match="killed"):
-        engine.carry_out(stands.settings, "events", "r1", "empty_tables", fails)
+        carry_out(stands, "hold", "plan_again", "empty_tables", in_spark=fails)
     before = stands.tree()
     stands.write_table(commit_marks.app_id("r1"), 1)
     assert not engine.give_up(stands.settings, "events", "r1", "rejected"), "the table was emptied"
@@ -210,14 +163,9 @@ def write(
     world: World, app: str | None = None, operation: str = "WRITE", batch: int = 0, **told: Any
 ) -> None:
     """Write a commit of the table that changes rows, under a ``txnAppId`` or none."""
-    log = world.root / "warehouse" / "events" / "_delta_log"
-    actions = [
-        {"commitInfo": {"operation": operation, **told}},
-        {"add": {"path": f"{batch}-{app}", "dataChange": operation != "OPTIMIZE"}},
-    ]
-    actions += [{"txn": {"appId": app, "version": batch}}] if app else []
-    newest = int(max(log.glob("*.json")).stem)
-    (log / f"{newest + 1:020d}.json").write_text("".join(json.dumps(action) + "\n" for action in actions))
+    added = {"add": {"path": f"{batch}-{app}", "dataChange": operation != "OPTIMIZE"}}
+    txn = [{"txn": {"appId": app, "version": batch}}] if app else []
+    world.commit(added, *txn, operation=operation, **told)
 
 
 def test_what_nobodys_flow_wrote_is_a_loss_that_someone_must_accept(stands: World) -> None:
@@ -228,22 +176,19 @@ def test_what_nobodys_flow_wrote_is_a_loss_that_someone_must_accept(stands: Worl
     write(stands, operation="MERGE")
     [refusal] = plan(stands).refusals
     assert (refusal.price, refusal.flow) == (LOSS, None)
-    assert (
-        "rows written by others are lost: no flow can produce them again: version 7 (MERGE); version 6"
-        " (WRITE)" in refusal.message
-    )
+    said = "are lost: no flow can produce them again: version 7 (MERGE); version 6 (WRITE)"
+    assert f"rows written by others {said}" in refusal.message
     found = plan(stands, LOSS)
     assert refused(found) == []
-    assert any("Rows written by others are lost" in note for note in found.notes)
+    assert "Rows written by others are lost" in " ".join(found.notes)
 
 
 def test_what_somebody_deleted_comes_back_which_is_said_and_costs_nothing(stands: World) -> None:
     write(stands, operation="DELETE")
     found = plan(stands)
     assert refused(found) == []
-    assert (
-        "Rows that others deleted return, as far as the sources still have them: version 4 (DELETE)."
-    ) in found.notes
+    said = "Rows that others deleted return, as far as the sources still have them: version 4 (DELETE)."
+    assert said in found.notes
 
 
 def test_each_of_many_commits_is_not_named(stands: World) -> None:
@@ -330,15 +275,11 @@ def test_what_others_wrote_is_no_price_once_it_is_gone(
 def test_a_log_that_does_not_tell_everything_is_a_note_and_no_price(
     stands: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = stands.root / "warehouse" / "events" / "_delta_log"
-    (log / f"{0:020d}.json").unlink()
-    (log / f"{0:020d}.checkpoint.parquet").touch()
+    stands.version(0).rename(stands.version(0).with_suffix(".checkpoint.parquet"))
     found = plan(stands)
     assert refused(found) == []
-    assert (
-        "It is unknown whether others wrote some of its older rows: its log starts at version 1 now."
-        in " ".join(found.notes)
-    )
+    said = "It is unknown whether others wrote some of its older rows: its log starts at version 1 now."
+    assert said in " ".join(found.notes)
     monkeypatch.setattr(other_writers, "COMMITS", 2)
     assert "read are only the newest 2 commits of its log" in " ".join(plan(stands).notes)
     write(stands, put_back.app_id("r0"), operation="Manual Update")
@@ -346,48 +287,36 @@ def test_a_log_that_does_not_tell_everything_is_a_note_and_no_price(
 
 
 @pytest.mark.parametrize(
-    ("kind", "asked", "prices"),
+    ("recovery", "values", "prices"),
     [
-        pytest.param(WITH_BACKUP, {"fill_from": "sources"}, [LOSS], id="filled from its sources"),
-        pytest.param(WITH_BACKUP, {"fill_from": "backup"}, [], id="filled from the backup"),
-        pytest.param(BESIDE, {}, [LOSS], id="beside"),
+        pytest.param(
+            "full_refresh_with_backup", {"fill_from": "sources"}, [LOSS], id="filled from its sources"
+        ),
+        pytest.param("full_refresh_with_backup", {"fill_from": "backup"}, [], id="filled from the backup"),
+        pytest.param("full_refresh_beside", {}, [LOSS], id="beside"),
     ],
 )
 def test_rows_of_others_come_back_from_a_backup_alone(
-    kind: Kind, asked: dict[str, str], prices: list[str], stands: World
+    recovery: str, values: dict[str, str], prices: list[str], stands: World
 ) -> None:
     write(stands)
-    summarize(stands)
-    manifest = read_manifest(stands.settings)
-    found = engine.plan(
-        stands.settings, kind, kind.parse({"table": "events", **asked}, manifest, "ada"), "r1"
-    )
+    stands.summarize()
+    found = planned(stands, recovery, table="events", **values)
     assert refused(found) == prices
-    assert any("Rows written by others are lost" in note for note in found.notes) == bool(prices)
+    assert ("Rows written by others are lost" in " ".join(found.notes)) == bool(prices)
 
 
-LATE = """
-@dp.append_flow(name="late_events", target="events", sources=["events_raw"])
-def late_events(raw):
-    return raw
-"""
-
-
-@pytest.mark.parametrize("kind", [KIND, WITH_BACKUP, BESIDE], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("recovery", ["full_refresh", "full_refresh_with_backup", "full_refresh_beside"])
 def test_a_flow_that_is_declared_after_the_plan_is_not_held_so_the_recovery_ends_under_the_hold(
-    kind: Kind, stands: World
+    recovery: str, stands: World
 ) -> None:
-    summarize(stands)
-    manifest = read_manifest(stands.settings)
-    made = engine.plan(stands.settings, kind, kind.parse({"table": "events"}, manifest, "ada"), "r1")
-    engine.propose(stands.settings, made)
-    engine.approve(stands.settings, "events", "r1", "ada")
+    stands.summarize()
+    made = approve(stands, planned(stands, recovery, table="events"))
     stands.declare(EVENTS + LATE)
-    for step in kind.step_names[: kind.step_names.index("plan_again")]:
-        engine.carry_out(stands.settings, "events", "r1", step, lambda *_: {})
+    carry_out(stands, *made.steps[: made.steps.index("plan_again")], in_spark=lambda *_: {})
     with pytest.raises(
         RecoveryError,
         match=r"Other flows write events now .*: events.late_events\. .* Nothing was changed.*abandon r1",
     ):
-        engine.carry_out(stands.settings, "events", "r1", "plan_again")
+        carry_out(stands, "plan_again")
     assert engine.give_up(stands.settings, "events", "r1", "rejected")

@@ -4,7 +4,6 @@ is found and removed.
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,84 +19,38 @@ from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover import engine
 from streamkeeper.recover.kinds.full_refresh_beside import KIND
 from streamkeeper.recover.plans import plan as plans
-from streamkeeper.recover.plans.kind import Work, kind
+from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.requests.full_refresh import BesideRequest
 from streamkeeper.recover.restart import side_table
 from streamkeeper.recover.steps import clean_up as clean_up_steps
-from tests.worlds.pipelines import READER, SEVERAL
-from tests.worlds.recover.recoveries import of
+from streamkeeper.storage import LocalStorage
+from tests.worlds.pipelines import LATE, READER, SEVERAL
+from tests.worlds.recover import recoveries
+from tests.worlds.recover.recoveries import approve, of, planned, price, refused
 from tests.worlds.small_world import CHANGES, EVENTS, World
 
 RECOVERY = "full_refresh_beside-x-0badcafe"
 MARK = "0badcafe"
 
 
-@pytest.fixture
-def stands(world: World) -> World:
-    """Three batches of one file (two rows each) are done, two files wait."""
-    world.processed(3)
-    world.add_files(2)
-    return world
-
-
-def summarize(world: World, schema: str = "{}", **properties: str) -> None:
-    """Write what Delta writes beside a table's newest commit."""
-    log = world.root / "warehouse" / "events" / "_delta_log"
-    newest = max(log.glob("*.json")).stem
-    content = {
-        "numFiles": 3,
-        "tableSizeBytes": 4096,
-        "protocol": {},
-        "metadata": {"configuration": properties, "schemaString": schema},
-    }
-    (log / f"{newest}.crc").write_text(json.dumps(content))
-
-
-def make_table(world: World, name: str) -> None:
-    log = world.root / "warehouse" / name / "_delta_log"
-    log.mkdir(parents=True)
-    (log / f"{0:020d}.json").write_text('{"metaData":{"id":"t"}}\n')
-
-
 def plan(world: World, *accept: str, **asked: Any) -> Plan:
-    world.flow  # noqa: B018  # makes the manifest, which is no change of the flow
-    before = world.tree()
-    try:
-        return engine.plan(
-            world.settings, KIND, BesideRequest("events.events", accept=accept, by="ada", **asked), RECOVERY
-        )
-    finally:
-        assert world.tree() == before
+    return planned(world, KIND.name, RECOVERY, table="events", accept=accept, **asked)
 
 
 def carry_out(world: World, *steps: str) -> dict[str, Any]:
-    evidence: dict[str, Any] = {}
-    for step in steps:
-        evidence = engine.carry_out(world.settings, "events", RECOVERY, step, lambda act, work: {"act": act})
-    return evidence
-
-
-def approved(world: World) -> Plan:
-    made = plan(world)
-    engine.propose(world.settings, made)
-    engine.approve(world.settings, "events", RECOVERY, "ada")
-    return made
+    return recoveries.carry_out(world, *steps, recovery=RECOVERY, in_spark=lambda act, work: {"act": act})
 
 
 def test_the_plan_says_where_the_table_is_built_and_what_that_takes(stands: World) -> None:
-    summarize(stands)
+    stands.summarize()
     found = plan(stands)
     (flow,) = found.flows
     assert (flow.start.mode, flow.generation, flow.next_generation) == ("earliest", 1, 2)
     [copy] = found.copies
     path = stands.settings.table_path("events")
-    assert (copy.source, copy.destination, copy.bytes, copy.files) == (
-        path,
-        f"{path}__beside_{MARK}",
-        4096,
-        3,
-    )
+    assert (copy.source, copy.destination) == (path, f"{path}__beside_{MARK}")
+    assert (copy.bytes, copy.files) == (4096, 3)
     assert found.steps.index("build") < found.steps.index("hold") < found.steps.index("put_in_place")
     assert "is rebuilt beside" in found.notes[0]
     assert KIND.read_request(found.request) == BesideRequest("events.events", by="ada")
@@ -115,10 +68,7 @@ def test_a_table_by_key_is_built_as_one_table(world: World) -> None:
 def test_every_flow_gets_a_generation_one_that_never_ran_too(stands: World) -> None:
     stands.declare(SEVERAL)
     of(stands, "more_events").begin([[file] for file in stands.files], 3, 3)
-    stands.declare(
-        SEVERAL
-        + '\ndp.append_flow(name="late_events", target="events", sources=["events_raw"])(lambda raw: raw)\n'
-    )
+    stands.declare(SEVERAL + LATE)
     found = {flow.flow: (flow.generation, flow.next_generation) for flow in plan(stands).flows}
     assert found == {
         "events.clean_events": (1, 2),
@@ -132,7 +82,7 @@ def test_streams_that_read_the_table_and_lost_history_are_prices_as_of_any_full_
 ) -> None:
     stands.declare(READER % "", "after.py")
     stands.files[0].unlink()
-    assert {item.price for item in plan(stands).refusals} == {DOWNSTREAM, LOSS}
+    assert {*refused(plan(stands))} == {DOWNSTREAM, LOSS}
     assert plan(stands, DOWNSTREAM, LOSS).refusals == ()
 
 
@@ -146,25 +96,22 @@ def test_what_the_running_flow_removes_while_the_table_is_built_is_an_unknown_lo
     assert refusal.price == LOSS
     assert "keeps removing files that it has read while the table is built, by cleanSource" in refusal.message
     assert "Choose full_refresh, which holds the flow" in refusal.message
-    assert "keeps removing files" in str(found.flows[0].prices[0].lost.rows_unknown)
+    assert "keeps removing files" in str(price(found).lost.rows_unknown)
     stands.files[0].unlink()
-    assert str(plan(stands).flows[0].prices[0].lost.rows_unknown).startswith(
-        "1 file, rows unknown: the files no longer exist"
-    )
+    said = "1 file, rows unknown: the files no longer exist"
+    assert str(price(plan(stands)).lost.rows_unknown).startswith(said)
     assert plan(stands, LOSS).refusals == ()
     stands.declare(EVENTS.replace("options={}", 'options={"cleanSource": "off"}'))
-    assert [item.price for item in plan(stands).refusals] == [LOSS], "the file that is gone, alone"
-    assert plan(stands).flows[0].prices[0].lost.files == 1
+    assert refused(plan(stands)) == [LOSS], "the file that is gone, alone"
+    assert price(plan(stands)).lost.files == 1
 
 
 def test_a_once_flow_that_is_done_removes_nothing_more_and_one_that_never_ran_may(world: World) -> None:
-    text = (
-        CHANGES.replace("options={}", 'options={"cleanSource": "archive", "sourceArchiveDir": "/a"}')
-        % ", once=True"
-    )
+    cleans = CHANGES.replace("options={}", 'options={"cleanSource": "archive", "sourceArchiveDir": "/a"}')
+    text = cleans % ", once=True"
     world.declare(text)
     world.processed(2)
-    assert [item.price for item in plan(world).refusals] == [LOSS]
+    assert refused(plan(world)) == [LOSS]
     generations.finish(world.home, 1, 1)
     assert plan(world).refusals == ()
     world.declare(
@@ -199,7 +146,7 @@ REFUSED: dict[str, tuple[dict[str, str], str, str]] = {
 def test_a_table_that_cannot_be_replaced_is_refused_in_the_plan(
     properties: dict[str, str], definition: str, said: str, stands: World
 ) -> None:
-    summarize(stands, **properties)
+    stands.summarize(**properties)
     with pytest.raises(RequestError, match=said):
         plan(stands, definition=definition)
 
@@ -232,7 +179,7 @@ def test_the_flows_that_build_are_the_declared_ones_under_other_names_and_remove
 
 
 def test_under_the_hold_prices_stay_and_a_driver_that_took_over_meanwhile_is_followed(stands: World) -> None:
-    approved(stands)
+    approve(stands, plan(stands))
     carry_out(stands, "lock", "build")
     stands.files[0].unlink()  # it was read by then
     taken = generations.after_takeover(
@@ -245,7 +192,7 @@ def test_under_the_hold_prices_stay_and_a_driver_that_took_over_meanwhile_is_fol
 
 
 def test_another_declaration_is_refused_under_the_hold_and_leaves_nothing_behind(stands: World) -> None:
-    approved(stands)
+    approve(stands, plan(stands))
     carry_out(stands, "lock", "build")
     stands.declare(EVENTS.replace("return raw", 'return raw.where("true")'))
     with pytest.raises(
@@ -261,7 +208,7 @@ def built(world: World) -> None:
     """Leave behind what a build has made: a table, and a flow with a checkpoint and a lease that it has
     left.
     """
-    make_table(world, f"events__beside_{MARK}")
+    replace(world, table=f"events__beside_{MARK}").write_table("q", 0)
     side = side_flow.side_home(world.home, RECOVERY)
     world.home.storage.overwrite(f"{side.checkpoint(1, 1)}/metadata", b"{}")
     generations.decide(side, generations.first(side, "f"))
@@ -276,21 +223,17 @@ def remains(world: World) -> list[str]:
 def test_clean_up_finds_what_a_recovery_that_is_over_has_left_and_touches_none_that_is_not(
     stands: World,
 ) -> None:
-    approved(stands)
+    approve(stands, plan(stands))
     built(stands)
-    chosen = kind("clean_up")
-    manifest = read_manifest(stands.settings)
 
     def left() -> Plan:
-        return chosen.plan(
-            stands.settings, manifest, chosen.parse({"pipeline": "events"}, manifest, "ada"), "c1"
-        )
+        return planned(stands, "clean_up", "c1", pipeline="events")
 
-    assert left().details["beside"] == (), "it is not over"
-    assert not [note for note in left().notes if "declared no more" in note]
+    assert left().details["beside"] == [], "it is not over"
+    assert not [note for note in left().notes if "no longer declared" in note]
     ledger.open(stands.home.storage, "events", RECOVERY).record("given_up", {"why": "x"})
     found = left()
-    assert found.details["beside"] == (RECOVERY,)
+    assert found.details["beside"] == [RECOVERY]
     assert f"The table that {RECOVERY} built" in " ".join(found.notes)
     clean_up_steps.remove_beside(
         Work(stands.settings, found, ledger.open(stands.home.storage, "events", "c1"), "remove_beside")
@@ -298,11 +241,11 @@ def test_clean_up_finds_what_a_recovery_that_is_over_has_left_and_touches_none_t
     assert remains(stands) == []
     engine.propose(stands.settings, found)
     ledger.open(stands.home.storage, "events", "c1").record("ended", {})
-    assert left().details["beside"] == (), "nor is a clean-up that is over taken for one"
+    assert left().details["beside"] == [], "nor is a clean-up that is over taken for one"
 
 
 def test_checkpoints_that_a_flow_goes_on_with_stay_and_a_living_driver_loses_nothing(stands: World) -> None:
-    made = approved(stands)
+    made = approve(stands, plan(stands))
     built(stands)
     side = side_flow.side_home(stands.home, RECOVERY)
     stands.home.storage.overwrite(f"{side.checkpoint(2, 2)}/metadata", b"{}")
@@ -323,15 +266,11 @@ def test_checkpoints_that_a_flow_goes_on_with_stay_and_a_living_driver_loses_not
 
 
 def test_a_file_that_is_shared_stays_when_its_first_name_goes(tmp_path: Path) -> None:
-    from streamkeeper.storage import LocalStorage
-
     one, other = LocalStorage(str(tmp_path / "one")), LocalStorage(str(tmp_path / "other"))
     one.overwrite("a/part", b"rows")
     for _ in range(2):
         other.share(one, "a/part", "a/part")
-    assert (tmp_path / "other" / "a" / "part").stat().st_ino == (
-        tmp_path / "one" / "a" / "part"
-    ).stat().st_ino
+    assert (tmp_path / "other" / "a" / "part").samefile(tmp_path / "one" / "a" / "part")
     one.remove("a")
     assert other.read("a/part") == b"rows"
     assert [file.name for file in (tmp_path / "other" / "a").iterdir()] == ["part"]

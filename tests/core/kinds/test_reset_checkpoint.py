@@ -16,30 +16,10 @@ from streamkeeper.delta.log import SEAL
 from streamkeeper.errors import CheckpointError, RequestError, StreamkeeperError, TableLocked
 from streamkeeper.flows import generations, ledger
 from streamkeeper.flows.generations import StartAt
-from streamkeeper.recover import engine
-from streamkeeper.recover.kinds import reset_checkpoint
 from streamkeeper.recover.plans.plan import Plan
-from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
-from tests.worlds.small_world import CHANGES, EVENTS, World
-
-FLOW = "events.clean_events"
-
-
-def plan(world: World, start: str | StartAt = "after-last", **request: Any) -> Plan:
-    """Plan a reset, and make sure that this changed no file."""
-    world.flow  # noqa: B018  # makes the manifest, which is no change of the flow
-    before = world.tree()
-    start = start if isinstance(start, StartAt) else StartAt(start)
-    try:
-        return engine.plan(
-            world.settings, reset_checkpoint.KIND, ResetRequest((FLOW,), start, **request), "r1"
-        )
-    finally:
-        assert world.tree() == before
-
-
-def refused(found: Plan) -> list[str | None]:
-    return [item.price for item in found.refusals]
+from tests.worlds.recover.recoveries import notes, price, refused
+from tests.worlds.recover.recoveries import plan_reset as plan
+from tests.worlds.small_world import CHANGES, EVENTS, RATE, World
 
 
 def rows(found: Plan) -> tuple[int | None, int | None, int | None]:
@@ -48,14 +28,7 @@ def rows(found: Plan) -> tuple[int | None, int | None, int | None]:
     return price.lost.rows, price.repeated.rows, price.replayed.rows
 
 
-# --- from where, and at what price: three batches of one file (two rows each) are done, two files wait
-
-
-@pytest.fixture
-def stands(world: World) -> World:
-    world.processed(3)
-    world.add_files(2)
-    return world
+# --- from where, and at what price
 
 
 def test_after_the_last_processed_costs_nothing(stands: World) -> None:
@@ -64,8 +37,8 @@ def test_after_the_last_processed_costs_nothing(stands: World) -> None:
     assert (found.flows[0].generation, found.flows[0].previous, found.flows[0].next_generation) == (1, 1, 2)
     assert found.flows[0].position["batch"] == 2
     assert found.flows[0].position["offsets"] == {"events_raw": {"logOffset": 2}}
-    assert found.flows[0].prices[0].now == "files log 2"
-    assert "2 unread files will be read" in found.flows[0].prices[0].notes
+    assert price(found).now == "files log 2"
+    assert "2 unread files will be read" in price(found).notes
 
 
 def test_from_the_beginning_repeats_what_was_read_and_is_refused_until_accepted(stands: World) -> None:
@@ -77,26 +50,14 @@ def test_from_the_beginning_repeats_what_was_read_and_is_refused_until_accepted(
 def test_a_plan_says_what_becomes_of_a_quarantine(stands: World) -> None:
     expect = '@dp.expect_or_drop("short", "length(event_id) < 9", quarantine="refused")\n@dp.append_flow'
     stands.declare(EVENTS.replace("@dp.append_flow", f'dp.create_streaming_table("refused")\n{expect}'))
-    notes = plan(stands, "earliest").flows[0].notes
-    assert any("The quarantine refused is kept: rows that are read again" in note for note in notes)
-
-
-@pytest.fixture
-def keyed(world: World) -> World:
-    """The same, where the flow keeps its table by key."""
-    world.declare(CHANGES % "")
-    world.processed(3)
-    world.add_files(2)
-    return world
+    said = "The quarantine refused is kept: rows that are read again"
+    assert said in notes(plan(stands, "earliest"))
 
 
 def test_a_table_that_is_kept_by_key_may_be_given_the_same_changes_again(keyed: World) -> None:
     found = plan(keyed, "earliest")
     assert (rows(found), refused(found)) == ((0, 6, 0), [])
-    assert any(
-        "is updated by key and sequence: changes that are read again have no effect" in note
-        for note in found.flows[0].notes
-    )
+    assert "is updated by key and sequence: changes that are read again have no effect" in notes(found)
 
 
 def test_changes_that_are_lost_are_lost_for_a_table_that_is_kept_by_key_too(keyed: World) -> None:
@@ -108,7 +69,7 @@ def test_rows_that_state_was_made_of_are_not_safe_to_repeat_even_there(world: Wo
     world.processed(3, operators=("stateStoreSave",))
     found = plan(world, "earliest")
     assert refused(found) == [REPEATS]
-    assert not any("is kept by key" in note for note in found.flows[0].notes)
+    assert "is updated by key" not in notes(found)
 
 
 @pytest.fixture(params=["update", "complete"])
@@ -125,7 +86,7 @@ def totals(request: pytest.FixtureRequest, world: World) -> World:
 def test_results_that_are_made_again_replace_those_that_are_there(totals: World) -> None:
     found = plan(totals, "earliest", state="empty")
     assert (rows(found), refused(found), found.flows[0].written_again) == ((0, 6, 0), [], None)
-    assert any("replace" in note for note in found.flows[0].notes)
+    assert "replace" in notes(found)
     assert refused(plan(totals)) == []
 
 
@@ -201,13 +162,7 @@ def test_from_now_on_loses_what_waits_and_is_refused_until_accepted(stands: Worl
 @pytest.mark.parametrize(
     ("files_before", "lost", "repeated"),
     [(0, 0, 6), (1, 0, 4), (3, 0, 0), (4, 2, 0), (5, 4, 0)],
-    ids=[
-        "before all",
-        "inside of what was read",
-        "exactly where it stands",
-        "inside of what waits",
-        "after all",
-    ],
+    ids=["before all", "inside of what was read", "where it stands", "inside of what waits", "after all"],
 )
 def test_from_a_timestamp_costs_what_lies_on_the_wrong_side(
     files_before: int, lost: int, repeated: int, stands: World
@@ -239,23 +194,17 @@ def test_an_offset_that_the_flow_never_reached_is_refused(stands: World) -> None
 def test_a_batch_that_is_in_the_sink_only_rules_so_that_it_does_not_come_twice(world: World) -> None:
     world.processed(3, committed=2, transactions=3)
     found = plan(world)
-    assert (
-        found.flows[0].position["batch"],
-        found.flows[0].position["ruled_by"],
-        found.flows[0].position["last_commit"],
-    ) == (2, "sink", 1)
-    assert found.flows[0].position["offsets"] == {"events_raw": {"logOffset": 2}}
-    assert any(
-        "The table has batch 2, the checkpoint only 1: the table's log counts" in note
-        for note in found.flows[0].notes
-    )
+    stood = found.flows[0].position
+    assert (stood["batch"], stood["ruled_by"], stood["last_commit"]) == (2, "sink", 1)
+    assert stood["offsets"] == {"events_raw": {"logOffset": 2}}
+    assert "The table has batch 2, the checkpoint only 1: the table's log counts" in notes(found)
 
 
 def test_a_batch_that_was_planned_and_is_nowhere_is_read_again(world: World) -> None:
     world.processed(3, committed=2, transactions=2)
     found = plan(world)
     assert (found.flows[0].position["batch"], found.flows[0].position["ruled_by"]) == (1, "checkpoint")
-    assert "1 unread files will be read" in found.flows[0].prices[0].notes
+    assert "1 unread files will be read" in price(found).notes
 
 
 def test_a_commit_that_the_table_does_not_know_rules_too(world: World) -> None:
@@ -295,9 +244,7 @@ def test_a_checkpoint_that_is_older_than_the_table_has_no_position_and_an_unknow
 
 def test_a_sealed_generation_stands_where_it_stood_before_the_seal(world: World) -> None:
     world.processed(3)
-    log = world.root / "warehouse" / "events" / "_delta_log"
-    last = sorted(log.glob("*.json"))[-1]
-    (log / f"{4:020d}.json").write_text(last.read_text().replace('"version":2', f'"version":{SEAL}'))
+    world.commit({"txn": {"appId": world.query_id, "version": SEAL}})
     found = plan(world)
     assert (found.flows[0].position["batch"], found.flows[0].position["sealed"]) == (2, True)
 
@@ -318,27 +265,22 @@ def test_another_writers_transactions_do_not_count(world: World) -> None:
 def test_a_flow_that_never_committed_starts_with_what_it_would_have_read_first(world: World) -> None:
     world.processed(1, committed=0)
     found = plan(world)
-    assert (found.flows[0].position["batch"], found.flows[0].position["offsets"], rows(found)) == (
-        None,
-        {},
-        (0, 0, 0),
-    )
-    assert any("No batch was ever committed" in note for note in found.flows[0].notes)
+    assert (found.flows[0].position["batch"], found.flows[0].position["offsets"]) == (None, {})
+    assert rows(found) == (0, 0, 0)
+    assert "No batch was ever committed" in notes(found)
 
 
 def test_where_the_tables_log_was_cleaned_up_the_plan_says_that_spark_is_asked(world: World) -> None:
     world.processed(3, transactions=0)
-    log = world.root / "warehouse" / "events" / "_delta_log"
-    (log / f"{0:020d}.json").rename(log / f"{40:020d}.json")
+    world.version(0).rename(world.version(40))
     found = plan(world)
     assert (found.flows[0].position["batch"], found.flows[0].position["sink_known"]) == (2, False)
-    assert any("does not go back far enough" in note for note in found.flows[0].notes)
+    assert "does not go back far enough" in notes(found)
 
 
 def test_no_commit_and_a_table_that_cannot_tell_is_no_fresh_start(world: World) -> None:
     world.processed(1, committed=0, transactions=0)
-    log = world.root / "warehouse" / "events" / "_delta_log"
-    (log / f"{0:020d}.json").rename(log / f"{40:020d}.json")
+    world.version(0).rename(world.version(40))
     with pytest.raises(
         CheckpointError, match=r"has no committed batch, but the table's log does not go back"
     ):
@@ -359,7 +301,7 @@ def test_a_query_that_is_known_to_keep_none_replays_nothing(stands: World) -> No
     stands.park(stateful=False)
     found = plan(stands)
     assert (found.flows[0].stateful, rows(found)) == (False, (0, 0, 0))
-    assert "The query, as declared now, keeps no state." in found.flows[0].notes
+    assert "The query, as declared now, keeps no state." in notes(found)
 
 
 @pytest.mark.parametrize("operators", [(), ("dedupe",)], ids=["none", "dedupe"])
@@ -376,28 +318,24 @@ def test_a_changed_declaration_that_never_ran_is_not_guessed_at(world: World) ->
     world.declare(EVENTS.replace("return raw", "return raw.distinct()"))
     found = plan(world)
     assert found.flows[0].stateful is None
-    assert any(
-        "if the query keeps state, 2 processed files are read again" in note
-        for note in found.flows[0].prices[0].notes
-    )
+    assert "if the query keeps state, 2 processed files are read again" in str(price(found).notes)
 
 
 def test_empty_state_is_told_for_what_it_does(stands: World) -> None:
     stands.park(stateful=True)
     found = plan(stands, state="empty")
     assert rows(found) == (0, 0, 0)
-    assert any("State starts empty" in note for note in found.flows[0].notes)
+    assert "State starts empty" in notes(found)
 
 
 @pytest.mark.parametrize(
     ("stateful", "state", "words"),
     [
-        (True, "rebuilt", [MISSING_HISTORY]),
-        (None, "rebuilt", [MISSING_HISTORY]),
-        (False, "rebuilt", []),
-        (True, "empty", [UNKNOWN_PRICE]),
+        pytest.param(True, "rebuilt", [MISSING_HISTORY], id="rebuilt"),
+        pytest.param(None, "rebuilt", [MISSING_HISTORY], id="not known"),
+        pytest.param(False, "rebuilt", [], id="no state"),
+        pytest.param(True, "empty", [UNKNOWN_PRICE], id="empty"),
     ],
-    ids=["rebuilt", "not known", "no state", "empty"],
 )
 @pytest.mark.parametrize("happened", ["gone", "rewritten"])
 def test_history_that_is_gone_matters_only_to_a_state_that_is_rebuilt(
@@ -410,7 +348,7 @@ def test_history_that_is_gone_matters_only_to_a_state_that_is_rebuilt(
     stands.park(stateful=stateful)
     found = plan(stands, state=state)
     assert refused(found) == words
-    assert (found.flows[0].prices[0].gone.files == 1) == (state == "rebuilt" and stateful is not False)
+    assert (price(found).gone.files == 1) == (state == "rebuilt" and stateful is not False)
     assert refused(plan(stands, state=state, accept=(MISSING_HISTORY, UNKNOWN_PRICE))) == []
 
 
@@ -424,7 +362,7 @@ def test_a_new_source_starts_at_its_beginning_and_is_told(stands: World) -> None
     (stands.root / "data" / "more").mkdir()
     found = plan(stands)
     assert [price.source for price in found.flows[0].prices] == ["events_raw", "more"]
-    assert "New sources start at their beginning: more." in found.flows[0].notes
+    assert "New sources start at their beginning: more." in notes(found)
 
 
 def test_a_source_under_another_name_repeats_what_was_read_and_is_refused_until_accepted(
@@ -433,28 +371,20 @@ def test_a_source_under_another_name_repeats_what_was_read_and_is_refused_until_
     stands.declare(EVENTS.replace("events_raw", "raw_events"))
     found = plan(stands)
     assert (rows(found), refused(found)) == ((0, 6, 0), [REPEATS])
-    assert found.flows[0].prices[0].notes[0] == "2 unread files will be read"
+    assert price(found).notes[0] == "2 unread files will be read"
     assert refused(plan(stands, accept=(REPEATS,))) == []
     assert rows(plan(stands, "latest")) == (4, 0, 0)
-
-
-def test_a_source_that_is_not_read_any_more_is_told(stands: World) -> None:
-    stands.declare(EVENTS.replace("events_raw", "renamed"))
-    found = plan(stands)
-    assert any("no longer reads: events_raw" in note for note in found.flows[0].notes)
-    assert any("New sources start at their beginning: renamed" in note for note in found.flows[0].notes)
+    assert "no longer reads: events_raw" in notes(found)
+    assert "New sources start at their beginning: raw_events" in notes(found)
 
 
 def test_a_source_that_became_another_kind_cannot_go_on_from_its_old_position(stands: World) -> None:
-    rate = EVENTS.replace(
-        'format="json", path="{data}/events", schema="event_id STRING", options={}', 'format="rate"'
-    )
-    stands.declare(rate)
+    stands.declare(RATE)
     with pytest.raises(
         RequestError, match=r"The source events_raw was another kind of source in the old checkpoint"
     ):
         plan(stands)
-    assert plan(stands, "earliest").flows[0].prices[0].source == "events_raw"
+    assert price(plan(stands, "earliest")).source == "events_raw"
 
 
 @pytest.mark.parametrize(
@@ -462,8 +392,8 @@ def test_a_source_that_became_another_kind_cannot_go_on_from_its_old_position(st
 )
 def test_files_are_known_again_however_their_folder_is_written(path: str, stands: World) -> None:
     stands.declare(EVENTS.replace("{data}/events", path))
-    assert plan(stands, "earliest").flows[0].prices[0].repeated.files == 3
-    assert plan(stands, "earliest").flows[0].prices[0].gone.files == 0
+    found = price(plan(stands, "earliest"))
+    assert (found.repeated.files, found.gone.files) == (3, 0)
 
 
 def test_files_that_spark_would_not_read_are_not_counted(stands: World) -> None:
@@ -474,7 +404,7 @@ def test_files_that_spark_would_not_read_are_not_counted(stands: World) -> None:
     (folder / "_day=1").mkdir()
     (folder / "_day=1" / "f.json").write_text("{}\n")
     stands.declare(EVENTS.replace("options={}", 'options={"pathGlobFilter": "*.{json,ndjson}"}'))
-    assert plan(stands, "latest").flows[0].prices[0].lost.files == 3
+    assert price(plan(stands, "latest")).lost.files == 3
 
 
 # --- damage: a clear error, and nothing changed
@@ -516,9 +446,7 @@ DAMAGE: dict[str, tuple[Callable[[World], None], str]] = {
         r"state/0/_metadata/metadata is cut off",
     ),
     "the table's log": (
-        lambda w: (w.root / "warehouse/events/_delta_log" / f"{3:020d}.json").write_text(
-            '{"txn":{"appId":"' + w.query_id
-        ),
+        lambda world: world.version(3).write_text('{"txn":{"appId":"' + world.query_id),
         r"is not JSON: the table's log is damaged",
     ),
 }
@@ -574,12 +502,7 @@ def test_a_flow_that_never_ran_has_nothing_to_reset(world: World) -> None:
 
 def test_an_unknown_flow_has_nothing_to_reset(world: World) -> None:
     with pytest.raises(RequestError, match=r"There is no flow 'events.other'"):
-        engine.plan(
-            world.settings,
-            reset_checkpoint.KIND,
-            ResetRequest(("events.other",), StartAt("after-last")),
-            "r1",
-        )
+        plan(world, flows=("events.other",))
 
 
 def test_a_table_that_another_recovery_works_on_cannot_be_planned_for(stands: World) -> None:

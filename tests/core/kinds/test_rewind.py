@@ -4,7 +4,6 @@ planning changes nothing at all.
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -18,7 +17,7 @@ from streamkeeper.delta.log import SEAL
 from streamkeeper.errors import PlanRefused, RecoveryError, RequestError
 from streamkeeper.flows import generations
 from streamkeeper.flows.files import FlowHome, query_id
-from streamkeeper.flows.generations import COPIED, EARLIEST, REBUILT, StartAt
+from streamkeeper.flows.generations import COPIED, EARLIEST, REBUILT, Generation, Start, StartAt
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover import engine
 from streamkeeper.recover.plans import explain
@@ -27,42 +26,36 @@ from streamkeeper.recover.plans.kind import Work, kind
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.requests.rewind import RewindRequest
 from streamkeeper.tables import past_versions
+from tests.worlds.recover.recoveries import FLOW, approve, carry_out, planned, price, refused
 from tests.worlds.small_world import CHANGES, EVENTS, READER, World, write_checkpoint
 
-FLOW = "events.clean_events"
 NOW = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
 
 
 def plan(world: World, of: str = "rewind", **values: Any) -> Plan:
-    """Plan a recovery, and make sure that this changed no file."""
-    world.flow  # noqa: B018  # makes the manifest, which is no change of the flow
-    before = world.tree()
-    chosen = kind(of)
-    try:
-        return engine.plan(
-            world.settings,
-            chosen,
-            chosen.parse({"flow": FLOW, **values}, read_manifest(world.settings), "ada"),
-            "r1",
-        )
-    finally:
-        assert world.tree() == before
-
-
-def refused(found: Plan) -> list[str | None]:
-    return [item.price for item in found.refusals]
+    return planned(world, of, flow=FLOW, **values)
 
 
 def repeated(found: Plan) -> int | None:
-    return found.flows[0].prices[0].repeated.rows
+    return price(found).repeated.rows
 
 
-def commit(world: World, actions: list[dict[str, Any]], operation: str = "WRITE") -> int:
-    log = world.root / "warehouse" / "events" / "_delta_log"
-    version = len(list(log.glob("*.json")))
-    lines = [{"commitInfo": {"operation": operation}}, *actions]
-    (log / f"{version:020d}.json").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return version
+def txn(version: int, flow: str = FLOW, generation: int = 1) -> dict[str, Any]:
+    return {"txn": {"appId": query_id(flow, generation), "version": version}}
+
+
+def decide_second(home: FlowHome, first: Generation) -> Generation:
+    return generations.decide(home, generations.with_number(replace(first, previous=1), home, 2))
+
+
+def began(home: FlowHome, decided: Generation, batches: list[list[Path]], seed: int | None = None) -> str:
+    """Let a generation begin and commit some batches; give its checkpoint."""
+    folder = home.checkpoint(decided.number, 1)
+    after = {} if seed is None else {"events_raw": {"logOffset": seed}}
+    at = "2026-11-21T11:00:00+00:00"
+    generations.begin(home, Start(decided.number, folder, seed, after, {}, (), None, 1, at))
+    write_checkpoint(home.storage, folder, decided, batches, len(batches))
+    return folder
 
 
 @pytest.fixture
@@ -83,8 +76,8 @@ def test_a_rewind_to_a_batch_repeats_what_came_after_it_and_is_refused_until_acc
     assert (found.flows[0].generation, found.flows[0].next_generation, found.flows[0].previous) == (1, 2, 1)
     assert found.details == {"place": "batch 1 of generation 1", "put_back": []}
     assert refused(plan(stands, batch="1", accept=[REPEATS])) == []
-    assert found.flows[0].prices[0].then == "after batch 1 of generation 1: files log 1"
-    assert "1 unread files will be read" in found.flows[0].prices[0].notes
+    assert price(found).then == "after batch 1 of generation 1: files log 1"
+    assert "1 unread files will be read" in price(found).notes
 
 
 def test_a_rewind_to_the_last_batch_costs_nothing(stands: World) -> None:
@@ -94,13 +87,9 @@ def test_a_rewind_to_the_last_batch_costs_nothing(stands: World) -> None:
 def test_a_table_that_is_put_back_gets_nothing_twice(stands: World) -> None:
     found = plan(stands, batch="1", target="restored")
     assert (repeated(found), refused(found)) == (0, [])
-    assert found.details["put_back"] == [
-        {"path": str(stands.root / "warehouse" / "events"), "version": 2, "newest": 4}
-    ]
-    assert any(
-        "4 rows are read and written again, into the restored table" in note
-        for note in found.flows[0].prices[0].notes
-    )
+    path = stands.settings.table_path("events")
+    assert found.details["put_back"] == [{"path": path, "version": 2, "newest": 4}]
+    assert "4 rows are read and written again, into the restored table" in str(price(found).notes)
     assert "restored from version 4 to version 2; batches undone: 2 of events.clean_events" in found.notes[0]
 
 
@@ -125,8 +114,9 @@ def test_a_flow_without_a_checkpoint_has_nothing_to_go_back_to(world: World) -> 
 
 
 def test_state_that_is_there_is_copied_and_history_is_no_price_then(world: World) -> None:
-    world.processed(3, operators=("dedupe",))
-    keep(world, 3)
+    start = world.processed(3, operators=("dedupe",))
+    for version in (1, 2, 3):
+        world.home.storage.overwrite(f"{start.checkpoint}/state/0/0/{version}.delta", b"x")
     world.files[0].unlink()
     found = plan(world, batch="1", target="restored")
     assert (found.flows[0].state, refused(found)) == (COPIED, [])
@@ -134,33 +124,23 @@ def test_state_that_is_there_is_copied_and_history_is_no_price_then(world: World
 
 def test_state_that_is_gone_is_rebuilt_and_its_history_must_be_there(world: World) -> None:
     world.processed(3, operators=("dedupe",))
-    assert (plan(world, batch="1", target="restored").flows[0].state, replayed(world)) == (REBUILT, 4)
+    found = plan(world, batch="1", target="restored")
+    assert (found.flows[0].state, price(found).replayed.rows) == (REBUILT, 4)
     world.files[0].unlink()
     assert refused(plan(world, batch="1", target="restored")) == [MISSING_HISTORY]
-
-
-def keep(world: World, versions: int) -> None:
-    start = generations.read_start(world.home, 1)
-    assert start is not None
-    for version in range(1, versions + 1):
-        world.home.storage.overwrite(f"{start.checkpoint}/state/0/0/{version}.delta", b"x")
-
-
-def replayed(world: World) -> int | None:
-    return plan(world, batch="1", target="restored").flows[0].prices[0].replayed.rows
 
 
 def test_files_that_are_gone_since_are_lost_where_the_table_is_put_back(stands: World) -> None:
     stands.files[3].unlink()
     found = plan(stands, batch="1", target="restored")
     assert refused(found) == [LOSS]
-    assert found.flows[0].prices[0].lost.files == 1
+    assert price(found).lost.files == 1
     assert refused(plan(stands, batch="1")) == [REPEATS]
     assert repeated(plan(stands, batch="1")) == 2
 
 
 def test_files_of_the_version_that_vacuum_removed_refuse_the_rewind(stands: World) -> None:
-    commit(stands, [{"remove": {"path": "part-0", "dataChange": False}}], "OPTIMIZE")
+    stands.commit({"remove": {"path": "part-0", "dataChange": False}}, operation="OPTIMIZE")
     found = plan(stands, batch="1", target="restored")
     assert refused(found) == [None]
     assert "VACUUM removed files that version 2 of " in found.refusals[0].message
@@ -169,7 +149,7 @@ def test_files_of_the_version_that_vacuum_removed_refuse_the_rewind(stands: Worl
 
 
 def test_a_commit_of_nobodys_is_undone_only_with_a_yes(stands: World) -> None:
-    commit(stands, [{"remove": {"path": "x"}}], "DELETE")
+    stands.commit({"remove": {"path": "x"}}, operation="DELETE")
     (stands.root / "warehouse" / "events" / "x").write_text("x")
     found = plan(stands, batch="1", target="restored")
     assert refused(found) == [LOSS]
@@ -214,31 +194,22 @@ def shared(world: World) -> World:
     home = FlowHome(world.home.storage, "events", "other")
     fingerprint = read_manifest(world.settings).find("events.other").fingerprint
     decided = generations.decide(home, generations.first(home, fingerprint))
-    folder = home.checkpoint(1, 1)
-    generations.begin(
-        home, generations.Start(1, folder, None, {}, {}, (), None, 1, "2026-11-21T10:00:00+00:00")
-    )
-    for batch in (0, 1):
-        for kind_of in ("offsets", "commits"):
-            content = world.home.storage.read(f"{world.home.checkpoint(1, 1)}/{kind_of}/{batch}")
-            assert content is not None
-            home.storage.overwrite(f"{folder}/{kind_of}/{batch}", content.replace(b"events_raw", b"more"))
+    folder, firsts = began(home, decided, []), world.home.checkpoint(1, 1)
     (world.root / "data" / "more").mkdir()
-    write_checkpoint(home.storage, f"{folder}", decided, [], 0)
     for app, batch in ((1, 0), (1, 1), (2, 0), (1, 2), (1, 3), (2, 1)):
-        name = FLOW if app == 1 else "events.other"
-        commit(world, [{"txn": {"appId": query_id(name, 1), "version": batch}}])
+        world.commit(txn(batch, FLOW if app == 1 else "events.other"))
     for batch in (0, 1):
-        entries = home.storage.read(f"{world.home.checkpoint(1, 1)}/sources/events_raw/{batch}")
-        assert entries is not None
-        home.storage.overwrite(f"{folder}/sources/more/{batch}", entries.replace(b"/events/", b"/more/"))
+        for name in ("offsets", "commits", "sources/events_raw"):
+            content = (home.storage.read(f"{firsts}/{name}/{batch}") or b"").replace(b"events_raw", b"more")
+            to = f"{folder}/{name.replace('events_raw', 'more')}/{batch}"
+            home.storage.overwrite(to, content.replace(b"/events/", b"/more/"))
         shutil.copy2(world.files[batch], world.root / "data" / "more")
     return world
 
 
 def one_batch_more(shared: World) -> None:
     """The first flow has a batch 4, too, after all that the other one wrote."""
-    commit(shared, [{"txn": {"appId": query_id(FLOW, 1), "version": 4}}])
+    shared.commit(txn(4))
     start = generations.read_start(shared.home, 1)
     assert start is not None
     for name in ("offsets", "commits", "sources/events_raw"):
@@ -269,7 +240,7 @@ def test_a_flow_that_had_written_nothing_then_begins_from_its_beginning(shared: 
 
 def test_a_flow_that_has_written_nothing_since_is_only_held(shared: World) -> None:
     one_batch_more(shared)
-    commit(shared, [{"txn": {"appId": query_id(FLOW, 1), "version": SEAL}}])
+    shared.commit(txn(SEAL))
     found = plan(shared, batch="4", target="restored")
     assert [(flow.flow, flow.next_generation) for flow in found.flows] == [(FLOW, 2), ("events.other", None)]
 
@@ -277,22 +248,14 @@ def test_a_flow_that_has_written_nothing_since_is_only_held(shared: World) -> No
 def test_a_flow_that_wrote_nothing_since_its_table_was_emptied_must_be_named(shared: World) -> None:
     """Held only, it would read again what the version that is put back has of it."""
     for name in (FLOW, "events.other"):
-        commit(shared, [{"txn": {"appId": query_id(name, 1), "version": SEAL}}], "Manual Update")
-    commit(shared, [{"txn": {"appId": "r0/empty_tables", "version": 0}}, {"remove": {"path": "x"}}], "DELETE")
+        shared.commit(txn(SEAL, name), operation="Manual Update")
+    emptied = {"txn": {"appId": "r0/empty_tables", "version": 0}}
+    shared.commit(emptied, {"remove": {"path": "x"}}, operation="DELETE")
     (shared.root / "warehouse" / "events" / "x").write_text("x")
     for home in (shared.home, FlowHome(shared.home.storage, "events", "other")):
         first = generations.read(home, 1)
         assert first is not None
-        decided = generations.with_number(
-            replace(first, previous=1, start=StartAt(EARLIEST), recovery="r0"), home, 2
-        )
-        generations.begin(
-            home,
-            generations.Start(
-                2, home.checkpoint(2, 1), None, {}, {}, (), None, 1, "2026-11-21T11:00:00+00:00"
-            ),
-        )
-        write_checkpoint(home.storage, home.checkpoint(2, 1), generations.decide(home, decided), [], 0)
+        began(home, decide_second(home, replace(first, start=StartAt(EARLIEST), recovery="r0")), [])
     found = plan(shared, batch="1/3", target="restored")
     assert refused(found) == [None]
     assert "events.other" in found.refusals[0].message
@@ -312,29 +275,16 @@ def test_a_table_by_key_that_is_kept_gets_nothing_twice_and_asks_nothing(shared:
 
 def held(world: World, **values: Any) -> None:
     """Let a rewind be approved and decided."""
-    chosen = kind("rewind")
-    request = chosen.parse({"flow": FLOW, "batch": "1", **values}, read_manifest(world.settings), "ada")
-    engine.propose(world.settings, engine.plan(world.settings, chosen, request, "r1"))
-    engine.approve(world.settings, "events", "r1", "ada")
+    approve(world, plan(world, batch="1", **values))
     carry_out(world, "hold", "plan_again", "decide")
-
-
-def carry_out(world: World, *steps: str) -> None:
-    for step in steps:
-        engine.carry_out(world.settings, "events", "r1", step)
 
 
 def test_what_cannot_be_carried_out_any_more_under_the_hold_is_asked_about_nobody(shared: World) -> None:
     """The other flow writes while the approval waits: to undo its batch is a price that nobody can accept."""
     one_batch_more(shared)
-    chosen = kind("rewind")
-    request = chosen.parse(
-        {"flow": FLOW, "batch": "4", "target": "restored"}, read_manifest(shared.settings), "ada"
-    )
-    engine.propose(shared.settings, engine.plan(shared.settings, chosen, request, "r1"))
-    engine.approve(shared.settings, "events", "r1", "ada")
+    approve(shared, plan(shared, batch="4", target="restored"))
     carry_out(shared, "hold")
-    commit(shared, [{"txn": {"appId": query_id("events.other", 1), "version": 2}}])
+    shared.commit(txn(2, "events.other"))
     with pytest.raises(
         PlanRefused, match=r"Nothing was changed:\nIt cannot be carried out: events\.other wrote 1 batches"
     ):
@@ -356,12 +306,9 @@ def test_a_flow_that_never_began_is_held_while_its_table_is_put_back(stands: Wor
         home, generations.first(home, read_manifest(stands.settings).find("events.more_events").fingerprint)
     )
     found = plan(stands, batch="1", target="restored")
-    assert [(flow.flow, flow.generation, flow.next_generation) for flow in found.flows][1] == (
-        "events.more_events",
-        1,
-        None,
-    )
-    assert any("It never started" in note for note in found.flows[1].notes)
+    more = found.flows[1]
+    assert (more.flow, more.generation, more.next_generation) == ("events.more_events", 1, None)
+    assert any("It never started" in note for note in more.notes)
 
 
 def test_no_spark_is_started_where_the_target_is_kept(stands: World) -> None:
@@ -380,7 +327,7 @@ def test_a_step_without_anything_to_do_does_nothing_where_spark_is_started_for_i
     def act(_name: str, _work: Work) -> dict[str, Any]:
         raise AssertionError("there is nothing to do")
 
-    found = engine.carry_out(stands.settings, "events", "r1", "put_back", act)
+    found = carry_out(stands, "put_back", in_spark=act)
     assert found == {"tables": [], "note": "the target is kept as it is"}
 
 
@@ -396,32 +343,11 @@ def test_spark_is_needed_where_it_is_put_back(stands: World) -> None:
 
 def second_generation(world: World) -> None:
     """A second generation that went on after the first and read one file more."""
-    app = query_id(FLOW, 2)
-    generations.decide(
-        world.home,
-        generations.Generation(
-            2,
-            1,
-            StartAt("after-last"),
-            REBUILT,
-            app,
-            "",
-            "",
-            "2026-11-21T11:00:00Z",
-            world.flow.fingerprint,
-            "r",
-        ),
-    )
-    folder = world.home.checkpoint(2, 2)
-    start = generations.Start(
-        2, folder, 0, {"events_raw": {"logOffset": 0}}, {}, (), None, 2, "2026-11-21T11:00:00+00:00"
-    )
-    generations.begin(world.home, start)
-    write_checkpoint(
-        world.home.storage, folder, generations.read(world.home, 2), [world.files[:-1], world.files[-1:]], 2
-    )  # type: ignore[arg-type]
-    commit(world, [{"txn": {"appId": query_id(FLOW, 1), "version": SEAL}}], "Manual Update")
-    commit(world, [{"txn": {"appId": app, "version": 1}}])
+    first = generations.first(world.home, world.flow.fingerprint)
+    decided = decide_second(world.home, replace(first, start=StartAt("after-last")))
+    began(world.home, decided, [world.files[:-1], world.files[-1:]], seed=0)
+    world.commit(txn(SEAL), operation="Manual Update")
+    world.commit(txn(1, generation=2))
 
 
 def test_a_reset_from_an_earlier_generation_repeats_what_came_since(stands: World) -> None:
@@ -472,10 +398,7 @@ def test_a_generation_is_told_on_the_command_line_in_one_word() -> None:
         ({"batch": "x"}, "batch is 'x'. Allowed is a batch such as 17, or one of a generation such as 2/17"),
         ({"timestamp": "2030-01-01T00:00:00Z"}, "lies in the future"),
         ({"offsets": {"other": 1}}, "offsets name other, which the flow does not read"),
-        (
-            {"offsets": {"events_raw": {"logOffset": 1}}, "target": "restored"},
-            "a position has no version",
-        ),
+        ({"offsets": {"events_raw": {"logOffset": 1}}, "target": "restored"}, "a position has no version"),
         ({"batch": "1", "along": ["events.clean_events"], "target": "restored"}, "which is the flow itself"),
         ({"batch": "1", "along": ["other.flow"], "target": "restored"}, "along is .*other.flow"),
         ({"batch": "1", "along": ["rates.clean_rates"], "target": "restored"}, "which does not write events"),
@@ -490,7 +413,7 @@ def test_values_that_do_not_fit_are_refused(values: dict[str, Any], said: str, w
 
 def test_a_rewind_is_kept_and_told_as_it_was_planned(stands: World) -> None:
     found = plan(stands, batch="1", target="restored")
-    assert plans.from_json(json.loads(json.dumps(plans.to_json(found)))) == found
+    assert plans.kept(found) == found
     assert kind("rewind").read_request(found.request).to == StartAt("batch", batch=1)
     assert "put_back" in explain.as_text(found)
     assert "batch 1 of generation 1" in explain.as_text(found)

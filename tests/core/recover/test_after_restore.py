@@ -4,40 +4,34 @@ driver would refuse later.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from streamkeeper.amounts import LOSS, MISSING_HISTORY, REPEATS, UNKNOWN_PRICE
-from streamkeeper.declare.model import Source
 from streamkeeper.delta.history import offset_before
 from streamkeeper.delta.log import SEAL
-from streamkeeper.errors import RequestError, SourceError
+from streamkeeper.errors import RequestError
 from streamkeeper.flows import generations
 from streamkeeper.flows.generations import BATCH, EARLIEST, OFFSETS, REBUILT, Start
 from streamkeeper.manifest.manifest import write_manifest
-from streamkeeper.recover import engine
-from streamkeeper.recover.kinds import restore_table
-from streamkeeper.recover.plans import plan as plans
-from streamkeeper.recover.requests.restore_table import RestoreRequest
-from streamkeeper.sources.kafka import client as kafka_client
+from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.sources.kafka.offsets import Held, Offsets, Topics
-from streamkeeper.storage import to_json
 from streamkeeper.tables import backups
-from streamkeeper.tables.backups import Backup, Checksum, TableBackup
 from streamkeeper.tables.flows_at_version import FlowAt
+from tests.worlds.recover import recoveries
+from tests.worlds.recover.recoveries import notes, planned, price
 from tests.worlds.small_world import CHANGES, EVENTS, World
+from tests.worlds.sources import source_prices
+from tests.worlds.sources.source_prices import DELTA, Ask, broker, table
+from tests.worlds.tables.backups import entry
 from tests.worlds.tables.delta_logs import ID, Table, add
 
-FILES = 'format="json", path="{data}/events", schema="event_id STRING", options={}'
-KAFKA = EVENTS.replace(
-    FILES, 'format="kafka", options={"kafka.bootstrap.servers": "b:1", "subscribePattern": "orders.*"}'
-)
-DELTA = EVENTS.replace(FILES, 'format="delta", path="{data}/source"')
+__all__ = ["broker", "table"]
+
+KAFKA = source_prices.KAFKA.replace('"subscribe": "orders"', '"subscribePattern": "orders.*"')
 RENAMED = EVENTS.replace('"events_raw"', '"events_new"')
 KEPT: Offsets = {"orders": {"0": 6, "1": 3}}
 NOW: Offsets = {"orders": {"0": 9, "1": 3}}
@@ -57,36 +51,16 @@ def kept(world: World, text: str, then: Any, now: Any, initial: Offsets | None =
 
 def enter(world: World, offsets: Mapping[str, Any]) -> None:
     """Enter a backup that was made after batch 0."""
-    table = TableBackup("target", "/w/events", "/b/b1/target", 1, "id", 1, 4, Checksum(2, "7", 5), "{}")
     stood = FlowAt("events.clean_events", 1, 0, world.query_id, dict(offsets))
-    backups.enter(
-        world.home.storage,
-        Backup("b1", "events", "events", "2026-11-20T10:00:00+00:00", "ada", (table,), (stood,)),
-    )
+    backups.enter(world.home.storage, entry("b1", 1, flows=(stood,)))
 
 
-def plan(world: World, **asked: Any) -> plans.Plan:
-    return engine.plan(
-        world.settings, restore_table.KIND, RestoreRequest("events.events", "b1", **asked), "r1"
-    )
+def plan(world: World, **asked: Any) -> Plan:
+    return planned(world, "restore_table", table="events.events", backup="b1", **asked)
 
 
 def refused(world: World, **asked: Any) -> list[str | None]:
-    return [refusal.price for refusal in plan(world, **asked).refusals]
-
-
-def answer(monkeypatch: pytest.MonkeyPatch, topics: Topics | str) -> list[str]:
-    """Let the brokers answer with what topics hold, or not at all; gives the questions, as they come."""
-    asked: list[str] = []
-
-    def look_at(source: Source, seconds: float = 5.0) -> Topics:
-        asked.append(source.name)
-        if isinstance(topics, str):
-            raise SourceError(topics)
-        return topics
-
-    monkeypatch.setattr(kafka_client, "look_at", look_at)
-    return asked
+    return recoveries.refused(plan(world, **asked))
 
 
 WIDER = Topics({"orders": {**HELD.held["orders"], "2": Held(0, 5)}, "orders-2": {"0": Held(4, 9)}}, HELD.ids)
@@ -98,23 +72,15 @@ EXPIRED = Topics({"orders": {"0": Held(8, 10), "1": Held(0, 3)}}, HELD.ids)
     [
         pytest.param(HELD, [], "at most 4 unread records will be read", id="as it was"),
         pytest.param(
-            WIDER,
-            [],
-            "new since then, and read from the first record: orders/2, orders-2",
-            id="wider, and one topic more",
+            WIDER, [], "new since then, and read from the first record: orders/2, orders-2", id="wider"
         ),
-        pytest.param(
-            EXPIRED,
-            [LOSS],
-            "orders/0 was read up to 6, and holds nothing before 8 any more",
-            id="expired since",
-        ),
+        pytest.param(EXPIRED, [LOSS], "orders/0 was read up to 6, and holds nothing before 8", id="expired"),
     ],
 )
 def test_topics_that_changed_since_the_backup_are_told_and_what_is_gone_is_asked_for(
-    held: Topics, words: list[str], said: str, *, world: World, monkeypatch: pytest.MonkeyPatch
+    held: Topics, words: list[str], said: str, *, world: World, broker: Ask
 ) -> None:
-    answer(monkeypatch, held)
+    broker(held)
     kept(world, KAFKA, KEPT, NOW, {"orders": {"0": 0, "1": 0}})
     [flow] = plan(world).flows
     assert (flow.start.mode, flow.start.generation, flow.start.offsets) == (OFFSETS, 1, {"events_raw": KEPT})
@@ -124,33 +90,20 @@ def test_topics_that_changed_since_the_backup_are_told_and_what_is_gone_is_asked
 
 
 def test_brokers_that_do_not_answer_leave_a_loss_possible_which_is_asked_for_before_the_table_is_replaced(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World, broker: Ask
 ) -> None:
-    asked = answer(monkeypatch, "b:1 does not answer within 5 s")
+    asked = broker("b:1 does not answer within 5 s")
     kept(world, KAFKA, KEPT, NOW)
     made = plan(world)
-    assert [refusal.price for refusal in made.refusals] == [LOSS]
-    assert (
-        "it is unknown whether all unread rows still exist: b:1 does not answer within 5 s"
-        in made.refusals[0].message
-    )
-    assert not any("checks before it changes anything" in note for note in made.flows[0].prices[0].notes), (
-        "the table is replaced by then"
-    )
+    [refusal] = made.refusals
+    said = "it is unknown whether all unread rows still exist: b:1 does not answer within 5 s"
+    assert (refusal.price, said in refusal.message) == (LOSS, True)
+    assert "checks before it changes anything" not in str(price(made).notes), "the table is replaced by then"
     assert refused(world, accept=(LOSS,)) == []
     assert len(asked) == 4, "each plan asks twice: for where it stood, and for where it stands"
     world.park(stateful=True)
     assert refused(world) == [LOSS, MISSING_HISTORY], "its state is made of what nobody can look at"
     assert refused(world, state="empty") == [LOSS, UNKNOWN_PRICE]
-
-
-@pytest.fixture
-def table(world: World) -> Table:
-    """Versions 0 to 2, of 5, 5 and 5 rows."""
-    made = Table(Path(world.settings.data) / "source")
-    made.commit(add("b0", 5))
-    made.commit(add("c0", 1), add("c1", 4))
-    return made
 
 
 def test_a_source_table_that_is_not_there_leaves_a_loss_possible(world: World) -> None:
@@ -166,9 +119,9 @@ def test_commits_that_were_cleaned_up_since_are_a_loss_and_no_state_is_rebuilt_u
     table.clean_up(2)
     assert refused(world) == [LOSS]
     world.park(stateful=True)
-    found = plan(world, accept=(LOSS,)).refusals
-    assert [refusal.price for refusal in found] == [None]
-    assert "the table of events_raw cannot be reconstructed at version 1" in found[0].message
+    [refusal] = plan(world, accept=(LOSS,)).refusals
+    said = "the table of events_raw cannot be reconstructed at version 1"
+    assert (refusal.price, said in refusal.message) == (None, True)
     assert refused(world, accept=(LOSS,), state="empty") == [UNKNOWN_PRICE]
 
 
@@ -181,16 +134,12 @@ def test_files_that_vacuum_took_of_the_version_that_a_state_is_rebuilt_from_bloc
     assert refused(world) == []
     (table.root / "a0").unlink()
     [refusal] = plan(world).refusals
-    assert refusal.price is None
-    assert (
-        "VACUUM removed files that version 1 of the table of events_raw needs, such as a0" in refusal.message
-    )
+    said = "VACUUM removed files that version 1 of the table of events_raw needs, such as a0"
+    assert (refusal.price, said in refusal.message) == (None, True)
     assert refused(world, state="empty") == [UNKNOWN_PRICE]
     world.park(stateful=None)
     assert refused(world) == [], "whether the query keeps state is not known"
-    assert any(
-        "state cannot be rebuilt: VACUUM removed" in note for note in plan(world).flows[0].prices[0].notes
-    )
+    assert "state cannot be rebuilt: VACUUM removed" in str(price(plan(world)).notes)
 
 
 def spark_removes_the_first_batch(world: World, start: Start) -> None:
@@ -208,7 +157,7 @@ def test_a_state_without_its_batchs_offsets_is_rebuilt_and_what_its_history_lack
     enter(world, {"events_raw": {"logOffset": 0}})
     [flow] = plan(world).flows
     assert flow.state == REBUILT
-    assert any("Its state is rebuilt" in note for note in flow.notes)
+    assert "Its state is rebuilt" in notes(plan(world))
     world.files[0].unlink()
     assert refused(world) == [MISSING_HISTORY]
     assert refused(world, accept=(MISSING_HISTORY,)) == []
@@ -222,13 +171,9 @@ def test_files_that_were_read_under_another_name_and_are_read_again_come_twice_a
     enter(world, {"events_raw": {"logOffset": 0}})
     world.declare(RENAMED)
     write_manifest(world.settings)
-    made = plan(world)
-    [price] = made.flows[0].prices
-    assert (price.repeated.files, price.repeated.rows) == (
-        2,
-        4,
-    ), "the two of the backup; those that came after it are not in the table"
-    assert [refusal.price for refusal in made.refusals] == [REPEATS]
+    again = price(plan(world)).repeated
+    assert (again.files, again.rows) == (2, 4), "the two of the backup; later ones are not in the table"
+    assert refused(world) == [REPEATS]
 
 
 def test_offsets_whose_checkpoint_is_half_removed_are_no_place_to_go_on_from(world: World) -> None:
@@ -241,19 +186,13 @@ def test_offsets_whose_checkpoint_is_half_removed_are_no_place_to_go_on_from(wor
         plan(world)
 
 
-def put_transactions(world: World, wrote: dict[str, int], flows: tuple[FlowAt, ...] = ()) -> None:
-    """Enter a backup whose copy has transactions of writers, and whose entry names flows."""
-    copy = world.root / "backups" / "b1"
-    table = TableBackup("target", "/w/events", str(copy), 1, "id", 1, 4, Checksum(2, "7", 5), "{}")
-    backups.enter(
-        world.home.storage,
-        Backup("b1", "events", "events", "2026-11-20T10:00:00+00:00", "ada", (table,), flows),
-    )
-    lines = ({"txn": {"appId": writer, "version": last, "lastUpdated": 1}} for writer, last in wrote.items())
-    (copy / "_delta_log").mkdir(parents=True)
-    (copy / "_delta_log" / f"{0:020d}.json").write_text(
-        "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
-    )
+def put_transactions(world: World, wrote: dict[str, int], *more: str) -> None:
+    """Enter a backup whose copy has transactions of writers, and whose entry names no flow."""
+    copy = World(world.root, table="b1")
+    copy.commit(*({"txn": {"appId": writer, "version": last}} for writer, last in wrote.items()))
+    target = replace(entry("b1").tables[0], path=copy.settings.table_path("b1"))
+    tables = (target, *(replace(target, what=name) for name in more))
+    backups.enter(world.home.storage, entry("b1", 1, tables=tables, flows=()))
 
 
 def test_a_flow_that_a_backup_does_not_name_and_has_rows_of_goes_on_after_its_batch_there(
@@ -275,27 +214,17 @@ def test_a_flow_whose_rows_a_backup_has_and_nobody_knows_up_to_where_comes_twice
         spark_removes_the_first_batch(world, start)
     put_transactions(world, {world.query_id: SEAL if why == "it was sealed in" else 0})
     [refusal] = plan(world).refusals
-    assert refusal.price == REPEATS
-    assert (
-        "the backup has rows of events.clean_events, which was not declared when it was made"
-    ) in refusal.message
+    said = "the backup has rows of events.clean_events, which was not declared when it was made"
+    assert (refusal.price, said in refusal.message) == (REPEATS, True)
     found = plan(world, accept=(REPEATS,))
     assert (found.flows[0].start.mode, found.refusals) == (EARLIEST, ())
-    assert not any("had written nothing" in note for note in found.flows[0].notes)
+    assert "had written nothing" not in notes(found)
 
 
 def test_a_table_by_key_takes_rows_that_a_backup_has_a_second_time(world: World) -> None:
     world.declare(CHANGES % "")
     world.processed(3)
-    tombstones = TableBackup(
-        "tombstones", "/w/t", "/b/b1/tombstones", 1, "id", 1, 4, Checksum(2, "7", 5), "{}"
-    )
-    put_transactions(world, {world.query_id: SEAL})
-    entry = backups.find(world.home.storage, "events", "events", "b1")
-    world.home.storage.overwrite(
-        "events/tables/events/backups/b1.json",
-        to_json(asdict(replace(entry, tables=(*entry.tables, tombstones)))),
-    )
+    put_transactions(world, {world.query_id: SEAL}, "tombstones")
     assert refused(world) == []
 
 

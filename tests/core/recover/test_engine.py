@@ -4,14 +4,13 @@ steps in Spark, secrets.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import pytest
 
 from streamkeeper.errors import PlanRefused, RecoveryError, RequestError, TableLocked
-from streamkeeper.flows import generations, holds, ledger
+from streamkeeper.flows import generations, ledger
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import StartAt
 from streamkeeper.flows.ledger import Ledger
@@ -20,15 +19,16 @@ from streamkeeper.recover import engine
 from streamkeeper.recover.kinds import reset_checkpoint
 from streamkeeper.recover.plans import kind as recovery_kind
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
-from streamkeeper.recover.plans.plan import FlowPlan, Plan, Refusal
+from streamkeeper.recover.plans.plan import FlowPlan, Plan
 from streamkeeper.recover.requests.form import TABLE, Request, accepted, asked
-from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
 from streamkeeper.tables import recovery_lock
 from streamkeeper.times import now
-from tests.worlds.pipelines import SEVERAL
-from tests.worlds.recover.recoveries import drive, of
+from tests.killing import Killed, Mortal, dying
+from tests.worlds.pipelines import LATE, SEVERAL
+from tests.worlds.recover import recoveries
+from tests.worlds.recover.recoveries import approve, carry_out, drive, look, of, plan_reset
 from tests.worlds.small_world import EVENTS, World
 
 NAMES = ("clean_events", "more_events", "aside_events")
@@ -54,29 +54,8 @@ def homes(world: World) -> list[FlowHome]:
     return [of(world, name).home for name in NAMES]
 
 
-def plan(
-    world: World,
-    recovery: str = "r1",
-    flows: tuple[str, ...] = FLOWS,
-    start: StartAt | None = None,
-    **more: Any,
-) -> Plan:
-    made = engine.plan(
-        world.settings,
-        reset_checkpoint.KIND,
-        ResetRequest(flows, start or StartAt("after-last"), by="ada", **more),
-        recovery,
-    )
-    engine.propose(world.settings, made)
-    engine.approve(world.settings, "events", recovery, "ada")
-    return made
-
-
-def carry_out(world: World, *steps: str, recovery: str = "r1", **more: Any) -> dict[str, Any]:
-    evidence: dict[str, Any] = {}
-    for step in steps:
-        evidence = engine.carry_out(world.settings, "events", recovery, step, **more)
-    return evidence
+def plan(world: World, recovery: str = "r1", flows: tuple[str, ...] = FLOWS, **asked: Any) -> Plan:
+    return approve(world, plan_reset(world, recovery=recovery, flows=flows, **asked))
 
 
 def end_state(world: World) -> dict[str, Any]:
@@ -95,10 +74,14 @@ def end_state(world: World) -> dict[str, Any]:
     }
 
 
-def to_the_end(world: World) -> dict[str, Any]:
+def to_the_end(world: World, process: Mortal | None = None) -> dict[str, Any]:
+    """Carry out all steps; the flows' drivers do their part before the last one."""
+    process = process or Mortal(0)
     carry_out(world, *reset_checkpoint.KIND.step_names[:-1])
+    process.idle = True
     for home in homes(world):
         drive(home)
+    process.idle = False
     carry_out(world, reset_checkpoint.KIND.step_names[-1])
     return end_state(world)
 
@@ -127,45 +110,25 @@ def test_a_flow_that_was_not_named_is_left_alone(several: World) -> None:
     assert of(several, "more_events").home.generations() == [1]
 
 
-class Killed(BaseException):
-    """Ends a step as a kill does: no ``except Exception`` sees it."""
-
-
-def dying_ledger(monkeypatch: pytest.MonkeyPatch, at: int, before: bool) -> None:
-    """Let the n-th event be the last: right before or right after it is written."""
-    record, count = Ledger.record, iter(range(1, 1_000))
-
-    def dying(self: Ledger, event: str, evidence: dict[str, Any]) -> Any:
-        last = next(count) == at
-        if last and before:
-            raise Killed
-        written = record(self, event, evidence)
-        if last:
-            raise Killed
-        return written
-
-    monkeypatch.setattr(Ledger, "record", dying)
-
-
-@pytest.mark.parametrize("before", [True, False], ids=["before each event", "after each event"])
-def test_a_recovery_of_several_flows_killed_at_any_event_comes_to_the_same_end(
-    before: bool, several: World, monkeypatch: pytest.MonkeyPatch
+def test_a_recovery_of_several_flows_killed_after_any_change_comes_to_the_same_end(
+    several: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kills = 0
-    plan(several)
+    """Also between two flows, of which one is held, decided or released by then and the other is not."""
+    made = plan(several)
     state = {file: file.read_bytes() for file in (several.root / "state").rglob("*") if file.is_file()}
     expected = to_the_end(several)
     for at in range(1, 1_000):
         put_back(several, state)
         with monkeypatch.context() as patch:
-            dying_ledger(patch, at, before)
+            process = Mortal(at)
+            process.watch(patch)
             try:
-                to_the_end(several)
+                to_the_end(several, process)
                 break
             except Killed:
-                kills += 1
-        assert to_the_end(several) == expected, f"killed at event {at}"
-    assert kills >= 2 * len(reset_checkpoint.KIND.steps), "every step's start and end was among them"
+                pass
+        assert to_the_end(several) == expected, f"killed after change {at}"
+    assert at > 2 * len(made.steps), "every step's start and end was among them"
 
 
 def put_back(world: World, state: dict[Any, bytes]) -> None:
@@ -176,58 +139,14 @@ def put_back(world: World, state: dict[Any, bytes]) -> None:
         file.write_bytes(content)
 
 
-@pytest.mark.parametrize("act", ["put", "take", "decide", "release", "give_back"])
-@pytest.mark.parametrize("at", [1, 2, 3])
-def test_a_step_that_is_killed_between_two_flows_goes_on_with_the_second(
-    act: str, at: int, several: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module = {
-        "put": holds,
-        "release": holds,
-        "take": recovery_lock,
-        "give_back": recovery_lock,
-        "decide": generations,
-    }[act]
-    plan(several)
-    original: Callable[..., Any] = getattr(module, act)
-    count = iter(range(1, 1_000))
-
-    def dying(*arguments: Any) -> Any:
-        if next(count) == at:
-            raise Killed
-        return original(*arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(module, act, dying)
-        if at == 3 and act in ("take", "give_back"):  # there are two tables
-            carry_out(several, *reset_checkpoint.KIND.step_names[:-1])
-        else:
-            with pytest.raises(Killed):
-                carry_out(several, *reset_checkpoint.KIND.step_names[:-1])
-    found = to_the_end(several)
-    assert (found["generations"], found["holds"]) == (
-        {name: [1, 2] for name in NAMES},
-        {name: [] for name in NAMES},
-    )
-    assert (found["locks"], found["open"]) == ([None, None], False)
-
-
 def test_a_recovery_of_several_flows_of_which_one_was_decided_cannot_be_given_up(
     several: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan(several)
     carry_out(several, "hold", "plan_again")
-    decide, count = generations.decide, iter(range(1, 9))
-
-    def dying(*arguments: Any) -> Any:
-        if next(count) == 2:
-            raise Killed
-        return decide(*arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(generations, "decide", dying)
-        with pytest.raises(Killed):
-            carry_out(several, "decide")
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        dying(generations, "decide", 2, patch, after=False)
+        carry_out(several, "decide")
     assert not engine.give_up(several.settings, "events", "r1", "rejected")
     assert all("recovery-r1" in home.owners() for home in homes(several)), (
         "nobody runs while half of it is decided"
@@ -247,10 +166,8 @@ def test_of_two_recoveries_that_share_one_table_the_second_is_refused_and_leaves
         carry_out(several, "hold", recovery="r2")
     assert [home.owners() for home in homes(several)] == [["park", "recovery-r1"], [], []]
     assert engine.give_up(several.settings, "events", "r2", "locked out")
-    assert [recovery_lock.holder(several.home.storage, "events", table) for table in ("aside", "events")] == [
-        None,
-        "r1",
-    ]
+    locks = [recovery_lock.holder(several.home.storage, "events", table) for table in ("aside", "events")]
+    assert locks == [None, "r1"]
 
 
 def test_two_recoveries_of_different_tables_go_on_side_by_side(several: World) -> None:
@@ -263,34 +180,22 @@ def test_two_recoveries_of_different_tables_go_on_side_by_side(several: World) -
 
 
 def test_a_flow_without_a_generation_refuses_the_reset_of_all(several: World) -> None:
-    new = (
-        '@dp.append_flow(name="new_events", target="events", sources=["events_raw"])\ndef new_events(raw):\n '
-        "   return raw\n"
-    )
-    several.declare(SEVERAL + new)
-    before = several.tree()
-    with pytest.raises(RequestError, match=r"The flow events.new_events has no checkpoint yet"):
-        engine.plan(
-            several.settings,
-            reset_checkpoint.KIND,
-            ResetRequest(("events.clean_events", "events.new_events"), StartAt("earliest")),
-            "r1",
-        )
-    assert several.tree() == before
+    several.declare(SEVERAL + LATE)
+    with pytest.raises(RequestError, match=r"The flow events.late_events has no checkpoint yet"):
+        plan_reset(several, "earliest", flows=("events.clean_events", "events.late_events"))
 
 
 def test_a_price_of_one_of_several_flows_is_said_with_its_name(several: World) -> None:
-    made = plan(several, start=StartAt("earliest"))
-    assert [(refusal.flow, refusal.price) for refusal in made.refusals] == [
-        (flow, "repeats") for flow in FLOWS
-    ]
+    made = plan(several, start="earliest")
+    costs = [(refusal.flow, refusal.price) for refusal in made.refusals]
+    assert costs == [(flow, "repeats") for flow in FLOWS]
     assert all(refusal.message.startswith(f"{refusal.flow}: ") for refusal in made.refusals)
     with pytest.raises(PlanRefused, match=r"events.aside_events: duplicates: rows that the target"):
         shared_steps.check_accepted(made)
 
 
 def test_a_price_that_got_worse_for_one_of_several_flows_names_it(several: World) -> None:
-    plan(several, start=StartAt("latest"), accept=("loss",))
+    plan(several, start="latest", accept=("loss",))
     several.add_files(1)
     why = carry_out(several, "hold", "plan_again")["why"]
     assert [item.partition(": ")[0] for item in why] == [f"flow {flow}, source events_raw" for flow in FLOWS]
@@ -312,10 +217,7 @@ OFFSETS: dict[str, tuple[dict[str, Any], str | None]] = {
     "by flow": ({flow: {"events_raw": {"logOffset": number}} for number, flow in enumerate(FLOWS)}, None),
     "files by source, which several flows count each for itself": (
         {"events_raw": {"logOffset": 1}},
-        (
-            "offsets of events_raw count files in each flow's own checkpoint, and events.clean_events,"
-            " events.more_events, events.aside_events"
-        ),
+        f"offsets of events_raw count files in each flow's own checkpoint, and {', '.join(FLOWS)}",
     ),
     "one flow left out": (
         {FLOWS[0]: {"events_raw": {"logOffset": 1}}},
@@ -336,45 +238,30 @@ OFFSETS: dict[str, tuple[dict[str, Any], str | None]] = {
 def test_explicit_offsets_of_several_flows_are_given_by_flow(
     offsets: dict[str, Any], message: str | None, several: World
 ) -> None:
-    from streamkeeper.manifest.manifest import read_manifest
-
     values = {"flows": list(FLOWS), "start": "offsets", "offsets": offsets}
     if message is not None:
         with pytest.raises(RequestError, match=message):
-            ResetRequest.parse(values, read_manifest(several.settings), "ada")
+            recoveries.asked(several, "reset_checkpoint", **values)
         return
-    asked = ResetRequest.parse(values, read_manifest(several.settings), "ada")
-    made = engine.plan(several.settings, reset_checkpoint.KIND, asked, "r1")
-    assert [flow.start.offsets for flow in made.flows] == [
-        {"events_raw": {"logOffset": number}} for number in range(3)
-    ]
-    assert reset_checkpoint.KIND.read_request(made.request) == asked
+    made = recoveries.planned(several, "reset_checkpoint", **values)
+    found = [flow.start.offsets for flow in made.flows]
+    assert found == [{"events_raw": {"logOffset": number}} for number in range(3)]
+    request = recoveries.asked(several, "reset_checkpoint", **values)
+    assert reset_checkpoint.KIND.read_request(made.request) == request
 
 
 def test_flows_of_two_pipelines_are_refused(several: World) -> None:
-    from streamkeeper.manifest.manifest import read_manifest
-
     several.declare(EVENTS.replace("events", "rates"), "rates.py")
     with pytest.raises(RequestError, match=r"belong to several pipelines: events, rates"):
-        ResetRequest.parse(
-            {"flow": FLOWS[0], "flows": ["rates.clean_rates"]}, read_manifest(several.settings), "ada"
-        )
+        recoveries.asked(several, "reset_checkpoint", flow=FLOWS[0], flows=["rates.clean_rates"])
 
 
 # --- ledgers of the release before
 
 
 def test_a_step_that_came_after_the_plan_was_made_is_left_out(several: World) -> None:
-    made = engine.plan(
-        several.settings,
-        reset_checkpoint.KIND,
-        ResetRequest(FLOWS[:1], StartAt("after-last"), by="ada"),
-        "r1",
-    )
-    engine.propose(
-        several.settings, replace(made, steps=("hold", "plan_again", "decide", "release", "verify_progress"))
-    )
-    engine.approve(several.settings, "events", "r1", "ada")
+    made = plan_reset(several, flows=FLOWS[:1])
+    approve(several, replace(made, steps=("hold", "plan_again", "decide", "release", "verify_progress")))
     carry_out(several, "hold", "plan_again", "decide")
     assert carry_out(several, "verify_tables") == {"left_out": "the plan of r1 has no step verify_tables"}
     carry_out(several, "release")
@@ -395,25 +282,9 @@ class StampRequest(Request):
 
 
 def stamp_plan(_: Settings, manifest: Manifest, request: StampRequest, recovery_id: str) -> Plan:
-    flow = manifest.find(FLOWS[0])
-    held = FlowPlan(
-        flow.full_name, request.table, 1, None, 1, flow.fingerprint, StartAt("earliest"), "rebuilt"
-    )
-    refusals = (
-        () if "loss" in request.accept else (Refusal("loss", "rows go. To continue anyway, accept `loss`."),)
-    )
-    tables = (request.table,)
-    return Plan(
-        "stamp",
-        recovery_id,
-        "events",
-        tables,
-        asdict(request),
-        (held,),
-        STAMP.step_names,
-        now(),
-        refusals=refusals,
-    )
+    mark, table = manifest.find(FLOWS[0]).fingerprint, request.table
+    held = FlowPlan(FLOWS[0], table, 1, None, 1, mark, StartAt("earliest"), "rebuilt")
+    return Plan("stamp", recovery_id, "events", (table,), asdict(request), (held,), STAMP.step_names, now())
 
 
 def chunks(work: Work) -> dict[str, Any]:
@@ -447,9 +318,7 @@ STAMP = Kind(
 def stamping(several: World, monkeypatch: pytest.MonkeyPatch) -> World:
     """The kind ``stamp`` is known, and a recovery of it approved."""
     monkeypatch.setitem(recovery_kind.KINDS, "stamp", f"{__name__}:STAMP")
-    made = engine.plan(several.settings, STAMP, StampRequest("events", "ada", accept=("loss",)), "r1")
-    engine.propose(several.settings, made)
-    engine.approve(several.settings, "events", "r1", "ada")
+    approve(several, look(several, STAMP, StampRequest("events", "ada")))
     return several
 
 
@@ -464,9 +333,8 @@ def test_a_step_that_needs_spark_says_so_where_there_is_none_and_changes_nothing
         RecoveryError, match=r"The step stamp needs Spark.*streamkeeper recover stamp --resume r1"
     ):
         carry_out(stamping, "stamp")
-    assert (engine.why_failed(stamping.settings, "events", "r1", "stamp") or "").startswith(
-        "RecoveryError: The step stamp needs"
-    )
+    why = engine.why_failed(stamping.settings, "events", "r1", "stamp")
+    assert (why or "").startswith("RecoveryError: The step stamp needs")
     assert carry_out(stamping, "stamp", in_spark=in_spark) == {"stamped": ["events"]}
     assert engine.why_failed(stamping.settings, "events", "r1", "stamp") is None
     assert carry_out(stamping, "stamp") == {"stamped": ["events"]}, "what is done needs no Spark any more"
@@ -485,17 +353,13 @@ def test_long_steps_write_their_progress_and_go_on_from_it(
     stamping: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     carry_out(stamping, "hold", "plan_again")
-    with monkeypatch.context() as patch:
-        dying_ledger(patch, at=3, before=False)  # started, chunk 1, chunk 2
-        with pytest.raises(Killed):
-            carry_out(stamping, "chunks")
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        dying(Ledger, "record", 3, patch, after=True)  # started, chunk 1, chunk 2
+        carry_out(stamping, "chunks")
     assert carry_out(stamping, "chunks") == {"chunks": 3, "from": 2}
-    events = [
-        event.evidence
-        for event in ledger.open(stamping.home.storage, "events", "r1").events()
-        if event.event == "chunks.progress"
-    ]
-    assert events == [{"chunk": number, "of": 3} for number in (1, 2, 3)]
+    events = ledger.open(stamping.home.storage, "events", "r1").events()
+    told = [event.evidence for event in events if event.event == "chunks.progress"]
+    assert told == [{"chunk": number, "of": 3} for number in (1, 2, 3)]
 
 
 def test_a_long_step_ends_when_its_recovery_is_abandoned(
@@ -527,14 +391,6 @@ def test_what_changed_something_cannot_be_given_up_and_what_did_not_can(stamping
     assert "recovery-r1" in stamping.home.owners()
     engine.abandon(stamping.settings, "events", "r1", "ada")
     assert stamping.home.owners() == ["park"]
-
-
-def test_a_price_of_any_kind_is_refused_before_anything_is_touched(
-    several: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(recovery_kind.KINDS, "stamp", f"{__name__}:STAMP")
-    with pytest.raises(PlanRefused, match="accept `loss`"):
-        shared_steps.check_accepted(engine.plan(several.settings, STAMP, StampRequest("events"), "r1"))
 
 
 def test_an_unknown_kind_or_step_is_told_which_there_are(several: World) -> None:

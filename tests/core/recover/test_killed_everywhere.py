@@ -18,17 +18,17 @@ from streamkeeper.flows import generations, ledger
 from streamkeeper.flows.generations import Start, StartAt
 from streamkeeper.history import events as pipeline_events
 from streamkeeper.history.events import Kind
-from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover import engine
-from streamkeeper.recover.plans.kind import KINDS, Work, kind
+from streamkeeper.recover.plans.kind import KINDS, Work
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import recovery_lock
 from streamkeeper.tables.backups import commit_file
 from tests.killing import Killed, Mortal
+from tests.worlds.recover import recoveries
 from tests.worlds.recover.asked import ASKED, SET_APART
-from tests.worlds.recover.recoveries import drive
+from tests.worlds.recover.recoveries import approve, drive
 from tests.worlds.small_world import World
 from tests.worlds.suites import long_but
 
@@ -84,20 +84,9 @@ def in_spark(act: str, work: Work) -> dict[str, Any]:
     return {"tables": []}
 
 
-def values(name: str) -> dict[str, Any]:
-    return {
-        **ASKED[name],
-        **({"batch": "2/1"} if name == "rewind" else {}),
-        **({"version": 5} if name == "restore_table" else {}),
-    }
-
-
 def planned(world: World, name: str) -> Plan:
-    of, manifest = kind(name), read_manifest(world.settings)
-    made = engine.plan(world.settings, of, of.parse(values(name), manifest, "ada"), "r1")
-    engine.propose(world.settings, made)
-    engine.approve(world.settings, "events", "r1", "ada")
-    return made
+    asked = ASKED[name] | {"rewind": {"batch": "2/1"}, "restore_table": {"version": 5}}.get(name, {})
+    return approve(world, recoveries.planned(world, name, **asked))
 
 
 def to_the_end(world: World, plan: Plan, process: Mortal | None = None) -> None:

@@ -14,78 +14,60 @@ from streamkeeper.delta.copy_files import FIRST_COMMIT
 from streamkeeper.delta.log import SEAL
 from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.flows import generations
-from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover import engine
-from streamkeeper.recover.plans.kind import Work, kind
+from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.restart import put_back
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import backups
-from streamkeeper.tables.backups import Backup, Checksum, TableBackup
 from streamkeeper.tables.flows_at_version import FlowAt
 from streamkeeper.tables.past_versions import mark
+from tests.worlds.pipelines import LATE
+from tests.worlds.recover.recoveries import approve, carry_out, planned
 from tests.worlds.small_world import EVENTS, World
+from tests.worlds.tables.backups import entry
 
-TWO_FLOWS = f"""{EVENTS}
-@dp.append_flow(name="late", target="events", sources=["events_raw"])
-def late(raw):
-    return raw
-"""
 ADD = {"add": {"path": "new", "size": 1, "dataChange": True}}
 REMOVE = {"remove": {"path": "old", "dataChange": True}}
 
 
 @dataclass
 class Bench:
-    """A table of two flows: ``late`` wrote its versions 1 and 2, ``clean_events`` 3 to 6; a backup ``b1`` is
-    of version 4.
+    """A table of two flows: ``late_events`` wrote its versions 1 and 2, ``clean_events`` 3 to 6; a backup
+    ``b1`` is of version 4.
     """
 
     world: World
 
-    def commit(self, *actions: dict[str, Any], operation: str = "WRITE", said: str | None = None) -> None:
-        log = self.world.root / "warehouse" / "events" / "_delta_log"
-        info = {"commitInfo": {"operation": operation, **({"userMetadata": said} if said else {})}}
-        lines = "".join(json.dumps(action) + "\n" for action in (info, *actions))
-        (log / f"{len(list(log.glob('*.json'))):020d}.json").write_text(lines)
+    def commit(self, *actions: dict[str, Any], operation: str = "WRITE", **said: str) -> None:
+        self.world.commit(*actions, operation=operation, **said)
 
     def txn(self, flow: str, version: int) -> dict[str, Any]:
         return {"txn": {"appId": replace(self.world, name=flow).query_id, "version": version}}
 
-    def summarize(self, version: int, **properties: str) -> None:
-        """Write what Delta writes beside a commit."""
-        summary = {
-            "numFiles": 1,
-            "tableSizeBytes": 1,
-            "protocol": {},
-            "metadata": {"id": "t", "configuration": properties},
-        }
-        file = self.world.root / "warehouse" / "events" / "_delta_log" / f"{version:020d}.crc"
-        file.write_text(json.dumps(summary))
-
     def plan(self, name: str) -> Plan:
-        of, manifest = kind(name), read_manifest(self.world.settings)
-        made = engine.plan(self.world.settings, of, of.parse(ASKED[name], manifest, "ada"), "r1")
+        made = planned(self.world, name, **ASKED[name])
         assert made.refusals == ()
-        engine.propose(self.world.settings, made)
-        engine.approve(self.world.settings, "events", "r1", "ada")
-        return made
+        return approve(self.world, made)
 
     def look(self, name: str) -> None:
         """Plan a recovery and carry it out up to the look under the hold."""
         self.plan(name)
-        for step in ("hold", "plan_again"):
-            self.step(step)
+        self.steps("hold", "plan_again")
 
-    def step(self, step: str) -> dict[str, Any]:
-        return engine.carry_out(self.world.settings, "events", "r1", step, self._in_spark)
+    def steps(self, *steps: str) -> dict[str, Any]:
+        return carry_out(self.world, *steps, in_spark=self._in_spark)
 
     def decide(self) -> None:
-        for step in engine.read_plan(self.world.settings, "events", "r1").steps[2:]:
-            self.step(step)
-            if step == "decide":
-                return
+        steps = engine.read_plan(self.world.settings, "events", "r1").steps
+        self.steps(*steps[2 : steps.index("decide") + 1])
+
+    def is_put_back(self) -> None:
+        self.decide()
+        self.steps("put_back")
+        newest = generations.latest(self.world.home)
+        assert newest is not None and newest.recovery == "r1"
 
     @staticmethod
     def _in_spark(act: str, work: Work) -> dict[str, Any]:
@@ -105,29 +87,20 @@ PUTS_BACK = {"rewind": "rewind", "backup": "restore_table", "version": "restore_
 
 @pytest.fixture
 def bench(world: World) -> Bench:
-    world.declare(TWO_FLOWS)
-    replace(world, name="late").processed(2)
+    world.declare(EVENTS + LATE)
+    replace(world, name="late_events").processed(2)
     world.processed(4)
     copy = world.root / "b1"
     open_storage(str(copy)).create(
         FIRST_COMMIT, b'{"protocol":{}}\n{"metaData":{"id":"b","configuration":{}}}\n'
     )
-    table = TableBackup("target", "/w/events", str(copy), 4, "id", 0, 0, Checksum(2, "7", 5), "{}")
-    stood = (
-        FlowAt("events.clean_events", 1, 1, world.query_id, {"events_raw": {"logOffset": 1}}),
-        FlowAt(
-            "events.late",
-            1,
-            1,
-            replace(world, name="late").query_id,
-            {"events_raw": {"logOffset": 1}},
-            done=False,
-        ),
+    table = replace(entry("b1").tables[0], path=str(copy), version=4)
+    offsets = {"events_raw": {"logOffset": 1}}
+    stood = tuple(
+        FlowAt(f"events.{name}", 1, 1, replace(world, name=name).query_id, offsets)
+        for name in ("clean_events", "late_events")
     )
-    backups.enter(
-        world.home.storage,
-        Backup("b1", "events", "events", "2026-11-20T12:00:00+00:00", "ada", (table,), stood),
-    )
+    backups.enter(world.home.storage, entry("b1", 1, tables=(table,), flows=stood))
     return Bench(world)
 
 
@@ -172,17 +145,14 @@ def test_a_late_batch_of_a_flow_that_goes_back_is_read_again_and_in_nobodys_way(
 ) -> None:
     bench.look(way)
     bench.commit(bench.txn("clean_events", 4), ADD, operation="STREAMING UPDATE")
-    bench.decide()
-    bench.step("put_back")
-    newest = generations.latest(bench.world.home)
-    assert newest is not None and newest.recovery == "r1"
+    bench.is_put_back()
 
 
 def test_a_late_batch_of_a_flow_that_only_waits_would_be_lost(bench: Bench) -> None:
     bench.look("rewind")
-    bench.commit(bench.txn("late", 2), ADD, operation="STREAMING UPDATE")
+    bench.commit(bench.txn("late_events", 2), ADD, operation="STREAMING UPDATE")
     with pytest.raises(
-        RecoveryError, match=r"hold: version 7 \(STREAMING UPDATE, batch 2 of events\.late\)\. "
+        RecoveryError, match=r"hold: version 7 \(STREAMING UPDATE, batch 2 of events\.late_events\)\. "
     ):
         bench.decide()
 
@@ -204,10 +174,7 @@ def test_upkeep_and_seals_are_in_nobodys_way(
 ) -> None:
     bench.look(way)
     bench.commit(*actions, operation=operation)
-    bench.decide()
-    bench.step("put_back")
-    newest = generations.latest(bench.world.home)
-    assert newest is not None and newest.recovery == "r1"
+    bench.is_put_back()
 
 
 def test_what_is_written_once_the_generations_are_decided_ends_the_step_with_another_way_out(
@@ -217,9 +184,10 @@ def test_what_is_written_once_the_generations_are_decided_ends_the_step_with_ano
     bench.decide()
     bench.commit(ADD)
     with pytest.raises(
-        RecoveryError, match=r"It was not restored. .*streamkeeper hold events\.clean_events events\.late"
+        RecoveryError,
+        match=r"It was not restored. .*streamkeeper hold events\.clean_events events\.late_events",
     ):
-        bench.step("put_back")
+        bench.steps("put_back")
 
 
 @pytest.mark.parametrize("mine", ["mark", "transaction"])
@@ -229,17 +197,17 @@ def test_what_comes_after_a_table_was_put_back_by_the_recovery_itself_is_in_nobo
     bench.look(way)
     bench.decide()
     if mine == "mark":
-        bench.commit(REMOVE, operation="RESTORE", said=mark("r1"))
+        bench.commit(REMOVE, operation="RESTORE", userMetadata=mark("r1"))
     else:
         bench.commit(REMOVE, {"txn": {"appId": put_back.app_id("r1"), "version": 1}})
     bench.commit(ADD)
-    assert bench.step("put_back") == {"tables": []}
+    assert bench.steps("put_back") == {"tables": []}
 
 
 def test_a_table_that_was_replaced_since_is_not_put_back(bench: Bench, way: str) -> None:
     bench.look(way)
     for version in range(1, 7):
-        (bench.world.root / "warehouse" / "events" / "_delta_log" / f"{version:020d}.json").unlink()
+        bench.world.version(version).unlink()
     with pytest.raises(RecoveryError, match=r"is at version 0; it was at 6 .*someone replaced it"):
         bench.decide()
 
@@ -251,11 +219,7 @@ MAPPED = "delta.columnMapping.mode"
 REFUSED: dict[str, tuple[dict[str, str], dict[str, str], str]] = {
     "takes appends only": ({"delta.appendOnly": "true"}, {}, "has the property delta.appendOnly"),
     "the backup maps its columns": ({}, {MAPPED: "name"}, f"{MAPPED}=none, and the backup has {MAPPED}=name"),
-    "both map them otherwise": (
-        {MAPPED: "id"},
-        {MAPPED: "name"},
-        f"{MAPPED}=id, and the backup has {MAPPED}=name",
-    ),
+    "otherwise": ({MAPPED: "id"}, {MAPPED: "name"}, f"{MAPPED}=id, and the backup has {MAPPED}=name"),
 }
 
 
@@ -263,13 +227,10 @@ REFUSED: dict[str, tuple[dict[str, str], dict[str, str], str]] = {
 def test_a_backup_that_delta_would_not_put_back_is_refused_in_the_plan(
     bench: Bench, present: dict[str, str], backup: dict[str, str], said: str
 ) -> None:
+    metadata = json.dumps({"metaData": {"configuration": backup}}, separators=(",", ":"))
     copy = open_storage(str(bench.world.root / "b1"))
-    copy.overwrite(
-        FIRST_COMMIT,
-        b'{"protocol":{}}\n'
-        + json.dumps({"metaData": {"configuration": backup}}).encode().replace(b" ", b""),
-    )
-    bench.summarize(6, **present)
+    copy.overwrite(FIRST_COMMIT, f'{{"protocol":{{}}}}\n{metadata}'.encode())
+    bench.world.summarize(**present)
     with pytest.raises(RequestError, match="Nothing was changed") as refused:
         bench.plan("restore_table")
     assert said in str(refused.value)
@@ -279,5 +240,5 @@ def test_a_backup_that_delta_would_not_put_back_is_refused_in_the_plan(
 def test_a_backup_that_maps_no_columns_is_put_back_whatever_the_table_does(
     bench: Bench, present: dict[str, str]
 ) -> None:
-    bench.summarize(6, **present)
+    bench.world.summarize(**present)
     assert bench.plan("restore_table").details["backup"] == "b1"

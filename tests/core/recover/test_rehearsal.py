@@ -18,25 +18,15 @@ from streamkeeper.recover.plans.kind import KINDS, kind
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.plans.rehearsal import DriverEvidence, Evidence, StepTime, TableEvidence
 from streamkeeper.recover.steps.rehearse import REHEARSE, Rehearsed, copy_settings, folder, rehearsed
+from tests.worlds.recover import recoveries
+from tests.worlds.recover.recoveries import FLOW
 from tests.worlds.small_world import EVENTS, World
 
-FLOW = "events.clean_events"
 DEMANDED = EVENTS + 'dp.configure_pipeline(rehearse=["reset_checkpoint"])\n'
 
 
-@pytest.fixture
-def stands(world: World) -> World:
-    """A flow that has done three batches."""
-    world.processed(3)
-    return world
-
-
-def planned(world: World, of: str = "reset_checkpoint", recovery: str = "r1", **values: Any) -> Plan:
-    write_manifest(world.settings)
-    chosen, manifest = kind(of), read_manifest(world.settings)
-    return engine.plan(
-        world.settings, chosen, chosen.parse({"flow": FLOW, **values}, manifest, "ada"), recovery
-    )
+def planned(world: World, recovery: str = "r1", **values: Any) -> Plan:
+    return recoveries.planned(world, "reset_checkpoint", recovery, flow=FLOW, **values)
 
 
 def evidence_of(plan: Plan | None) -> Evidence:
@@ -151,12 +141,8 @@ def test_a_bound_counts_where_it_is_less_than_declared(
 
 
 def test_a_rehearsal_plans_the_recovery_that_it_tries(stands: World) -> None:
-    write_manifest(stands.settings)
-    chosen, manifest = kind(REHEARSE), read_manifest(stands.settings)
-
     def plan(**values: Any) -> Plan:
-        request = chosen.parse({"flow": FLOW, **values}, manifest, "ada")
-        return engine.plan(stands.settings, chosen, request, "r1")
+        return recoveries.planned(stands, REHEARSE, flow=FLOW, **values)
 
     alone = plan()
     assert (alone.steps, rehearsed(alone).recovery) == ((REHEARSE,), None)

@@ -12,9 +12,7 @@ import pytest
 from streamkeeper.errors import RecoveryError, TableLocked
 from streamkeeper.flows import generations, holds, ledger
 from streamkeeper.flows.generations import StartAt
-from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover import engine
-from streamkeeper.recover.kinds.clean_up import KIND as CLEAN_UP
 from streamkeeper.recover.plans.kind import KINDS, Work, kind
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.steps import clean_up as clean_up_steps
@@ -23,6 +21,7 @@ from streamkeeper.storage import LocalStorage
 from streamkeeper.tables import recovery_lock
 from tests.killing import Killed
 from tests.worlds.recover.asked import ASKED, SET_APART
+from tests.worlds.recover.recoveries import approve, carry_out, planned
 from tests.worlds.small_world import World
 
 PATIENT = {"clean_up", "tidy_tables"}
@@ -38,23 +37,12 @@ def test_every_kind_is_asked_for() -> None:
     assert sorted([*ASKED, *SET_APART]) == sorted(KINDS)
 
 
-@pytest.fixture
-def stands(world: World) -> World:
-    """A flow that has done three batches."""
-    world.processed(3)
-    return world
-
-
 def plan(world: World, name: str, recovery: str) -> Plan:
-    of, manifest = kind(name), read_manifest(world.settings)
-    made = engine.plan(world.settings, of, of.parse(ASKED[name], manifest, "ada"), recovery)
-    engine.propose(world.settings, made)
-    engine.approve(world.settings, "events", recovery, "ada")
-    return made
+    return approve(world, planned(world, name, recovery, **ASKED[name]))
 
 
 def first_step(world: World, name: str, recovery: str) -> dict[str, Any]:
-    return engine.carry_out(world.settings, "events", recovery, kind(name).step_names[0])
+    return carry_out(world, kind(name).step_names[0], recovery=recovery)
 
 
 def kept(world: World) -> dict[str, str]:
@@ -69,13 +57,9 @@ def test_who_comes_while_another_is_at_work_is_refused_in_the_plan(
 ) -> None:
     plan(stands, first, f"{first}-1")
     first_step(stands, first, f"{first}-1")
-    before = stands.tree()
-    with pytest.raises(
-        TableLocked,
-        match=rf"The recovery {first}-1 has locked the table events of events, so second cannot start",
-    ):
+    said = rf"The recovery {first}-1 has locked the table events of events, so second cannot start"
+    with pytest.raises(TableLocked, match=said):
         plan(stands, second, "second")
-    assert stands.tree() == before
 
 
 @pytest.mark.parametrize("second", LOCKING)
@@ -103,13 +87,13 @@ def test_a_recovery_whose_plan_another_made_old_is_refused_under_its_hold_and_le
     """Both were planned on generation 1; the first is done before the second begins."""
     plan(stands, "reset_checkpoint", "first")
     plan(stands, "full_refresh", "second")
-    for step in ("hold", "plan_again", "decide", "verify_tables", "release"):
-        engine.carry_out(stands.settings, "events", "first", step)
-    engine.carry_out(stands.settings, "events", "second", "hold")
+    steps = ("hold", "plan_again", "decide", "verify_tables", "release")
+    carry_out(stands, *steps, recovery="first")
+    carry_out(stands, "hold", recovery="second")
     with pytest.raises(
         RecoveryError, match=r"is on generation 2 now; the plan was made for generation 1.*abandon second"
     ):
-        engine.carry_out(stands.settings, "events", "second", "plan_again")
+        carry_out(stands, "plan_again", recovery="second")
     assert engine.give_up(stands.settings, "events", "second", "old")
     assert (stands.home.owners(), recovery_lock.holder(stands.home.storage, "events", "events")) == ([], None)
     assert stands.home.generations() == [1, 2]
@@ -121,18 +105,9 @@ def test_a_recovery_whose_plan_another_made_old_is_refused_under_its_hold_and_le
 @pytest.fixture
 def interrupted(stands: World, monkeypatch: pytest.MonkeyPatch) -> Work:
     """A clean-up that was killed in the middle of a checkpoint, with the table's lock."""
-    made = engine.plan(
-        stands.settings,
-        CLEAN_UP,
-        CLEAN_UP.parse(ASKED["clean_up"], read_manifest(stands.settings), "ada"),
-        "c1",
-    )
-    removal = {
-        "flow": "clean_events",
-        "generation": 1,
-        "names": ["events/clean_events/checkpoints/000001-000001"],
-        "why": "old",
-    }
+    made = planned(stands, "clean_up", "c1", **ASKED["clean_up"])
+    names = ["events/clean_events/checkpoints/000001-000001"]
+    removal = {"flow": "clean_events", "generation": 1, "names": names, "why": "old"}
     decided = generations.read(stands.home, 1)
     assert decided is not None
     generations.decide(stands.home, generations.with_number(decided, stands.home, 2))
@@ -146,10 +121,9 @@ def interrupted(stands: World, monkeypatch: pytest.MonkeyPatch) -> Work:
     def dying(*_: Any) -> None:
         raise Killed
 
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(LocalStorage, "remove", dying)  # so the lock is not given back on the way out either
-        with pytest.raises(Killed):
-            clean_up_steps.remove(work)
+        clean_up_steps.remove(work)
     assert recovery_lock.holder(stands.home.storage, "events", "events") == "c1"
     return work
 

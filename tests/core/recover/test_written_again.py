@@ -10,15 +10,13 @@ from typing import Any
 import pytest
 
 from streamkeeper.amounts import REPEATS, UNKNOWN_PRICE
-from streamkeeper.manifest.manifest import read_manifest
-from streamkeeper.recover import engine
 from streamkeeper.recover.plans import explain
 from streamkeeper.recover.plans import plan as plans
-from streamkeeper.recover.plans.kind import kind
 from streamkeeper.recover.plans.plan import Plan
+from tests.worlds.recover.recoveries import FLOW, planned, refused
 from tests.worlds.small_world import World
+from tests.worlds.tables.delta_logs import add
 
-FLOW = "events.clean_events"
 WROTE = (3, 0, 114)
 """Rows that the three batches of ``stands`` wrote."""
 
@@ -36,29 +34,16 @@ def wrote(world: World, *operators: str) -> None:
     """Let three batches of one file each have written ``WROTE``."""
     world.processed(3, operators=operators)
     for batch, rows in enumerate(WROTE):
-        add_to(
-            world,
-            batch + 1,
-            {"add": {"path": f"{batch}", "dataChange": True, "stats": json.dumps({"numRecords": rows})}},
-        )
+        add_to(world, batch + 1, add(f"{batch}", rows))
 
 
-def add_to(world: World, version: int, *actions: dict[str, Any]) -> None:
-    file = world.root / "warehouse" / world.table / "_delta_log" / f"{version:020d}.json"
-    file.write_text(
-        (file.read_text() if file.exists() else "") + "".join(json.dumps(action) + "\n" for action in actions)
-    )
+def add_to(world: World, version: int, action: dict[str, Any]) -> None:
+    with world.version(version).open("a") as file:
+        file.write(json.dumps(action) + "\n")
 
 
 def plan(world: World, of: str, **values: Any) -> Plan:
-    world.flow  # noqa: B018  # makes the manifest
-    chosen = kind(of)
-    return engine.plan(
-        world.settings,
-        chosen,
-        chosen.parse({"flow": FLOW, **values}, read_manifest(world.settings), "ada"),
-        "r1",
-    )
+    return planned(world, of, flow=FLOW, **values)
 
 
 def again(found: Plan) -> tuple[int | None, bool]:
@@ -67,6 +52,8 @@ def again(found: Plan) -> tuple[int | None, bool]:
     return amount.rows, amount.at_most
 
 
+MOMENT = {"start": "timestamp", "timestamp": "2026-10-01T00:00:00Z"}
+OFFSETS = {"start": "offsets", "offsets": {"events_raw": {"logOffset": 0}}}
 STARTS: dict[str, tuple[str, dict[str, Any], tuple[int | None, bool]]] = {
     "a rewind": ("rewind", {"batch": "0"}, (114, True)),
     "a rewind to the last": ("rewind", {"batch": "2"}, (0, False)),
@@ -74,16 +61,8 @@ STARTS: dict[str, tuple[str, dict[str, Any], tuple[int | None, bool]]] = {
     "after the last": ("reset_checkpoint", {}, (0, False)),
     "earliest": ("reset_checkpoint", {"start": "earliest"}, (117, False)),
     "latest": ("reset_checkpoint", {"start": "latest"}, (117, True)),
-    "a timestamp": (
-        "reset_checkpoint",
-        {"start": "timestamp", "timestamp": "2026-10-01T00:00:00Z"},
-        (117, True),
-    ),
-    "offsets": (
-        "reset_checkpoint",
-        {"start": "offsets", "offsets": {"events_raw": {"logOffset": 0}}},
-        (117, True),
-    ),
+    "a timestamp": ("reset_checkpoint", MOMENT, (117, True)),
+    "offsets": ("reset_checkpoint", OFFSETS, (117, True)),
 }
 
 
@@ -104,21 +83,18 @@ def test_what_comes_a_second_time_is_what_undone_batches_wrote(
 
 def test_explicit_offsets_undo_the_batches_beyond_them_where_each_row_follows_from_one(world: World) -> None:
     wrote(world, "dedupe")
-    found = plan(world, "reset_checkpoint", start="offsets", offsets={"events_raw": {"logOffset": 0}})
-    assert again(found) == (114, True)
+    assert again(plan(world, "reset_checkpoint", **OFFSETS)) == (114, True)
     assert again(plan(world, "reset_checkpoint", start="latest")) == (0, False)
 
 
-@pytest.mark.parametrize(
-    "values", [{}, {"start": "latest"}, {"start": "timestamp", "timestamp": "2026-10-01T00:00:00Z"}], ids=str
-)
+@pytest.mark.parametrize("values", [{}, {"start": "latest"}, MOMENT], ids=str)
 def test_what_a_query_forgot_that_only_leaves_rows_out_may_come_once_more(
     values: dict[str, Any], world: World
 ) -> None:
     wrote(world, "dedupe")
     found = plan(world, "reset_checkpoint", state="empty", **values)
     assert again(found) == (117, True)
-    assert [item.price for item in found.refusals if item.price in {REPEATS, UNKNOWN_PRICE}] == [REPEATS]
+    assert [cost for cost in refused(found) if cost in {REPEATS, UNKNOWN_PRICE}] == [REPEATS]
     assert again(plan(world, "rewind", batch="1", state="empty")) == (117, True)
 
 
@@ -126,38 +102,37 @@ def test_a_query_that_keeps_state_nobody_knows_how_is_taken_for_one_that_collect
     wrote(world)
     world.park(stateful=True)
     assert again(plan(world, "reset_checkpoint", start="latest")) == (117, True)
-    found = plan(world, "reset_checkpoint", state="empty")
-    assert [item.price for item in found.refusals] == [UNKNOWN_PRICE]
+    assert refused(plan(world, "reset_checkpoint", state="empty")) == [UNKNOWN_PRICE]
 
 
 def test_a_state_that_starts_empty_and_collects_rows_has_a_price_that_is_not_known(stands: World) -> None:
     found = plan(stands, "reset_checkpoint", state="empty")
-    assert [item.price for item in found.refusals] == [UNKNOWN_PRICE]
+    assert refused(found) == [UNKNOWN_PRICE]
     assert "the state starts empty" in found.refusals[0].message
 
 
 def test_a_log_that_does_not_reach_back_makes_the_price_unknown(stands: World) -> None:
     for version in range(2):
-        (stands.root / "warehouse" / stands.table / "_delta_log" / f"{version:020d}.json").unlink()
+        stands.version(version).unlink()
     found = plan(stands, "reset_checkpoint", start="earliest")
-    assert UNKNOWN_PRICE in [item.price for item in found.refusals]
+    assert UNKNOWN_PRICE in refused(found)
     assert "it starts at version 2 now" in str(found.flows[0].written_again)
     assert again(plan(stands, "rewind", batch="1")) == (114, True), "as far as this it does"
 
 
 def test_files_without_statistics_make_the_price_unknown(stands: World) -> None:
-    add_to(stands, 3, {"add": {"path": "bare", "dataChange": True}})
-    assert UNKNOWN_PRICE in [item.price for item in plan(stands, "rewind", batch="1").refusals]
+    add_to(stands, 3, add("bare", None))
+    assert UNKNOWN_PRICE in refused(plan(stands, "rewind", batch="1"))
 
 
 def test_rows_that_others_took_away_make_the_number_a_bound(stands: World) -> None:
     assert again(plan(stands, "reset_checkpoint", start="earliest")) == (117, False)
-    add_to(stands, 4, {"commitInfo": {"operation": "DELETE"}}, {"remove": {"path": "2", "dataChange": True}})
+    stands.commit({"remove": {"path": "2", "dataChange": True}}, operation="DELETE")
     assert again(plan(stands, "reset_checkpoint", start="earliest")) == (117, True)
 
 
 def test_a_plan_whose_table_gets_more_a_second_time_got_worse(stands: World) -> None:
     accepted = plan(stands, "rewind", batch="1", accept=[REPEATS])
-    add_to(stands, 3, {"add": {"path": "more", "dataChange": True, "stats": json.dumps({"numRecords": 6})}})
+    add_to(stands, 3, add("more", 6))
     said = plans.worse(accepted, plan(stands, "rewind", batch="1", accept=[REPEATS]))
     assert said == ["table events: its duplicates went from at most 114 rows to at most 120 rows"]

@@ -12,35 +12,39 @@ import pytest
 
 from streamkeeper.amounts import REPEATS, Amount
 from streamkeeper.errors import RequestError, SourceError
-from streamkeeper.manifest.manifest import read_manifest, write_manifest
+from streamkeeper.manifest.manifest import write_manifest
 from streamkeeper.recover import engine
-from streamkeeper.recover.kinds import backfill
 from streamkeeper.recover.plans import explain
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.sources.delta.statistics import rows_of
 from streamkeeper.sources.kafka.offsets import Topics
+from tests.worlds.recover.recoveries import FLOW, planned
 from tests.worlds.small_world import READER, World
 from tests.worlds.sources.source_prices import DELTA, HELD, KAFKA, STOOD, Ask, at, begun, broker
 from tests.worlds.tables.delta_logs import PROTOCOL, Table, add
 
 __all__ = ["broker"]
-FLOW = "events.clean_events"
 FEATURES = {"readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors"]}
 VECTORS = {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **FEATURES}}
-VECTOR = {
-    "storageType": "u",
-    "pathOrInlineDv": "ab^-aqEH.-t@S}K{vb[*k^",
-    "offset": 4,
-    "sizeInBytes": 40,
-    "cardinality": 6,
-}
+NAME = "ab^-aqEH.-t@S}K{vb[*k^"
+VECTOR = {"storageType": "u", "pathOrInlineDv": NAME, "offset": 4, "sizeInBytes": 40, "cardinality": 6}
 
 
 def plan(world: World, **values: Any) -> Plan:
-    request = backfill.KIND.parse(
-        {"flow": FLOW, "accept": [REPEATS], **values}, read_manifest(world.settings), "ada"
-    )
-    return engine.plan(world.settings, backfill.KIND, request, "r1")
+    return planned(world, "backfill", **{"flow": FLOW, "accept": [REPEATS], **values})
+
+
+def of_table(world: World, table: Table) -> Plan:
+    return plan(world, read="table", path=str(table.root))
+
+
+def remove(path: str) -> dict[str, Any]:
+    return {"remove": {"path": path, "dataChange": True, "deletionTimestamp": 1}}
+
+
+def summarize(table: Table, version: int, **more: Any) -> None:
+    summary = {"numFiles": 3, "tableSizeBytes": 30, **PROTOCOL, "metadata": {}, **more}
+    (table.log / f"{version:020d}.crc").write_text(json.dumps(summary))
 
 
 def reads(found: Plan) -> Amount:
@@ -64,19 +68,16 @@ def table(world: World) -> Table:
 
 
 def test_a_table_that_is_read_is_counted_by_its_log(world: World, table: Table) -> None:
-    found = plan(world, read="table", path=str(table.root))
+    found = of_table(world, table)
     assert reads(found) == Amount(3, 30, 12)
-    assert (
-        said(found) == f"Read: 3 files, 30 B, 12 rows, from {table.root}, as rows of the source events_raw."
-    )
-    assert (
-        f"Counted is version 1 of {table.root}. Rows committed before it is read are included too."
-        in found.notes
-    )
+    place = table.root
+    assert said(found) == f"Read: 3 files, 30 B, 12 rows, from {place}, as rows of the source events_raw."
+    counted = f"Counted is version 1 of {place}. Rows committed before it is read are included too."
+    assert counted in found.notes
 
 
 def test_the_history_of_a_delta_source_is_its_table_as_it_is(world: World, table: Table) -> None:
-    table.commit({"remove": {"path": "a1", "dataChange": True, "deletionTimestamp": 1}})
+    table.commit(remove("a1"))
     found = plan(begun(world, DELTA, at(1)))
     assert reads(found) == Amount(2, 20, 9)
     assert "from what the source events_raw still has" in said(found)
@@ -105,19 +106,14 @@ def test_files_that_do_not_say_how_many_rows_they_hold_are_counted_as_files(
     world: World, table: Table
 ) -> None:
     table.commit(add("c0", None))
-    found = plan(world, read="table", path=str(table.root))
+    found = of_table(world, table)
     assert reads(found) == Amount(4, 40, None, "some of its files do not say how many rows they hold")
     assert "4 files, 40 B, rows unknown: some of its files do not say how many rows they hold" in said(found)
 
 
 def test_an_empty_table_is_nothing_to_read(world: World, table: Table) -> None:
-    table.commit(
-        *(
-            {"remove": {"path": path, "dataChange": True, "deletionTimestamp": 1}}
-            for path in ("a0", "a1", "b0")
-        )
-    )
-    assert reads(plan(world, read="table", path=str(table.root))).nothing
+    table.commit(*map(remove, ("a0", "a1", "b0")))
+    assert reads(of_table(world, table)).nothing
 
 
 @pytest.mark.parametrize(
@@ -126,17 +122,9 @@ def test_an_empty_table_is_nothing_to_read(world: World, table: Table) -> None:
 def test_rows_that_deletion_vectors_take_away_are_left_out_or_make_the_number_a_bound(
     deleted: int | None, rows: int, *, at_most: bool, world: World, table: Table
 ) -> None:
-    gone = {"remove": {"path": "b0", "dataChange": True, "deletionTimestamp": 1}}
-    table.commit(VECTORS, gone, add("b0", 7, deletionVector=VECTOR))
-    summary = {
-        "numFiles": 3,
-        "tableSizeBytes": 30,
-        "protocol": PROTOCOL["protocol"],
-        "metadata": {},
-        "numDeletedRecordsOpt": deleted,
-    }
-    (table.log / f"{2:020d}.crc").write_text(json.dumps(summary))
-    assert reads(plan(world, read="table", path=str(table.root))) == Amount(3, 30, rows, at_most=at_most)
+    table.commit(VECTORS, remove("b0"), add("b0", 7, deletionVector=VECTOR))
+    summarize(table, 2, numDeletedRecordsOpt=deleted)
+    assert reads(of_table(world, table)) == Amount(3, 30, rows, at_most=at_most)
     if at_most:
         with pytest.raises(SourceError, match="deletion vectors, which are not counted without a JVM"):
             rows_of(str(table.root))
@@ -148,22 +136,19 @@ def test_a_table_that_cannot_be_read_from_here_is_weighed_by_its_summary_and_its
     world: World, table: Table
 ) -> None:
     table.clean_up(1)
-    found = plan(world, read="table", path=str(table.root))
+    found = of_table(world, table)
     assert reads(found).rows is None
     assert "rows unknown: the table cannot be read without a JVM" in said(found)
-    (table.log / f"{1:020d}.crc").write_text(
-        json.dumps({"numFiles": 3, "tableSizeBytes": 30, "protocol": {}, "metadata": {}})
-    )
-    assert "3 files, 30 B, rows unknown: the table cannot be read without a JVM" in said(
-        plan(world, read="table", path=str(table.root))
-    )
+    summarize(table, 1)
+    found = of_table(world, table)
+    assert "3 files, 30 B, rows unknown: the table cannot be read without a JVM" in said(found)
 
 
 def test_a_commit_that_is_damaged_makes_the_number_unknown_and_no_plan_fail(
     world: World, table: Table
 ) -> None:
     (table.log / f"{1:020d}.json").write_text("{")
-    assert "rows unknown: " in said(plan(world, read="table", path=str(table.root)))
+    assert "rows unknown: " in said(of_table(world, table))
 
 
 # --- Kafka
@@ -179,9 +164,7 @@ def stood(world: World) -> World:
     [
         pytest.param({}, 7, id="all that is held, up to where the flow stands"),
         pytest.param({"from_offsets": {"orders": {"0": -2, "1": -2}}}, 7, id="from earliest"),
-        pytest.param(
-            {"from_offsets": {"orders": {"0": 4, "1": -1}}}, 2, id="from an offset, and from latest"
-        ),
+        pytest.param({"from_offsets": {"orders": {"0": 4, "1": -1}}}, 2, id="from an offset and latest"),
         pytest.param({"from_offsets": {"orders": {"1": -2}}}, 1, id="one partition alone"),
         pytest.param({"to_offsets": {"orders": {"0": 1, "1": 3}}}, 2, id="up to an offset"),
         pytest.param({"to_offsets": {"orders": {"0": 1}}}, 2, id="one without an end is read to its end"),
@@ -199,10 +182,8 @@ def test_records_are_counted_between_what_the_topics_hold_and_the_end(
     questions = broker(HELD)
     found = plan(stood, **asked)
     assert reads(found) == Amount(None, 0, rows, at_most=True)
-    assert (
-        said(found)
-        == f"Read: at most {rows} row{'' if rows == 1 else 's'}, from what the source events_raw still has."
-    )
+    of = f"{rows} row" if rows == 1 else f"{rows} rows"
+    assert said(found) == f"Read: at most {of}, from what the source events_raw still has."
     assert questions == ["b:1"]
 
 
@@ -213,10 +194,8 @@ def test_a_flow_that_has_read_nothing_gets_all_that_the_topics_hold(world: World
     world.write_table("q", 1)
     found = plan(world)
     assert reads(found).rows == 11
-    assert (
-        "Read up to the end of orders/0, orders/1 at that time. Records written until then are included."
-        in found.notes
-    )
+    end = "Read up to the end of orders/0, orders/1 at that time. Records written until then are included."
+    assert end in found.notes
 
 
 def test_a_compacted_topic_is_told(stood: World, broker: Ask) -> None:
@@ -257,9 +236,8 @@ def test_a_broker_that_does_not_answer_makes_the_number_unknown_and_no_plan_fail
     questions = broker("b:1 does not answer within 5 s")
     found = plan(stood, **asked)
     assert reads(found) == Amount(None, 0, None, "b:1 does not answer within 5 s")
-    assert "rows unknown: b:1 does not answer within 5 s, from what the source events_raw still has" in said(
-        found
-    )
+    why = "rows unknown: b:1 does not answer within 5 s, from what the source events_raw still has"
+    assert why in said(found)
     assert len(questions) == 1, "a silent broker costs a plan its time once"
 
 
@@ -267,9 +245,7 @@ def test_offsets_that_are_numbers_are_a_bound_without_a_broker(stood: World, bro
     broker("b:1 does not answer within 5 s")
     found = plan(stood, from_offsets={"orders": {"0": 1}}, to_offsets={"orders": {"0": 4, "1": 9}})
     assert reads(found) == Amount(None, 0, 3, at_most=True)
-    assert any(
-        "whether they still exist is unknown: b:1 does not answer within 5 s" in note for note in found.notes
-    )
+    assert "whether they still exist is unknown: b:1 does not answer within 5 s" in str(found.notes)
 
 
 # --- where it is shown
@@ -289,19 +265,14 @@ def test_the_amount_is_in_the_approval_the_terminal_the_price_and_the_ledger(
 
 def test_a_price_that_nobody_knows_is_told_so(stood: World, broker: Ask) -> None:
     broker("b:1 does not answer")
-    assert (
-        "are duplicated in events (rows unknown: b:1 does not answer)"
-        in plan(stood, accept=[]).refusals[0].message
-    )
+    [refusal] = plan(stood, accept=[]).refusals
+    assert "are duplicated in events (rows unknown: b:1 does not answer)" in refusal.message
 
 
 def test_the_table_of_another_flow_is_counted_as_the_source_that_it_is(world: World, table: Table) -> None:
     table.root.rename(world.root / "warehouse" / "theirs")
-    world.declare(
-        READER.replace('table="events"', 'table="theirs"')
-        .replace("copies", "events")
-        .replace("copy_events", "clean_events")
-    )
+    theirs = READER.replace('table="events"', 'table="theirs"').replace("copies", "events")
+    world.declare(theirs.replace("copy_events", "clean_events"))
     write_manifest(world.settings)
     found = plan(world)
     assert reads(found) == Amount(3, 30, 12)

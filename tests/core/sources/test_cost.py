@@ -13,14 +13,12 @@ from streamkeeper.declare.model import Source, Where
 from streamkeeper.drivers.pending_input import what_waits
 from streamkeeper.errors import NotAskable, RequestError, SourceError
 from streamkeeper.flows.generations import StartAt
-from streamkeeper.recover import engine
-from streamkeeper.recover.kinds import full_refresh, rewind
 from streamkeeper.recover.plans.plan import Plan, worse
-from streamkeeper.recover.requests.full_refresh import RefreshRequest
-from streamkeeper.recover.requests.rewind import RewindRequest
 from streamkeeper.settings import PIPELINE_ENV
 from streamkeeper.sources.kafka import client as kafka_client
 from streamkeeper.sources.kafka.offsets import Held, Topics
+from tests.worlds.recover.recoveries import FLOW, planned, price, refused
+from tests.worlds.recover.recoveries import plan_reset as plan
 from tests.worlds.small_world import World
 from tests.worlds.sources.source_prices import (
     DELTA,
@@ -32,14 +30,20 @@ from tests.worlds.sources.source_prices import (
     back_to_first,
     begun,
     broker,
-    plan,
-    price,
-    refused,
     table,
 )
 from tests.worlds.tables.delta_logs import START_MS, Table
 
 __all__ = ["broker", "table"]
+
+
+def holding(first: Held, **more: Held) -> Topics:
+    """Topics of one topic, whose partition 1 holds three records."""
+    return Topics({"orders": {"0": first, "1": Held(0, 3), **more}})
+
+
+def offsets(of_source: Any) -> StartAt:
+    return StartAt("offsets", offsets={"events_raw": of_source})
 
 
 @pytest.mark.parametrize(
@@ -50,13 +54,7 @@ __all__ = ["broker", "table"]
         pytest.param("latest", 4, 0, [LOSS], id="latest"),
         pytest.param(StartAt("timestamp", timestamp_ms=2), 0, 5, [REPEATS], id="an earlier moment"),
         pytest.param(StartAt("timestamp", timestamp_ms=8), 2, 0, [LOSS], id="a later moment"),
-        pytest.param(
-            StartAt("offsets", offsets={"events_raw": {"orders": {"0": 8, "1": -2}}}),
-            2,
-            1,
-            [LOSS, REPEATS],
-            id="offsets",
-        ),
+        pytest.param(offsets({"orders": {"0": 8, "1": -2}}), 2, 1, [LOSS, REPEATS], id="offsets"),
     ],
 )
 def test_a_start_costs_the_records_between_it_and_where_the_flow_stands(
@@ -85,14 +83,9 @@ def test_what_waits_and_what_is_new_is_told(world: World, broker: Ask) -> None:
 @pytest.mark.parametrize(
     ("held", "ids", "rows", "said"),
     [
-        (
-            Topics({"orders": {"0": Held(8, 10), "1": Held(0, 3)}}),
-            {},
-            2,
-            "orders/0 was read up to 6, and holds nothing before 8 any more",
-        ),
+        (holding(Held(8, 10)), {}, 2, "orders/0 was read up to 6, and holds nothing before 8 any more"),
         (HELD, {"orders": "id-0"}, None, "was deleted and recreated (its id was id-0"),
-        (Topics({"orders": {"0": Held(0, 5), "1": Held(0, 3)}}), {}, None, "was read up to 6, and ends at 5"),
+        (holding(Held(0, 5)), {}, None, "was read up to 6, and ends at 5"),
     ],
     ids=["expired", "recreated", "shorter"],
 )
@@ -127,14 +120,12 @@ def test_a_broker_that_does_not_answer_makes_prices_unknown_and_nothing_fail(
     found = plan(world)
     assert len(asked) == 1, "a silent broker costs a plan its time once"
     assert refused(found) == []
-    assert (
-        "still exist: b:1 does not answer within 5 s. The driver checks before it changes anything"
-        in price(found).notes[0]
-    )
+    said = "still exist: b:1 does not answer within 5 s. The driver checks before it changes anything"
+    assert said in price(found).notes[0]
     assert refused(plan(world, "earliest")) == [REPEATS]
     assert refused(plan(world, "latest")) == [LOSS]
     assert refused(plan(world, StartAt("timestamp", timestamp_ms=2))) == [UNKNOWN_PRICE]
-    counted = plan(world, StartAt("offsets", offsets={"events_raw": {"orders": {"0": 4, "1": 3}}}))
+    counted = plan(world, offsets({"orders": {"0": 4, "1": 3}}))
     assert (price(counted).repeated.rows, refused(counted)) == (2, [REPEATS])
     assert "b:1 does not answer" in in_words(price(plan(world, "latest")).lost)
 
@@ -146,7 +137,7 @@ def test_a_partition_left_out_of_explicit_offsets_is_refused_by_name(
     broker(answer)
     begun(world, KAFKA, STOOD)
     with pytest.raises(RequestError, match=r"offsets of events_raw cannot be used: .*1 is left out"):
-        plan(world, StartAt("offsets", offsets={"events_raw": {"orders": {"0": 4}}}))
+        plan(world, offsets({"orders": {"0": 4}}))
 
 
 def test_an_environment_variable_that_is_not_set_here_is_a_reason_and_no_failure(world: World) -> None:
@@ -160,9 +151,8 @@ def test_a_loss_that_grew_since_it_was_approved_is_asked_for_again(world: World,
     broker(HELD)
     before = plan(world, "latest")
     broker(Topics({"orders": {"0": Held(0, 12), "1": Held(2, 3)}}, HELD.ids))
-    assert worse(before, plan(world, "latest")) == [
-        "source events_raw: lost went from at most 4 rows to at most 6 rows"
-    ]
+    [why] = worse(before, plan(world, "latest"))
+    assert why == "source events_raw: lost went from at most 4 rows to at most 6 rows"
 
 
 @pytest.mark.parametrize(
@@ -171,10 +161,8 @@ def test_a_loss_that_grew_since_it_was_approved_is_asked_for_again(world: World,
         pytest.param("after-last", 0, 0, [], id="after the last"),
         pytest.param("earliest", 0, 11, [REPEATS], id="earliest"),
         pytest.param("latest", 4, 0, [LOSS], id="latest"),
-        pytest.param(
-            StartAt("timestamp", timestamp_ms=START_MS + 60_000), 0, 6, [REPEATS], id="an earlier moment"
-        ),
-        pytest.param(StartAt("offsets", offsets={"events_raw": at(2, 1)}), 4, 0, [LOSS], id="a later offset"),
+        pytest.param(StartAt("timestamp", timestamp_ms=START_MS + 60_000), 0, 6, [REPEATS], id="a moment"),
+        pytest.param(offsets(at(2, 1)), 4, 0, [LOSS], id="a later offset"),
     ],
 )
 def test_a_start_costs_the_rows_between_it_and_where_the_flow_stands_in_the_table(
@@ -186,8 +174,7 @@ def test_a_start_costs_the_rows_between_it_and_where_the_flow_stands_in_the_tabl
 
 
 def refreshed(world: World) -> Plan:
-    request = RefreshRequest("events.events")
-    return engine.plan(world.settings, full_refresh.KIND, request, "r1")
+    return planned(world, "full_refresh", table="events")
 
 
 def test_a_full_refresh_does_not_promise_rows_that_a_table_had_when_they_were_read(
@@ -266,7 +253,7 @@ def test_an_offset_of_a_table_that_cannot_be_is_refused(
 ) -> None:
     begun(world, DELTA, at(2))
     with pytest.raises(RequestError, match=rf"offsets of events_raw cannot be used: .*{said}"):
-        plan(world, StartAt("offsets", offsets={"events_raw": offset}))
+        plan(world, offsets(offset))
 
 
 def test_a_moment_whose_commits_were_cleaned_up_is_refused_by_the_plan(world: World, table: Table) -> None:
@@ -287,13 +274,9 @@ def test_a_table_that_is_not_there_makes_prices_unknown(world: World) -> None:
     ("held", "there", "said"),
     [
         (HELD, True, "4 records at most wait in the source events_raw"),
-        (Topics({"orders": {"0": Held(0, 6), "1": Held(0, 3)}}), False, ""),
-        (Topics({"orders": {"0": Held(0, 6), "1": Held(0, 3), "2": Held(0, 1)}}), True, "1 records at most"),
-        (
-            "b:1 does not answer within 5 s",
-            True,
-            "cannot be inspected, so it can probably not be read either: b:1 does not answer",
-        ),
+        (holding(Held(0, 6)), False, ""),
+        (holding(Held(0, 6), **{"2": Held(0, 1)}), True, "1 records at most"),
+        ("b:1 does not answer", True, "so it can probably not be read either: b:1 does not answer"),
     ],
     ids=["behind", "at the end", "a new partition", "a silent broker"],
 )
@@ -312,10 +295,8 @@ def test_what_cannot_be_asked_from_here_alarms_nobody_and_is_told(world: World) 
     begun(world, KAFKA.replace("b:1", "{env:SURELY_NOT_SET}"), STOOD)
     found = what_waits(world.home, world.flow)
     assert not found.there
-    assert (
-        "whether records wait in the source events_raw is unknown: the environment variable SURELY_NOT_SET"
-        in found.said
-    )
+    said = "whether records wait in the source events_raw is unknown: the environment variable SURELY_NOT_SET"
+    assert said in found.said
 
 
 @pytest.mark.parametrize(
@@ -336,6 +317,8 @@ def test_a_commit_without_rows_is_nothing_to_wait_for(world: World, table: Table
     assert not what_waits(world.home, world.flow).there
 
 
+JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="ada" password="p w";'
+STORE, LOGIN = "kafka.ssl.truststore.location", "kafka.sasl.jaas.config"
 OPTIONS: dict[str, tuple[dict[str, str], dict[str, Any] | str]] = {
     "an address": ({}, {"bootstrap.servers": "b:1"}),
     "encrypted": ({"kafka.security.protocol": "SSL"}, {"security.protocol": "SSL"}),
@@ -348,33 +331,27 @@ OPTIONS: dict[str, tuple[dict[str, str], dict[str, Any] | str]] = {
         {"ssl.ca.pem": "CA", "ssl.key.pem": "KEY"},
     ),
     "a login": (
-        {
-            "kafka.sasl.mechanism": "PLAIN",
-            "kafka.sasl.jaas.config": (
-                'org.apache.kafka.common.security.plain.PlainLoginModule required username="ada"'
-                ' password="p w";'
-            ),
-        },
+        {"kafka.sasl.mechanism": "PLAIN", LOGIN: JAAS},
         {"sasl.mechanism": "PLAIN", "sasl.username": "ada", "sasl.password": "p w"},
     ),
-    "a Java key store": (
-        {"kafka.ssl.truststore.location": "/x.jks"},
-        "its option kafka.ssl.truststore.location is only understood with a JVM",
-    ),
+    "a Java key store": ({STORE: "/x.jks"}, f"its option {STORE} is only understood with a JVM"),
     "another login": (
-        {"kafka.sasl.jaas.config": "com.sun.security.auth.module.Krb5LoginModule required;"},
-        "its option kafka.sasl.jaas.config is only understood with a JVM",
+        {LOGIN: "com.sun.security.auth.module.Krb5LoginModule required;"},
+        f"its option {LOGIN} is only understood with a JVM",
     ),
 }
+
+
+def kafka_source(brokers: str, **options: str) -> Source:
+    given = {"kafka.bootstrap.servers": brokers, **options}
+    return Source("raw", "kafka", None, None, given, Where("p.py", 1))
 
 
 @pytest.mark.parametrize(("options", "expected"), OPTIONS.values(), ids=OPTIONS.keys())
 def test_the_probe_translates_the_options_that_decide_who_may_ask(
     options: dict[str, str], expected: dict[str, Any] | str
 ) -> None:
-    source = Source(
-        "raw", "kafka", None, None, {"kafka.bootstrap.servers": "b:1", **options}, Where("p.py", 1)
-    )
+    source = kafka_source("b:1", **options)
     if isinstance(expected, str):
         with pytest.raises(NotAskable, match=expected):
             kafka_client.client_options(source, 5)
@@ -384,18 +361,9 @@ def test_the_probe_translates_the_options_that_decide_who_may_ask(
 
 def test_a_broker_that_is_not_there_is_given_up_after_the_time_that_it_has() -> None:
     """Port 1 of this machine refuses: it is a real client that asks."""
-    source = Source(
-        "raw",
-        "kafka",
-        None,
-        None,
-        {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "orders"},
-        Where("p.py", 1),
-    )
-    with pytest.raises(
-        SourceError, match=r"127.0.0.1:1 does not answer within 1 s: .*(Connect|transport failure)"
-    ):
-        kafka_client.look_at(source, seconds=1)
+    said = r"127.0.0.1:1 does not answer within 1 s: .*(Connect|transport failure)"
+    with pytest.raises(SourceError, match=said):
+        kafka_client.look_at(kafka_source("127.0.0.1:1", subscribe="orders"), seconds=1)
 
 
 # --- going back
@@ -403,10 +371,7 @@ def test_a_broker_that_is_not_there_is_given_up_after_the_time_that_it_has() -> 
 
 @pytest.mark.parametrize(
     ("held", "lost", "repeated", "words"),
-    [
-        (HELD, 0, 5, [REPEATS]),
-        (Topics({"orders": {"0": Held(4, 10), "1": Held(0, 3)}}), 2, 3, [LOSS, REPEATS]),
-    ],
+    [(HELD, 0, 5, [REPEATS]), (holding(Held(4, 10)), 2, 3, [LOSS, REPEATS])],
     ids=["all is there", "some of it has expired"],
 )
 def test_a_rewind_of_kafka_repeats_the_records_since_and_cannot_read_what_expired(
@@ -416,9 +381,8 @@ def test_a_rewind_of_kafka_repeats_the_records_since_and_cannot_read_what_expire
     found = back_to_first(world, STOOD, KAFKA, {"orders": {"0": 2, "1": 2}})
     assert (price(found).lost.rows, price(found).repeated.rows) == (lost, repeated)
     assert refused(found) == words
-    assert (
-        price(found).then == "after batch 0 of generation 1: topic orders: partition 0 → 2, partition 1 → 2"
-    )
+    then = "after batch 0 of generation 1: topic orders: partition 0 → 2, partition 1 → 2"
+    assert price(found).then == then
 
 
 def test_a_rewind_of_a_topic_that_cannot_be_asked_has_no_price(world: World, broker: Ask) -> None:
@@ -444,8 +408,6 @@ def test_a_rewind_to_versions_that_were_cleaned_up_is_a_loss_whose_repeats_nobod
 ) -> None:
     back_to_first(world, at(3), DELTA, at(1))
     table.clean_up(2)
-    found = engine.plan(
-        world.settings, rewind.KIND, RewindRequest("events.clean_events", StartAt("batch", batch=0)), "r1"
-    )
+    found = planned(world, "rewind", flow=FLOW, batch="0")
     assert price(found).repeated.rows_unknown is not None
     assert {LOSS, REPEATS, UNKNOWN_PRICE} & set(refused(found))

@@ -17,9 +17,11 @@ from streamkeeper.flows.generations import StartAt
 from streamkeeper.settings import PROJECT
 from streamkeeper.sources.formats import FORMATS
 from streamkeeper.sources.starts import STARTS
+from tests.worlds.recover.recoveries import plan_reset as plan
+from tests.worlds.recover.recoveries import price, refused
 from tests.worlds.small_world import EVENTS, World
 from tests.worlds.sources import toy_source
-from tests.worlds.sources.source_prices import FILES, begun, plan, price, refused
+from tests.worlds.sources.source_prices import FILES, begun
 
 TOY = EVENTS.replace(FILES, 'format="rate-micro-batch", options={"rowsPerBatch": 20}')
 STOOD = {"offset": 40, "timestamp": 1000}

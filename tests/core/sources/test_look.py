@@ -13,18 +13,15 @@ import pytest
 
 from streamkeeper.amounts import LOSS, MISSING_HISTORY, REPEATS, UNKNOWN_PRICE, in_words
 from streamkeeper.checkpoint import OffsetEntry, write_offsets
+from streamkeeper.checkpoint.log_entries import PROVIDER, WATERMARK_POLICY
 from streamkeeper.declare.model import Source, Where
 from streamkeeper.flows.generations import StartAt
-from streamkeeper.recover import engine
-from streamkeeper.recover.kinds import full_refresh, reset_checkpoint, rewind
-from streamkeeper.recover.plans.plan import Plan
-from streamkeeper.recover.requests.full_refresh import RefreshRequest
-from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
-from streamkeeper.recover.requests.rewind import RewindRequest
 from streamkeeper.recover.restart import pinned_settings
 from streamkeeper.sources import replay_steps
 from streamkeeper.sources.files.options import FileOptions
 from streamkeeper.sources.kafka.offsets import Held, Topics
+from tests.worlds.recover.recoveries import FLOW, notes, planned, price, refused
+from tests.worlds.recover.recoveries import plan_reset as plan
 from tests.worlds.small_world import EVENTS, World
 from tests.worlds.sources.source_prices import (
     DELTA,
@@ -36,16 +33,13 @@ from tests.worlds.sources.source_prices import (
     back_to_first,
     begun,
     broker,
-    plan,
-    price,
-    refused,
     table,
 )
 from tests.worlds.tables.delta_logs import Table
 
 __all__ = ["broker", "table"]
-FLOW = "events.clean_events"
 DAY = 86_400_000
+DAY_OLD = {"maxFileAge": "1d"}
 
 
 def declared(**options: Any) -> str:
@@ -64,11 +58,6 @@ def files(world: World, **options: Any) -> World:
     return world
 
 
-def reset(world: World, start: StartAt | str = "after-last", **request: Any) -> Plan:
-    wanted = StartAt(start) if isinstance(start, str) else start
-    return engine.plan(world.settings, reset_checkpoint.KIND, ResetRequest((FLOW,), wanted, **request), "r1")
-
-
 # --- files that Spark skips for their age
 
 
@@ -76,31 +65,26 @@ def reset(world: World, start: StartAt | str = "after-last", **request: Any) -> 
     ("options", "rows", "words"),
     [
         pytest.param({}, 0, [], id="younger than Spark's own week"),
-        pytest.param({"maxFileAge": "1d"}, 2, [LOSS], id="too old"),
+        pytest.param(DAY_OLD, 2, [LOSS], id="too old"),
         pytest.param({"MAXFILEAGE": "86400000"}, 2, [LOSS], id="too old, in milliseconds"),
         pytest.param({"maxFileAge": "3d"}, 0, [], id="not too old"),
-        pytest.param({"maxFileAge": "1d", "latestFirst": True}, 2, [LOSS], id="newest first, all at once"),
-        pytest.param(
-            {"maxFileAge": "1d", "latestFirst": True, "maxFilesPerTrigger": 5},
-            0,
-            [],
-            id="newest first, some at a time",
-        ),
+        pytest.param({**DAY_OLD, "latestFirst": True}, 2, [LOSS], id="newest first, all at once"),
+        pytest.param({**DAY_OLD, "latestFirst": True, "maxFilesPerTrigger": 5}, 0, [], id="some at a time"),
     ],
 )
 def test_unread_files_that_are_too_old_are_counted_as_lost(
     world: World, options: dict[str, Any], rows: int, words: list[str]
 ) -> None:
-    found = reset(files(world, **options))
+    found = plan(files(world, **options))
     assert (price(found).lost.rows, refused(found)) == (rows, words)
     assert f"{1 if rows else 2} unread files will be read" in price(found).notes
     said = "1 unread files are older than the newest processed one by more than maxFileAge"
     assert any(said in note for note in price(found).notes) is bool(rows)
-    assert refused(reset(world, accept=(LOSS,))) == []
+    assert refused(plan(world, accept=(LOSS,))) == []
 
 
 def test_a_start_whose_checkpoint_lists_nothing_skips_no_file(world: World) -> None:
-    assert price(reset(files(world, maxFileAge="1d"), "earliest")).lost.nothing
+    assert price(plan(files(world, maxFileAge="1d"), "earliest")).lost.nothing
 
 
 def processed_with_an_old_one(world: World) -> None:
@@ -114,35 +98,28 @@ def processed_with_an_old_one(world: World) -> None:
 
 def test_files_that_are_too_old_are_not_repeated_either(world: World) -> None:
     processed_with_an_old_one(world)
-    assert (
-        price(reset(world, StartAt("offsets", offsets={"events_raw": {"logOffset": 0}}))).repeated.files == 1
-    )
+    found = plan(world, StartAt("offsets", offsets={"events_raw": {"logOffset": 0}}))
+    assert price(found).repeated.files == 1
 
 
 def test_a_rewind_with_its_table_loses_what_is_too_old_to_be_read_again(world: World) -> None:
     processed_with_an_old_one(world)
     for target, lost in (("kept", 0), ("restored", 2)):
-        request = RewindRequest(FLOW, StartAt("batch", batch=0), target=target)
-        found = engine.plan(world.settings, rewind.KIND, request, "r1")
+        found = planned(world, "rewind", flow=FLOW, batch="0", target=target)
         assert price(found).lost.rows == lost, target
         assert price(found).repeated.rows == (2 if target == "kept" else 0), target
 
 
 def test_an_age_that_cannot_be_read_is_unknown_and_said(world: World) -> None:
-    found = reset(files(world, maxFileAge="a week"))
-    said = (
-        "maxFileAge is a week, which cannot be read here: how many unread files Spark skips for their age is"
-        " unknown"
-    )
-    assert said in price(found).notes
+    found = plan(files(world, maxFileAge="a week"))
+    said = "maxFileAge is a week, which cannot be read here: how many unread files Spark skips for their age"
+    assert f"{said} is unknown" in price(found).notes
 
 
 def test_the_order_of_reading_is_said(world: World) -> None:
-    notes = price(reset(files(world, latestFirst=True, maxFilesPerTrigger=1))).notes
-    assert (
-        "latestFirst is on: unread files are read newest first, and for no file its age (maxFileAge) counts"
-        in notes
-    )
+    found = price(plan(files(world, latestFirst=True, maxFilesPerTrigger=1)))
+    said = "unread files are read newest first, and for no file its age (maxFileAge) counts"
+    assert f"latestFirst is on: {said}" in found.notes
 
 
 # --- files that are removed once they are read
@@ -154,13 +131,11 @@ def test_history_that_was_cleaned_is_counted_and_said(world: World) -> None:
     world.park(stateful=True)
     for file in world.files[:2]:
         file.unlink()
-    found = reset(world)
+    found = plan(world)
     assert (price(found).gone.files, refused(found)) == (2, [MISSING_HISTORY])
     assert "cleanSource is delete" in in_words(price(found).gone)
-    assert any(
-        "files are deleted once they are processed, so they cannot be read" in note
-        for note in price(found).notes
-    )
+    said = "files are deleted once they are processed, so they cannot be read"
+    assert said in str(price(found).notes)
 
 
 def test_what_is_in_the_archive_is_told(world: World) -> None:
@@ -170,20 +145,15 @@ def test_what_is_in_the_archive_is_told(world: World) -> None:
     moved = Path(f"{archive}{world.files[0]}")
     moved.parent.mkdir(parents=True)
     world.files[0].rename(moved)
-    found = reset(world)
-    assert (
-        f"1 of the processed files that are gone are in {archive}: moved back, they can be read again"
-        in price(found).notes
-    )
+    said = f"1 of the processed files that are gone are in {archive}: moved back, they can be read again"
+    assert said in price(plan(world)).notes
 
 
 def test_files_that_are_left_out_are_removed_by_the_source_unread(world: World) -> None:
-    found = reset(files(world, cleanSource="delete"), "latest")
-    assert (
-        "cleanSource is delete: files that this start leaves out count as processed, and are deleted unread"
-        in price(found).notes
-    )
-    assert not any("unread" in note and "cleanSource" in note for note in price(reset(world)).notes)
+    found = plan(files(world, cleanSource="delete"), "latest")
+    said = "files that this start leaves out count as processed, and are deleted unread"
+    assert f"cleanSource is delete: {said}" in price(found).notes
+    assert not any("unread" in note and "cleanSource" in note for note in price(plan(world)).notes)
 
 
 # --- topics
@@ -219,16 +189,14 @@ def test_what_is_read_again_of_a_compacted_topic_is_said_to_be_a_bound(world: Wo
     broker(COMPACTED)
     found = plan(begun(world, KAFKA, STOOD), "earliest")
     assert refused(found) == [REPEATS]
-    assert any(
-        "Counts between offsets are upper bounds, and not all rows that were read are read again" in note
-        for note in price(found).notes
-    )
+    said = "Counts between offsets are upper bounds, and not all rows that were read are read again"
+    assert said in str(price(found).notes)
 
 
 def test_a_full_refresh_from_a_compacted_topic_loses_what_nobody_can_count(world: World, broker: Ask) -> None:
     broker(COMPACTED)
     begun(world, KAFKA, STOOD, initial={"orders": {"0": 0, "1": 2}})
-    found = engine.plan(world.settings, full_refresh.KIND, RefreshRequest("events.events"), "r1")
+    found = planned(world, "full_refresh", table="events")
     assert refused(found) == [UNKNOWN_PRICE]
     assert "topic orders is compacted" in found.refusals[0].message
 
@@ -239,18 +207,14 @@ def test_a_rewind_of_a_compacted_topic_cannot_read_all_of_it_again(
 ) -> None:
     broker(COMPACTED)
     back_to_first(world, STOOD, KAFKA, {"orders": {"0": 2, "1": 2}})
-    request = RewindRequest(FLOW, StartAt("batch", batch=0), target=target)
-    assert refused(engine.plan(world.settings, rewind.KIND, request, "r1")) == words
+    assert refused(planned(world, "rewind", flow=FLOW, batch="0", target=target)) == words
 
 
 def test_a_client_that_may_not_know_a_topics_policy_says_so(world: World, broker: Ask) -> None:
     two = Topics({**HELD.held, "more": {"0": Held(0, 1)}}, HELD.ids, {"more": "delete"})
     broker(two)
-    notes = price(plan(begun(world, KAFKA, STOOD))).notes
-    assert (
-        "whether topic orders is compacted is unknown: this client may not read the topics' configuration"
-        in notes
-    )
+    said = "whether topic orders is compacted is unknown: this client may not read the topics' configuration"
+    assert said in price(plan(begun(world, KAFKA, STOOD))).notes
 
 
 # --- sources that were made anew
@@ -303,8 +267,15 @@ def test_a_state_is_not_rebuilt_from_rows_that_were_in_another_table(world: Worl
 # --- settings that the checkpoint pins
 
 
-PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+PARTITIONS = "spark.sql.shuffle.partitions"
 ROCKS = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+
+DEFAULT = pinned_settings.DEFAULTS[PROVIDER]
+
+
+def changes(setting: str, before: str, then: str) -> str:
+    return f"Pinned: {setting} was {before} in generation 1; the next generation will use {then}."
 
 
 def with_header(world: World, conf: dict[str, str], version: int = 2, spark_conf: str = "") -> World:
@@ -314,9 +285,8 @@ def with_header(world: World, conf: dict[str, str], version: int = 2, spark_conf
     )
     start = world.processed(3, operators=("dedupe",))
     name = "events_raw" if version == 2 else "0"
-    entry = OffsetEntry(
-        2, version, 0, 1, conf, {name: {"logOffset": 2}}, {"sourceMetadataInfo": {}} if version == 2 else {}
-    )
+    header = {"sourceMetadataInfo": {}} if version == 2 else {}
+    entry = OffsetEntry(2, version, 0, 1, conf, {name: {"logOffset": 2}}, header)
     world.home.storage.overwrite(f"{start.checkpoint}/offsets/2", write_offsets(entry))
     return world
 
@@ -326,28 +296,17 @@ def with_header(world: World, conf: dict[str, str], version: int = 2, spark_conf
     [
         pytest.param(dict(pinned_settings.DEFAULTS), "", [], id="Spark's own"),
         pytest.param({PROVIDER: ROCKS}, f"'{PROVIDER}': '{ROCKS}'", [], id="declared as it is"),
+        pytest.param({PROVIDER: ROCKS}, "", [changes(PROVIDER, ROCKS, DEFAULT)], id="declared no more"),
         pytest.param(
-            {PROVIDER: ROCKS},
-            "",
-            [
-                f"{PROVIDER} was {ROCKS} in generation 1; the next generation will use"
-                f" {pinned_settings.DEFAULTS[PROVIDER]}"
-            ],
-            id="declared no more",
-        ),
-        pytest.param(
-            {"spark.sql.streaming.multipleWatermarkPolicy": "min"},
-            "'spark.sql.streaming.multipleWatermarkPolicy': 'max'",
-            [
-                "spark.sql.streaming.multipleWatermarkPolicy was min in generation 1; the next generation"
-                " will use max"
-            ],
+            {WATERMARK_POLICY: "min"},
+            f"'{WATERMARK_POLICY}': 'max'",
+            [changes(WATERMARK_POLICY, "min", "max")],
             id="declared otherwise",
         ),
         pytest.param(
-            {"spark.sql.shuffle.partitions": "200"},
-            "'spark.sql.shuffle.partitions': 5",
-            ["spark.sql.shuffle.partitions was 2 in generation 1; the next generation will use 5"],
+            {PARTITIONS: "200"},
+            f"'{PARTITIONS}': 5",
+            [changes(PARTITIONS, "2", "5")],
             id="partitions, as the state has them",
         ),
         pytest.param({"spark.sql.of.another.release": "1"}, "", [], id="not known"),
@@ -356,43 +315,29 @@ def with_header(world: World, conf: dict[str, str], version: int = 2, spark_conf
 def test_pinned_settings_that_would_change_are_named(
     world: World, conf: dict[str, str], spark_conf: str, said: list[str]
 ) -> None:
-    found = reset(with_header(world, conf, spark_conf=spark_conf))
-    assert [note for note in found.flows[0].notes if note.startswith("Pinned: ")] == [
-        f"Pinned: {item}." for item in said
-    ]
+    found = plan(with_header(world, conf, spark_conf=spark_conf))
+    assert [note for note in found.flows[0].notes if note.startswith("Pinned: ")] == said
 
 
 def test_a_policy_that_drops_what_slow_streams_deliver_is_said(world: World) -> None:
-    policy = "spark.sql.streaming.multipleWatermarkPolicy"
     for declared, said in (("max", 1), ("min", 0)):
-        notes = (
-            reset(with_header(world, {policy: "max"}, spark_conf=f"'{policy}': '{declared}'")).flows[0].notes
-        )
-        assert sum(note.startswith("Watermark: with the policy max") for note in notes) == said
+        own = f"'{WATERMARK_POLICY}': '{declared}'"
+        found = plan(with_header(world, {WATERMARK_POLICY: "max"}, spark_conf=own))
+        assert notes(found).count("Watermark: with the policy max") == said
 
 
 def test_a_log_without_names_is_named(world: World) -> None:
-    notes = reset(with_header(world, {}, version=1)).flows[0].notes
-    assert (
-        "Pinned: generation 1 has version 1 of the offset log; the next generation will use version 2, with"
-        " names of sources." in notes
-    )
+    said = "has version 1 of the offset log; the next generation will use version 2, with names of sources."
+    assert f"Pinned: generation 1 {said}" in notes(plan(with_header(world, {}, version=1)))
 
 
 def test_an_age_is_read_as_spark_reads_it() -> None:
     def age(text: str) -> int | None:
-        return FileOptions.of(
-            Source("raw", "json", "/d", "id INT", {"maxFileAge": text}, Where("p.py", 1))
-        ).max_age_ms
+        source = Source("raw", "json", "/d", "id INT", {"maxFileAge": text}, Where("p.py", 1))
+        return FileOptions.of(source).max_age_ms
 
-    assert [age(text) for text in ("7d", "10", "2 h", "2h", "3min", "5S")] == [
-        7 * DAY,
-        10,
-        None,
-        7_200_000,
-        180_000,
-        5000,
-    ]
+    ages = {"7d": 7 * DAY, "10": 10, "2 h": None, "2h": 7_200_000, "3min": 180_000, "5S": 5000}
+    assert {text: age(text) for text in ages} == ages
 
 
 @pytest.mark.parametrize(
@@ -407,4 +352,4 @@ def test_a_state_of_ones_own_making_is_said_to_be_made_by_its_code(
     world: World, operator: str, state: str, said: bool
 ) -> None:
     world.processed(3, operators=(operator,))
-    assert (replay_steps.OWN_STATE in reset(world, state=state).flows[0].notes) is said
+    assert (replay_steps.OWN_STATE in plan(world, state=state).flows[0].notes) is said

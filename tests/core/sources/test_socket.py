@@ -15,8 +15,10 @@ from streamkeeper.flows.generations import StartAt
 from streamkeeper.manifest.import_file import load_pipeline
 from streamkeeper.manifest.manifest import read_manifest, write_manifest
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
+from tests.worlds.recover.recoveries import plan_reset as plan
+from tests.worlds.recover.recoveries import price, refused
 from tests.worlds.small_world import EVENTS, World
-from tests.worlds.sources.source_prices import FILES, begun, plan, price, refused
+from tests.worlds.sources.source_prices import FILES, begun
 
 SOCKET = EVENTS.replace(FILES, 'format="socket", options={"host": "h", "port": 9999}')
 

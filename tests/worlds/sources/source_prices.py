@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from streamkeeper.amounts import SourcePrice
 from streamkeeper.checkpoint import CommitEntry, OffsetEntry, write_commit, write_offsets
 from streamkeeper.delta.history import offset_before
 from streamkeeper.errors import SourceError
-from streamkeeper.flows.generations import StartAt
-from streamkeeper.recover import engine
-from streamkeeper.recover.kinds import reset_checkpoint, rewind
-from streamkeeper.recover.plans.plan import Plan, from_json, to_json
-from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
-from streamkeeper.recover.requests.rewind import RewindRequest
+from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.sources.kafka import client as kafka_client
 from streamkeeper.sources.kafka.offsets import Held, Offsets, Topics
-from tests.worlds.small_world import EVENTS, World
-from tests.worlds.tables.delta_logs import ID, Table
+from tests.worlds.recover.recoveries import FLOW, planned
+from tests.worlds.small_world import EVENTS, FILES, World
+from tests.worlds.tables.delta_logs import ID, Table, add
 
-FILES = 'format="json", path="{data}/events", schema="event_id STRING", options={}'
 KAFKA = EVENTS.replace(
     FILES, 'format="kafka", options={"kafka.bootstrap.servers": "b:1", "subscribe": "orders"}'
 )
@@ -37,25 +30,6 @@ def begun(world: World, text: str, offset: Any, initial: Any = None, **evidence:
     """Let the flow have committed one batch up to an offset of its source ``events_raw``."""
     world.committed(text, 0, offset, initial, **evidence)
     return world
-
-
-def plan(world: World, start: StartAt | str = "after-last", **request: Any) -> Plan:
-    wanted = StartAt(start) if isinstance(start, str) else start
-    found = engine.plan(
-        world.settings, reset_checkpoint.KIND, ResetRequest(("events.clean_events",), wanted, **request), "r1"
-    )
-    assert from_json(json.loads(json.dumps(to_json(found)))) == found, (
-        "a plan survives its way through the ledger"
-    )
-    return found
-
-
-def price(found: Plan) -> SourcePrice:
-    return found.flows[0].prices[0]
-
-
-def refused(found: Plan) -> list[str | None]:
-    return [refusal.price for refusal in found.refusals]
 
 
 Ask = Callable[[Topics | str], list[str]]
@@ -91,8 +65,6 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Ask:
 def table(world: World) -> Table:
     """Versions 0 to 2, of 5, 5 and 5 rows."""
     table = Table(Path(world.settings.data) / "source")
-    from tests.worlds.tables.delta_logs import add
-
     table.commit(add("b0", 5))
     table.commit(add("c0", 1), add("c1", 4))
     return table
@@ -109,5 +81,4 @@ def back_to_first(world: World, offset: Any, text: str, first: Any) -> Plan:
     entry = OffsetEntry(1, 2, 0, 1, {}, {"events_raw": offset}, {"sourceMetadataInfo": {}})
     storage.overwrite(f"{folder}/offsets/1", write_offsets(entry))
     storage.overwrite(f"{folder}/commits/1", write_commit(CommitEntry(1, 1, 0)))
-    request = RewindRequest("events.clean_events", StartAt("batch", batch=0))
-    return engine.plan(world.settings, rewind.KIND, request, "r1")
+    return planned(world, "rewind", flow=FLOW, batch="0")

@@ -13,19 +13,18 @@ from typing import Any
 import pytest
 
 from streamkeeper import amounts
+from streamkeeper.amounts import DOWNSTREAM, LOSS, MISSING_HISTORY, REPEATS, UNKNOWN_PRICE
 from streamkeeper.cli.recovering import _with_options
 from streamkeeper.errors import RequestError
 from streamkeeper.flows.generations import StartAt
 from streamkeeper.manifest.manifest import Manifest, read_manifest
 from streamkeeper.recover.plans.kind import KINDS, kind
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
-from tests.worlds.small_world import EVENTS, World
+from tests.worlds.small_world import RATE, World
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
 FLOW = "events.clean_events"
-RATES = EVENTS.replace(
-    'format="json", path="{data}/events", schema="event_id STRING", options={}', 'format="rate"'
-).replace("events", "rates")
+RATES = RATE.replace("events", "rates")
 
 
 @pytest.fixture
@@ -40,29 +39,13 @@ def parse(known: Manifest, **values: Any) -> ResetRequest:
 
 def test_the_form_asks_for_what_a_reset_needs_in_reading_order(known: Manifest) -> None:
     fields = {field.name: field for field in ResetRequest.form(known)}
-    assert list(fields) == [
-        "flow",
-        "flows",
-        "start",
-        "timestamp",
-        "offsets",
-        "generation",
-        "state",
-        "infer_schemas",
-        "rehearse",
-        "rehearsal",
-        "accept",
-        "approval",
-        "dry_run",
-        "reason",
-    ]
+    start = ("start", "timestamp", "offsets", "generation")
+    of_any = ("rehearse", "rehearsal", "accept", "approval", "dry_run", "reason")
+    assert tuple(fields) == ("flow", "flows", *start, "state", "infer_schemas", *of_any)
     assert fields["flow"].enum == (FLOW, "rates.clean_rates")
     assert fields["flow"].default is None, "nobody resets a flow that was not named"
-    assert (fields["start"].default, fields["approval"].default, fields["dry_run"].default) == (
-        "after-last",
-        True,
-        False,
-    )
+    defaults = [fields[name].default for name in ("start", "approval", "dry_run")]
+    assert defaults == ["after-last", True, False]
     assert all(field.title and field.description for field in fields.values())
 
 
@@ -74,25 +57,29 @@ def test_a_flow_may_be_given_by_its_own_name(known: Manifest) -> None:
     assert ResetRequest.parse({"flow": "clean_rates"}, known, "ada").flows == ("rates.clean_rates",)
 
 
+def at(moment: Any) -> dict[str, Any]:
+    return {"start": "timestamp", "timestamp": moment}
+
+
+def offsets(of_source: Any) -> dict[str, Any]:
+    return {"start": "offsets", "offsets": {"events_raw": of_source}}
+
+
 GOOD: dict[str, tuple[dict[str, Any], StartAt]] = {
     "earliest": ({"start": "earliest"}, StartAt("earliest")),
     "latest": ({"start": "latest"}, StartAt("latest")),
-    "timestamp in UTC": (
-        {"start": "timestamp", "timestamp": "2026-11-21T10:00:00Z"},
-        StartAt("timestamp", timestamp_ms=1_795_255_200_000),
-    ),
+    "timestamp in UTC": (at("2026-11-21T10:00:00Z"), StartAt("timestamp", timestamp_ms=1_795_255_200_000)),
     "timestamp with an offset": (
-        {"start": "timestamp", "timestamp": "2026-11-21T12:00:00.250+02:00"},
+        at("2026-11-21T12:00:00.250+02:00"),
         StartAt("timestamp", timestamp_ms=1_795_255_200_250),
     ),
-    "offsets": (
-        {"start": "offsets", "offsets": {"events_raw": {"logOffset": 7}}},
-        StartAt("offsets", offsets={"events_raw": {"logOffset": 7}}),
-    ),
-    "offsets before everything": (
-        {"start": "offsets", "offsets": {"events_raw": {"logOffset": -1}}},
-        StartAt("offsets", offsets={"events_raw": {"logOffset": -1}}),
-    ),
+    **{
+        case: (
+            offsets({"logOffset": batch}),
+            StartAt("offsets", offsets={"events_raw": {"logOffset": batch}}),
+        )
+        for case, batch in (("offsets", 7), ("offsets before everything", -1))
+    },
 }
 
 
@@ -116,27 +103,15 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {"start": "timestamp"},
         "no timestamp is given. Give one such as 2026-11-21T10:00:00Z",
     ),
-    "timestamp empty": ({"start": "timestamp", "timestamp": ""}, "no timestamp is given"),
-    "timestamp in words": (
-        {"start": "timestamp", "timestamp": "noon"},
-        "timestamp is 'noon', which is no ISO 8601 moment",
-    ),
+    "timestamp empty": (at(""), "no timestamp is given"),
+    "timestamp in words": (at("noon"), "timestamp is 'noon', which is no ISO 8601 moment"),
     "timestamp in the future": (
-        {"start": "timestamp", "timestamp": "2026-11-21T12:00:01Z"},
+        at("2026-11-21T12:00:01Z"),
         r"lies in the future \(it is 2026-11-21T12:00:00\+00:00 now\).* Give a past moment, or start latest",
     ),
-    "timestamp far in the future": (
-        {"start": "timestamp", "timestamp": "9999-12-31T23:59:59-12:00"},
-        "lies in the future",
-    ),
-    "timestamp before time": (
-        {"start": "timestamp", "timestamp": "0001-01-01T00:00:00+12:00"},
-        "lies before 1970",
-    ),
-    "timestamp without a zone": (
-        {"start": "timestamp", "timestamp": "2026-11-21T10:00:00"},
-        "names no time zone. Add Z for UTC",
-    ),
+    "timestamp far in the future": (at("9999-12-31T23:59:59-12:00"), "lies in the future"),
+    "timestamp before time": (at("0001-01-01T00:00:00+12:00"), "lies before 1970"),
+    "timestamp without a zone": (at("2026-11-21T10:00:00"), "names no time zone. Add Z for UTC"),
     "timestamp beside another start": (
         {"timestamp": "2026-11-21T10:00:00Z"},
         "timestamp is '2026-11-21T10:00:00Z', but start is after-last",
@@ -156,35 +131,20 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         "offsets leave out events_raw. Give a position for every",
     ),
     "offsets of Kafka for files": (
-        {"start": "offsets", "offsets": {"events_raw": {"topic": {"0": 5}}}},
+        offsets({"topic": {"0": 5}}),
         "offsets of events_raw: .* is an offset of a kafka source; a json source has",
     ),
-    "offsets that say nothing": (
-        {"start": "offsets", "offsets": {"events_raw": {}}},
-        "offsets of events_raw: .* no source that is known",
-    ),
-    "offsets of null": (
-        {"start": "offsets", "offsets": {"events_raw": None}},
-        "offsets of events_raw are null",
-    ),
-    "offsets below everything": (
-        {"start": "offsets", "offsets": {"events_raw": {"logOffset": -2}}},
-        "The files log has no batch -2",
-    ),
-    "offsets that are no whole number": (
-        {"start": "offsets", "offsets": {"events_raw": {"logOffset": 1.5}}},
-        "offsets of events_raw",
-    ),
-    "offsets that are a truth value": (
-        {"start": "offsets", "offsets": {"events_raw": {"logOffset": True}}},
-        "offsets of events_raw",
-    ),
+    "offsets that say nothing": (offsets({}), "offsets of events_raw: .* no source that is known"),
+    "offsets of null": (offsets(None), "offsets of events_raw are null"),
+    "offsets below everything": (offsets({"logOffset": -2}), "The files log has no batch -2"),
+    "offsets that are no whole number": (offsets({"logOffset": 1.5}), "offsets of events_raw"),
+    "offsets that are a truth value": (offsets({"logOffset": True}), "offsets of events_raw"),
     "latest of a rate source": (
         {"flow": "rates.clean_rates", "start": "latest"},
         r"start is latest, which source rates_raw \(rate\) cannot do",
     ),
     "timestamp of a rate source": (
-        {"flow": "rates.clean_rates", "start": "timestamp", "timestamp": "2026-11-21T10:00:00Z"},
+        {"flow": "rates.clean_rates", **at("2026-11-21T10:00:00Z")},
         r"start is timestamp, which source rates_raw \(rate\) cannot do",
     ),
 }
@@ -197,26 +157,11 @@ def test_a_value_that_does_not_fit_is_refused(values: dict[str, Any], message: s
 
 
 def test_everything_that_is_wrong_is_said_at_once(known: Manifest) -> None:
-    bad = {
-        "flow": "no.such",
-        "start": "timestamp",
-        "timestamp": "2027-01-01T00:00:00Z",
-        "state": "kept",
-        "dry_run": 0,
-        "typo": 1,
-        "offsets": {"a": 1},
-    }
+    bad = {"flow": "no.such", "state": "kept", "dry_run": 0, "typo": 1, "offsets": {"a": 1}}
     with pytest.raises(RequestError) as caught:
-        ResetRequest.parse(bad, known, "ada", NOW)
+        parse(known, **bad, **at("2027-01-01T00:00:00Z"))
     said = str(caught.value).splitlines()
-    for part in (
-        "no.such",
-        "in the future",
-        "state is 'kept'",
-        "dry_run is 0",
-        "'typo'",
-        "offsets are given",
-    ):
+    for part in ("no.such", "in the future", "state is 'kept'", "dry_run is 0", "'typo'", "offsets are"):
         assert sum(part in line for line in said) == 1, part
     assert len(said) == 7
 
@@ -247,13 +192,7 @@ def test_offsets_that_are_no_json_are_refused() -> None:
 
 
 def test_each_price_has_its_word_and_meaning() -> None:
-    assert set(amounts.PRICES) == {
-        amounts.LOSS,
-        amounts.REPEATS,
-        amounts.MISSING_HISTORY,
-        amounts.UNKNOWN_PRICE,
-        amounts.DOWNSTREAM,
-    }
+    assert set(amounts.PRICES) == {LOSS, REPEATS, MISSING_HISTORY, UNKNOWN_PRICE, DOWNSTREAM}
     assert json.dumps(amounts.PRICES)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from streamkeeper.declare.model import Where
 from streamkeeper.errors import DeclarationError
-from streamkeeper.manifest.manifest import read_manifest
+from streamkeeper.manifest.manifest import Manifest, read_manifest
 from streamkeeper.recover.plans import schedules
 from streamkeeper.recover.requests.backfill import BackfillRequest
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
@@ -16,25 +16,30 @@ from tests.worlds.pipelines import SEVERAL
 from tests.worlds.small_world import EVENTS, World
 
 HERE = Where("events.py", 9)
-NIGHTLY = (
-    'dp.schedule("reset_checkpoint", flow="clean_events", start="earliest", accept=["repeats"], cron="0 3 * *'
-    ' *")\n'
+DAILY = 'dp.schedule("reset_checkpoint", flow="clean_events", {}, cron="@daily")\n'
+NIGHTLY = DAILY.format('start="earliest", accept=["repeats"]').replace("@daily", "0 3 * * *")
+BACKFILL = (
+    'dp.schedule("backfill", flow="clean_events", read="table", table="{table}", accept=["repeats"],'
+    ' cron="@weekly")\n'
 )
+
+
+def of(world: World) -> tuple[Manifest, dict[str, Any]]:
+    """Give the manifest, and what its one schedule triggers."""
+    manifest = read_manifest(world.settings)
+    [pipeline] = manifest.pipelines
+    return manifest, schedules.conf_of(pipeline, pipeline.schedules[0])
 
 
 def test_a_schedule_comes_through_the_manifest_and_triggers_with_nobody_asked(world: World) -> None:
     world.declare(EVENTS + NIGHTLY)
-    manifest = read_manifest(world.settings)
+    manifest, conf = of(world)
     [pipeline] = manifest.pipelines
     [schedule] = pipeline.schedules
-    assert (schedule.name, schedule.recovery, schedule.cron) == (
-        "reset_checkpoint__clean_events",
-        "reset_checkpoint",
-        "0 3 * * *",
-    )
+    assert schedule.name == "reset_checkpoint__clean_events"
+    assert (schedule.recovery, schedule.cron) == ("reset_checkpoint", "0 3 * * *")
     assert str(schedule.where) == "events.py, line 10"
     assert schedules.dag_id(pipeline, schedule) == "schedule__events__reset_checkpoint__clean_events"
-    conf = schedules.conf_of(pipeline, schedule)
     assert conf == {
         "reason": "scheduled: 0 3 * * *",
         "flow": "events.clean_events",
@@ -46,35 +51,25 @@ def test_a_schedule_comes_through_the_manifest_and_triggers_with_nobody_asked(wo
 
 
 def test_of_several_flows_the_first_goes_where_the_form_must_have_one(world: World) -> None:
-    line = (
-        'dp.schedule("reset_checkpoint", flows=["aside_events", "clean_events"], name="all", cron="@daily")\n'
-    )
-    world.declare(SEVERAL + line)
-    manifest = read_manifest(world.settings)
-    [pipeline] = manifest.pipelines
-    conf = schedules.conf_of(pipeline, pipeline.schedules[0])
+    flows = 'flows=["aside_events", "clean_events"]'
+    world.declare(SEVERAL + DAILY.format('name="all"').replace('flow="clean_events"', flows))
+    manifest, conf = of(world)
     assert (conf["flow"], conf["flows"]) == ("events.aside_events", ["events.clean_events"])
     assert ResetRequest.parse(conf, manifest, "ada").flows == ("events.aside_events", "events.clean_events")
-    assert schedules.conf_of(pipeline, pipeline.schedules[0]) == conf, (
-        "what was declared is not changed by looking"
-    )
+    assert of(world)[1] == conf, "what was declared is not changed by looking"
 
 
 def test_the_table_of_a_scheduled_backfill_is_any_of_the_warehouse_and_not_its_own(world: World) -> None:
     world.declare(EVENTS + BACKFILL.format(table="archive"))
-    manifest = read_manifest(world.settings)
-    [pipeline] = manifest.pipelines
-    conf = schedules.conf_of(pipeline, pipeline.schedules[0])
+    manifest, conf = of(world)
     assert (conf["flow"], conf["table"]) == ("events.clean_events", "archive")
     assert BackfillRequest.parse(conf, manifest, "ada").table == "archive"
 
 
 def test_the_pipeline_of_a_scheduled_clean_up_is_the_files_own(world: World) -> None:
     world.declare(EVENTS + 'dp.schedule("clean_up", tombstone_days=90, cron="@daily")\n')
-    manifest = read_manifest(world.settings)
-    assert manifest.errors == {}
-    [pipeline] = manifest.pipelines
-    assert schedules.conf_of(pipeline, pipeline.schedules[0])["pipeline"] == "events"
+    manifest, conf = of(world)
+    assert (manifest.errors, conf["pipeline"]) == ({}, "events")
 
 
 def test_a_schedule_changes_no_flow(world: World) -> None:
@@ -83,10 +78,6 @@ def test_a_schedule_changes_no_flow(world: World) -> None:
     assert world.flow.fingerprint == before
 
 
-BACKFILL = (
-    'dp.schedule("backfill", flow="clean_events", read="table", table="{table}", accept=["repeats"],'
-    ' cron="@weekly")\n'
-)
 BAD: dict[str, tuple[str, str]] = {
     "unknown recovery": (
         'dp.schedule("repair", cron="@daily")',
@@ -97,56 +88,23 @@ BAD: dict[str, tuple[str, str]] = {
         'dp.schedule("reset_checkpoint", flow="nobody", cron="@daily")',
         "There is no flow 'events.nobody'",
     ),
-    "unknown value": (
-        'dp.schedule("reset_checkpoint", flow="clean_events", colour=1, cron="@daily")',
-        "Unknown: 'colour'",
-    ),
-    "bad value": (
-        'dp.schedule("reset_checkpoint", flow="clean_events", state="kept", cron="@daily")',
-        "state is 'kept'; allowed are",
-    ),
-    "approval": (
-        'dp.schedule("reset_checkpoint", flow="clean_events", approval=True, cron="@daily")',
-        "sets approval. A schedule cannot ask for approval",
-    ),
-    "no JSON": (
-        'dp.schedule("reset_checkpoint", flow="clean_events", offsets={1, 2}, cron="@daily")',
-        "a value that is not JSON",
-    ),
+    "unknown value": (DAILY.format("colour=1"), "Unknown: 'colour'"),
+    "bad value": (DAILY.format('state="kept"'), "state is 'kept'; allowed are"),
+    "approval": (DAILY.format("approval=True"), "sets approval. A schedule cannot ask for approval"),
+    "no JSON": (DAILY.format("offsets={1, 2}"), "a value that is not JSON"),
     "a template": (
-        (
-            'dp.schedule("reset_checkpoint", flow="clean_events", reason="{{'
-            ' conn.streamkeeper_airflow.password }}", cron="@daily")'
-        ),
-        (
-            "has the value '{{ conn.streamkeeper_airflow.password }}'. Airflow would render it as a"
-            " template.* Give the value itself"
-        ),
+        DAILY.format('reason="{{ conn.airflow.password }}"'),
+        "value '{{ conn.airflow.password }}'. Airflow would render it as a template.* Give the value itself",
     ),
-    "a template in a list": (
-        'dp.schedule("reset_checkpoint", flow="clean_events", accept=["{% set a = 1 %}"], cron="@daily")',
-        "has the value '{% set a = 1 %}'",
-    ),
-    "a template in a name": (
-        (
-            'dp.schedule("reset_checkpoint", flow="clean_events", offsets={"raw": {"{# x #}": 1}},'
-            ' cron="@daily")'
-        ),
-        "has the value '{# x #}'",
-    ),
-    "bad name": (
-        'dp.schedule("reset_checkpoint", flow="clean_events", name="a b", cron="@daily")',
-        "name 'a b' cannot be used",
-    ),
+    "a template in a list": (DAILY.format('accept=["{% a %}"]'), "has the value '{% a %}'"),
+    "a template in a name": (DAILY.format('offsets={"raw": {"{# x #}": 1}}'), "has the value '{# x #}'"),
+    "bad name": (DAILY.format('name="a b"'), "name 'a b' cannot be used"),
     "twice": (
         NIGHTLY + NIGHTLY,
         "reset_checkpoint__clean_events is declared at events.py, line 10 already. Give one of them a name=",
     ),
     "its own table": (BACKFILL.format(table="events"), "table is events, which events.clean_events writes"),
-    "bad cron": (
-        'dp.schedule("reset_checkpoint", flow="clean_events", cron="daily")',
-        "has cron 'daily'. Give five fields",
-    ),
+    "bad cron": (NIGHTLY.replace("0 3 * * *", "daily"), "has cron 'daily'. Give five fields"),
 }
 
 

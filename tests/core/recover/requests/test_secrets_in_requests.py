@@ -14,13 +14,13 @@ import pytest
 
 from streamkeeper.errors import RequestError, StreamkeeperError
 from streamkeeper.flows import ledger
-from streamkeeper.manifest.manifest import Manifest, read_manifest
-from streamkeeper.recover import engine
+from streamkeeper.manifest.manifest import Manifest
 from streamkeeper.recover.plans import explain
 from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.kind import kind
 from streamkeeper.recover.requests.form import FormField
 from tests.worlds.recover.asked import ASKED
+from tests.worlds.recover.recoveries import approve, carry_out, planned
 from tests.worlds.small_world import EVENTS, World
 
 SECRET = "hunter2-hunter2"
@@ -79,12 +79,9 @@ def _values(field: FormField) -> Iterator[tuple[str, Any]]:
 
 def said_by(world: World, name: str, values: dict[str, Any]) -> str:
     """Plan and begin a recovery of these values, and give all that it says and keeps."""
-    of = kind(name)
     try:
-        made = engine.plan(world.settings, of, of.parse(values, read_manifest(world.settings), "ada"), "r1")
-        engine.propose(world.settings, made)
-        engine.approve(world.settings, "events", "r1", "ada")
-        evidence = engine.carry_out(world.settings, "events", "r1", of.step_names[0])
+        made = approve(world, planned(world, name, **values))
+        evidence = carry_out(world, kind(name).step_names[0])
     except StreamkeeperError as error:
         return f"{error}{kept(world)}"
     return f"{plans.to_json(made)}{explain.as_markdown(made)}{explain.as_text(made)}{evidence}{kept(world)}"
@@ -98,25 +95,15 @@ def kept(world: World) -> str:
 
 @pytest.mark.parametrize("name", sorted(ASKED))
 def test_a_secret_in_a_field_reaches_nothing_that_is_shown_or_kept(name: str, declared: World) -> None:
-    kept = copy_of(declared)
+    kept = Path(shutil.copytree(declared.root, f"{declared.root}-kept"))
     told = []
     for field, label, value in cases(name):
         said = said_by(declared, name, {**ASKED[name], field: value})
         if not said or SECRET in said:
             told.append(f"{field}, {label}: {said}")
-        put_back(declared, kept)
+        shutil.rmtree(declared.root)
+        shutil.copytree(kept, declared.root)
     assert told == []
-
-
-def copy_of(world: World) -> Path:
-    """Keep the world's folders as they are."""
-    return Path(shutil.copytree(world.root, f"{world.root}-kept"))
-
-
-def put_back(world: World, kept: Path) -> None:
-    """Let the world be as it was kept."""
-    shutil.rmtree(world.root)
-    shutil.copytree(kept, world.root)
 
 
 @pytest.mark.parametrize("name", sorted(ASKED))
@@ -128,15 +115,11 @@ def test_a_secret_that_a_source_declares_reaches_nothing_that_is_shown_or_kept(
 
 
 def test_a_value_that_would_be_kept_as_another_is_refused_before_anything_is_touched(declared: World) -> None:
-    before = declared.tree()
-    of = kind("backfill")
     asked = {**ASKED["backfill"], "predicate": "event_id = 'x' AND token = 'abc'"}
-    request = of.parse(asked, read_manifest(declared.settings), "ada")
     with pytest.raises(
         RequestError,
         match=r"predicate holds what reads like a secret \(event_id = 'x' AND token = \*\*\*\).*IN or LIKE",
     ):
-        engine.plan(declared.settings, of, request, "r1")
-    assert declared.tree() == before
-    other = of.parse({**asked, "predicate": "token IN ('abc')"}, read_manifest(declared.settings), "ada")
-    assert engine.plan(declared.settings, of, other, "r1").request["predicate"] == "token IN ('abc')"
+        planned(declared, "backfill", **asked)
+    other = planned(declared, "backfill", **{**asked, "predicate": "token IN ('abc')"})
+    assert other.request["predicate"] == "token IN ('abc')"
