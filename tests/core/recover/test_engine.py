@@ -447,7 +447,7 @@ STAMP = Kind(
 def stamping(several: World, monkeypatch: pytest.MonkeyPatch) -> World:
     """The kind ``stamp`` is known, and a recovery of it approved."""
     monkeypatch.setitem(recovery_kind.KINDS, "stamp", f"{__name__}:STAMP")
-    made = engine.plan(several.settings, STAMP, StampRequest("events", "ada", accept=("loss",)), "r1")
+    made = engine.plan(several.settings, STAMP, StampRequest("events", by="ada", accept=("loss",)), "r1")
     engine.propose(several.settings, made)
     engine.approve(several.settings, "events", "r1", "ada")
     return several
