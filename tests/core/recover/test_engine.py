@@ -318,7 +318,7 @@ STAMP = Kind(
 def stamping(several: World, monkeypatch: pytest.MonkeyPatch) -> World:
     """The kind ``stamp`` is known, and a recovery of it approved."""
     monkeypatch.setitem(recovery_kind.KINDS, "stamp", f"{__name__}:STAMP")
-    approve(several, look(several, STAMP, StampRequest("events", "ada")))
+    approve(several, look(several, STAMP, StampRequest("events", by="ada")))
     return several
 
 
