@@ -41,7 +41,7 @@ from streamkeeper.sources.base.format import Lag
 from streamkeeper.storage import to_json
 from tests.killing import HEEDING_CTRL_C
 from tests.recorder import Recorder
-from tests.worlds.recover.recoveries import carry_out, drive, plan
+from tests.worlds.recover.recoveries import approve, carry_out, drive, plan_reset
 from tests.worlds.small_world import EVENTS, World
 
 FLOW = "events.clean_events"
@@ -329,7 +329,7 @@ def test_inspect_shows_inferred_schemas_and_what_is_in_flight(command: Command, 
 
 
 def test_inspect_shows_a_generation_that_is_decided_and_not_begun(command: Command, stands: World) -> None:
-    plan(stands)
+    approve(stands, plan_reset(stands))
     carry_out(stands, *KIND.step_names[:3])
     assert (
         "next            generation 2 is decided (reset_checkpoint after-last, by ada)"
@@ -812,7 +812,7 @@ def test_recover_asks_again_where_the_price_got_worse_and_releases_the_flow_on_n
 
 
 def test_abandon_takes_an_interrupted_recoverys_hold_and_lock_away(command: Command, stands: World) -> None:
-    plan(stands)
+    approve(stands, plan_reset(stands))
     carry_out(stands, "hold")
     assert json.loads(command("abandon", "r1", "--json").stdout) == {"abandoned": "r1"}
     assert stands.home.owners() == []

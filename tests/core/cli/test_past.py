@@ -27,8 +27,7 @@ Run = Callable[..., str]
 @pytest.fixture
 def run(world: World, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Return the output of a command; raise what it raises."""
-    for name, value in world.environment.items():
-        monkeypatch.setenv(name, value)
+    world.enter(monkeypatch)
     world.begin([], 0, 0)  # its first generation is the first event
 
     def invoke(*arguments: str) -> str:

@@ -327,8 +327,7 @@ def test_a_missing_package_is_said_with_what_to_install(
 def test_the_command_line_prints_metrics_or_pushes_them(
     driven: World, receiver: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in driven.environment.items():
-        monkeypatch.setenv(name, value)
+    driven.enter(monkeypatch)
     printed = CliRunner().invoke(app, ["metrics"])
     pushed = CliRunner().invoke(app, ["metrics", "--otlp"])
     assert (printed.exit_code, pushed.exit_code, pushed.stdout) == (0, 0, "")
