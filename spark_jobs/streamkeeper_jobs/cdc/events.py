@@ -24,7 +24,7 @@ from streamkeeper_jobs.cdc.expressions import (
     whole_numbers,
 )
 from streamkeeper_jobs.cdc.replace_rows import Target
-from streamkeeper_jobs.spark.frames import column, measured, once
+from streamkeeper_jobs.spark.frames import column, measured, named, once
 
 UPSERT, DELETE, TRUNCATE = "upsert", "delete", "truncate"
 
@@ -124,7 +124,7 @@ class Bounds:
     at: tuple[Any, Any]
 
 
-def bounds_of(layout: Layout, wanted: Column, at: Column) -> dict[str, Column]:
+def bounds_of(layout: Layout, wanted: Column, at: Column) -> tuple[Column, ...]:
     """Return the aggregates of the changes that are wanted, for :func:`bounds_in`.
 
     :param at: their sequence.
@@ -132,13 +132,15 @@ def bounds_of(layout: Layout, wanted: Column, at: Column) -> dict[str, Column]:
     first, order = layout.keys[0], layout.sequence
     key = portable(F.when(wanted, column(KEY, first.name)), first.dataType)
     when = F.when(wanted, at)
-    return {
-        "bounded": F.count_if(wanted),
-        "lowest_key": F.min(key),
-        "highest_key": F.max(key),
-        "lowest_at": portable(F.min(when), order),
-        "highest_at": portable(F.max(when), order),
-    }
+    return named(
+        {
+            "bounded": F.count_if(wanted),
+            "lowest_key": F.min(key),
+            "highest_key": F.max(key),
+            "lowest_at": portable(F.min(when), order),
+            "highest_at": portable(F.max(when), order),
+        }
+    )
 
 
 def bounds_in(found: Row) -> Bounds:
@@ -173,7 +175,7 @@ def facts_of(
         F.max(bound).alias("highest"),
         F.sum("rows_unusable").alias("rows_unusable"),
         F.min(UNUSABLE).alias(UNUSABLE),
-        *(value.alias(name) for name, value in bounds_of(layout, needed, F.col("deleted")).items()),
+        *bounds_of(layout, needed, F.col("deleted")),
         *([F.min(SEVERAL).alias(SEVERAL)] if SEVERAL in reduced.columns else []),
         *([portable(F.min(at), layout.sequence).alias("earliest")] if at is not None else []),
     )

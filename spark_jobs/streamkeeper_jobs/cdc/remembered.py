@@ -232,7 +232,7 @@ def adopted(
     """
     truncate, written = F.col(KIND) == TRUNCATE, F.col("written_at")
     facts = rows.agg(
-        *(value.alias(name) for name, value in bounds_of(layout, ~truncate, F.col(AT)).items()),
+        *bounds_of(layout, ~truncate, F.col(AT)),
         F.date_format(F.to_utc_timestamp(F.min(F.when(~truncate, written)), _zone(session)), _ISO).alias(
             "first"
         ),

@@ -37,7 +37,7 @@ from streamkeeper_jobs.spark.delta_snapshot import (
     null_or_from,
     within_bounds,
 )
-from streamkeeper_jobs.spark.delta_table import delta_log_of, set_transaction
+from streamkeeper_jobs.spark.delta_table import commit, delta_log_of, set_transaction
 from streamkeeper_jobs.spark.frames import column, measured, once
 from streamkeeper_jobs.spark.jvm import Classes, classes, python_list, scala_object, scala_seq
 from streamkeeper_jobs.spark.session import begun
@@ -139,9 +139,8 @@ class Target:
 
         :raises DeltaConcurrentModificationException: another commit came in between, such as a seal.
         """
-        java = classes(self.session)
         self.written()
-        self.transaction.commit(scala_seq(java, [self._domain(remembered)]), _update(java))
+        commit(classes(self.session), self.transaction, [self._domain(remembered)])
 
     def commit_step(self, actions: Any, remembered: Remembered) -> None:
         """Commit the batch: actions on files, what the target remembers from now on, and the step.
@@ -149,18 +148,18 @@ class Target:
         :raises DeltaConcurrentModificationException: another commit came in between; one of its subclasses.
         """
         java = classes(self.session)
-        self.transaction.commit(self._ours(remembered).appendedAll(actions), _merge(java))
+        ours = scala_seq(java, self._ours(remembered))
+        self.transaction.commit(ours.appendedAll(actions), _merge(java))
 
     def commit_nothing(self, remembered: Remembered) -> None:
         """Commit a batch that changes no row: the target needs its step all the same."""
-        self.transaction.commit(self._ours(remembered), _update(classes(self.session)))
+        commit(classes(self.session), self.transaction, self._ours(remembered))
 
-    def _ours(self, remembered: Remembered) -> Any:
+    def _ours(self, remembered: Remembered) -> list[Any]:
         assert self.step is not None, "it was opened for a batch"
         assert self.written() < self.step.batch_id, "the checksum of the version says otherwise"
-        java = classes(self.session)
-        step = set_transaction(java, self.step.query_id, self.step.batch_id)
-        return scala_seq(java, [step, self._domain(remembered)])
+        step = set_transaction(classes(self.session), self.step.query_id, self.step.batch_id)
+        return [step, self._domain(remembered)]
 
     def _domain(self, remembered: Remembered) -> Any:
         found = replace(remembered, since=int(self.transaction.snapshot().version()))
@@ -411,11 +410,6 @@ def remembered_by(session: SparkSession, path: str, transaction: Any) -> Remembe
             " recovery restore_table, which puts back both and lets the flows go on from there."
         )
     return found
-
-
-def _update(java: Classes) -> Any:
-    """Return the operation of a commit that changes no row."""
-    return scala_object(java, "org.apache.spark.sql.delta.DeltaOperations$ManualUpdate")
 
 
 def _merge(java: Classes) -> Any:

@@ -36,7 +36,7 @@ from streamkeeper_jobs.cdc.expressions import all_of, bounded, literal, orderabl
 from streamkeeper_jobs.cdc.remembered import Learned
 from streamkeeper_jobs.cdc.replace_rows import PLACE, Opened
 from streamkeeper_jobs.spark.delta_commit import assigned, merging, table_at
-from streamkeeper_jobs.spark.frames import column, materialised, measured, once
+from streamkeeper_jobs.spark.frames import column, materialised, measured, named, once
 
 TARGET, CHANGE = "target", "change"
 """The two sides of a MERGE."""
@@ -146,9 +146,7 @@ def met(target: Opened, changes: DataFrame, layout: Layout, *columns: Column) ->
     :param changes: with the columns of :func:`plain_key`.
     """
     key = plain_key(layout)
-    return target.placed(*[value.alias(name) for name, value in key.items()], *columns).join(
-        changes, list(key)
-    )
+    return target.placed(*named(key), *columns).join(changes, list(key))
 
 
 @once
@@ -350,7 +348,7 @@ def _stored(layout: Layout, *side: str) -> dict[str, Column]:
 
 @once
 def _values(layout: Layout) -> tuple[Column, ...]:
-    return tuple(value.alias(name) for name, value in _stored(layout).items())
+    return named(_stored(layout))
 
 
 def _rows(upserts: DataFrame, layout: Layout, facts: Facts) -> DataFrame:

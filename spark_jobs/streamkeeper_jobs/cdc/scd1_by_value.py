@@ -43,7 +43,7 @@ from streamkeeper_jobs.cdc.scd1 import (
 )
 from streamkeeper_jobs.cdc.values import Path, Value, together, values_of
 from streamkeeper_jobs.spark.delta_commit import assigned
-from streamkeeper_jobs.spark.frames import column, materialised
+from streamkeeper_jobs.spark.frames import column, materialised, named
 
 VALUE = "value"
 
@@ -159,7 +159,7 @@ def _replace(target: Opened, source: DataFrame, rules: _Rules, cut: Cut, kept: E
 
 
 def _row(given: dict[str, Column]) -> Column:
-    return F.struct(*[value.alias(name) for name, value in given.items()])
+    return F.struct(*named(given))
 
 
 def _merge(source: DataFrame, rules: _Rules, cut: Cut, work: Work) -> None:

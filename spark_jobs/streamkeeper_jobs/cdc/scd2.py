@@ -51,7 +51,7 @@ from streamkeeper_jobs.cdc.scd1 import (
 )
 from streamkeeper_jobs.cdc.values import Value, merged, together, values_of
 from streamkeeper_jobs.spark.delta_commit import assigned, table_at
-from streamkeeper_jobs.spark.frames import column, materialised, measured, once
+from streamkeeper_jobs.spark.frames import column, materialised, measured, named, once
 
 LATE = "late"
 """Whether a version is not older than all changes that the batch has of its key."""
@@ -83,9 +83,7 @@ def apply_history(changes: DataFrame, spec: CdcSpec, work: Work) -> None:
         known = _known(reduced, remembered.changes_of(keys, work, facts), present, spec)
         timeline = kept.enter_context(materialised(_timeline(_one_each(known, spec, layout), spec, layout)))
         bounds = bounds_of(layout, F.lit(True), F.col(AT))
-        hidden, found = kept.enter_context(
-            measured(_hidden(reduced, timeline, spec), *(value.alias(name) for name, value in bounds.items()))
-        )
+        hidden, found = kept.enter_context(measured(_hidden(reduced, timeline, spec), *bounds))
         learned = remembered.learn(hidden, bounds_in(found), None, work, kept)
         differing = kept.enter_context(materialised(_differing(_versions(timeline), present, layout)))
         if target is None:
@@ -162,7 +160,7 @@ def _continue(  # noqa: PLR0917 - one caller
     timeline, found = kept.enter_context(
         measured(
             _timeline(both, spec, layout),
-            *(value.alias(name) for name, value in bounds.items()),
+            *bounds,
             F.count_if(LATE).alias(LATE),
         )
     )
@@ -418,7 +416,7 @@ def _stored(layout: Layout, *side: str) -> dict[str, Column]:
 
 @once
 def _values(layout: Layout) -> tuple[Column, ...]:
-    return tuple(value.alias(name) for name, value in _stored(layout).items())
+    return named(_stored(layout))
 
 
 def _rows(versions: DataFrame, layout: Layout, facts: Facts) -> DataFrame:

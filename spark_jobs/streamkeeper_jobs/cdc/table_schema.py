@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,9 +33,9 @@ from streamkeeper_jobs.cdc.replace_rows import domain, remembered_by
 from streamkeeper_jobs.cdc.steps import Turn
 from streamkeeper_jobs.spark.delta_commit import table_at, table_properties
 from streamkeeper_jobs.spark.delta_snapshot import metadata_of
-from streamkeeper_jobs.spark.delta_table import delta_log_of, set_transaction
+from streamkeeper_jobs.spark.delta_table import action_of, commit, delta_log_of, set_transaction
 from streamkeeper_jobs.spark.frames import quoted
-from streamkeeper_jobs.spark.jvm import classes, python_list, scala_object, scala_seq
+from streamkeeper_jobs.spark.jvm import classes, python_list, scala_seq
 from streamkeeper_jobs.spark.session import spark_url
 
 NULLS_PROPERTY = "streamkeeper.ignoreNullUpdates"
@@ -170,13 +169,11 @@ def bind(spark: SparkSession, path: str, sibling: str | None) -> None:
         _close(spark, sibling)
         layout = layout_by(table_at(spark, path).toDF().schema, properties)
         found = adopted(spark, path, layout, table_at(spark, sibling).toDF(), found)
-    read = java("org.apache.spark.sql.delta.actions.Action").fromJson
     protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": [FEATURE]}
-    needed = scala_seq(java, [read(json.dumps({"protocol": protocol}))])
+    needed = scala_seq(java, [action_of(java, {"protocol": protocol})])
     transaction.updateProtocol(transaction.protocol().merge(needed))
     _configure(spark, transaction, BOUND, "true")
-    operation = scala_object(java, "org.apache.spark.sql.delta.DeltaOperations$ManualUpdate")
-    transaction.commit(scala_seq(java, [domain(java, found)]), operation)
+    commit(java, transaction, [domain(java, found)])
 
 
 def _close(spark: SparkSession, sibling: str) -> None:
@@ -187,8 +184,7 @@ def _close(spark: SparkSession, sibling: str) -> None:
     transaction = delta_log_of(spark, sibling).startTransaction()
     if CLOSED not in _properties(spark, transaction):
         _configure(spark, transaction, CLOSED, "false")
-        operation = scala_object(java, "org.apache.spark.sql.delta.DeltaOperations$ManualUpdate")
-        transaction.commit(scala_seq(java, []), operation)
+        commit(java, transaction, ())
 
 
 def _properties(spark: SparkSession, transaction: Any) -> dict[str, str]:
@@ -201,8 +197,7 @@ def _configure(spark: SparkSession, transaction: Any, name: str, value: str) -> 
     """Set a table property in a transaction."""
     metadata = metadata_of(spark, transaction)
     metadata = {**metadata, "configuration": {**metadata["configuration"], name: value}}
-    read = classes(spark)("org.apache.spark.sql.delta.actions.Action").fromJson
-    transaction.updateMetadata(read(json.dumps({"metaData": metadata})), False)
+    transaction.updateMetadata(action_of(classes(spark), {"metaData": metadata}), False)
 
 
 def empty(spark: SparkSession, path: str, app_id: str) -> None:
@@ -213,9 +208,7 @@ def empty(spark: SparkSession, path: str, app_id: str) -> None:
         return
     gone = [file.remove() for file in python_list(transaction.filterFiles())]
     nothing = Remembered(str(transaction.metadata().id()), int(transaction.snapshot().version()))
-    actions = [set_transaction(java, app_id, 0), domain(java, nothing), *gone]
-    operation = scala_object(java, "org.apache.spark.sql.delta.DeltaOperations$ManualUpdate")
-    transaction.commit(scala_seq(java, actions), operation)
+    commit(java, transaction, [set_transaction(java, app_id, 0), domain(java, nothing), *gone])
 
 
 def _make(spark: SparkSession, path: str, schema: StructType, table: Table, spec: CdcSpec) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, ParamSpec, TypeVar, cast
@@ -29,6 +29,11 @@ def once(make: Callable[P, T]) -> Callable[P, T]:
 def column(*path: str) -> Column:
     """Return a column, or a field of a struct, by literal names."""
     return F.col(quoted(*path))
+
+
+def named(values: Mapping[str, Column]) -> tuple[Column, ...]:
+    """Return columns under their names."""
+    return tuple(value.alias(name) for name, value in values.items())
 
 
 def quoted(*path: str) -> str:
