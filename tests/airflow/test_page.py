@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,11 @@ from typing import Any
 import pytest
 from airflow.api_fastapi.app import create_app, get_auth_manager, purge_cached_app
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+from airflow.models.dag import DagModel
+from airflow.models.dagbundle import DagBundleModel
+from airflow.models.team import Team
 from airflow.utils.db import initdb
+from airflow.utils.session import create_session
 from fastapi.testclient import TestClient
 from httpx import Response
 from sqlalchemy import Engine, event
@@ -47,7 +51,7 @@ Get = Callable[..., Response]
 
 @pytest.fixture(scope="module")
 def get(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Get]:
-    """Ask Airflow's API server, as a role or as nobody."""
+    """Ask Airflow's API server, as a role, which may be in teams, or as nobody."""
     with pytest.MonkeyPatch.context() as patch:
         lay_out(tmp_path_factory.mktemp("page"), patch)
         patch.setattr(page, "KEPT_SECONDS", 0.0)
@@ -56,9 +60,11 @@ def get(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Get]:
         initdb()
         with TestClient(create_app(apps="core")) as client:
 
-            def ask(path: str, role: str | None = None, **headers: str) -> Response:
+            def ask(
+                path: str, role: str | None = None, teams: Sequence[str] = (), **headers: str
+            ) -> Response:
                 if role is not None:
-                    user = SimpleAuthManagerUser(username=role, role=role)
+                    user = SimpleAuthManagerUser(username=role, role=role, teams=list(teams))
                     headers["Authorization"] = f"Bearer {get_auth_manager().generate_jwt(user)}"
                 return client.get(path, headers=headers)
 
@@ -237,6 +243,36 @@ def test_who_may_trigger_a_dag_is_offered_to_and_a_viewer_is_not(get: Get) -> No
     assert (viewer["may"], admin["may"]) == ([], list(page.STARTS))
     assert viewer["counts"] == {"declared": 2}
     assert get(FLOWS, "VIEWER").headers["content-encoding"] == "gzip", "a long answer is packed"
+
+
+@pytest.fixture
+def teams_backup(get: Get, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The DAG backup_table is in a bundle of the team blue."""
+    monkeypatch.setenv("AIRFLOW__CORE__MULTI_TEAM", "True")
+    bundle, dag = DagBundleModel(name="blues"), DagModel(dag_id="backup_table", bundle_name="blues")
+    bundle.teams = [Team(name="blue")]
+    with create_session() as session:
+        for one in (bundle, dag):
+            session.add(one)
+            session.flush()
+    yield
+    with create_session() as session:
+        for other in (dag, bundle, *bundle.teams):
+            session.delete(other)
+            session.flush()
+
+
+@pytest.mark.usefixtures("teams_backup")
+def test_a_recovery_of_a_team_is_offered_to_its_members_alone(get: Get) -> None:
+    path = "/streamkeeper/api/dags/backup_table/runs/of-a-team"
+    recovery = engine.recovery_id("backup_table", "of-a-team")
+    plan = Plan("backup_table", recovery, "first", (), {"by": "ada"}, (), STEPS, "t")
+    engine.propose(Settings.from_environment(), plan)
+    others, member = get(FLOWS, "USER", ["red"]).json(), get(FLOWS, "USER", ["blue"]).json()
+    assert set(member["may"]) - set(others["may"]) == {"backup_table"}
+    assert "reset_checkpoint" in others["may"], "a DAG without a team is everybody's"
+    assert get(path, "USER", ["blue"]).json()["may_answer"] is True
+    assert get(path, "USER", ["red"]).status_code == 403
 
 
 def test_metrics_need_the_token_of_the_server_and_are_not_there_without_one(
