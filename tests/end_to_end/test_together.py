@@ -55,7 +55,7 @@ dp.configure_pipeline(
     ],
 )
 dp.create_source(
-    "numbers", format="json", path="{data}/numbers", schema="n INT", options={"maxFilesPerTrigger": 5}
+    "numbers", format="json", path="{data}/pair", schema="n INT", options={"maxFilesPerTrigger": 5}
 )
 dp.create_streaming_table("left_numbers")
 dp.create_streaming_table("right_numbers")
@@ -78,7 +78,7 @@ class Pair:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.folder = Path(world.settings.data) / "numbers"
+        self.folder = Path(world.settings.data) / "pair"
         self.produced: list[int] = []
         self.left: list[int] = []
         self.distinct = True
