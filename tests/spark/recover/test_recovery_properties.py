@@ -102,7 +102,8 @@ class Moving:
         """Let some events arrive: new ones, and some that were there before."""
         new = list(range(self.events, self.events + self.random.randint(1, 5)))
         self.events += len(new)
-        again = self.random.sample(range(self.events), self.random.randint(0, 2)) if self.query.view else []
+        repeated = min(self.events, self.random.randint(0, 2)) if self.query.view else 0
+        again = self.random.sample(range(self.events), repeated)
         numbers = dict.fromkeys([*new, *again])
         self.arrive(*numbers)
         self.did.append(f"arrive {list(numbers)}")
