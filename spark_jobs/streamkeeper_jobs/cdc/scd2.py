@@ -158,11 +158,7 @@ def _continue(  # noqa: PLR0917 - one caller
     wanted = F.col("new") if spec.ignore_null_updates else F.col("deletes") | _merged()
     bounds = bounds_of(layout, wanted, F.col(AT))
     timeline, found = kept.enter_context(
-        measured(
-            _timeline(both, spec, layout),
-            *bounds,
-            F.count_if(LATE).alias(LATE),
-        )
+        measured(_timeline(both, spec, layout), *bounds, F.count_if(LATE).alias(LATE))
     )
     if found[LATE]:
         return False
