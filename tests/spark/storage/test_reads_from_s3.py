@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -46,7 +47,7 @@ wait_until(few, 30, "what was read is let go", 0.5)
 def test_it_keeps_nothing_of_a_parquet_file(server: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", READS],
-        env=environment_on_s3(tmp_path, f"http://{server}"),
+        env={**os.environ, **environment_on_s3(tmp_path, f"http://{server}")},
         capture_output=True,
         text=True,
         check=False,

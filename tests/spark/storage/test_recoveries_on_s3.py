@@ -5,6 +5,7 @@ tables are those of an oracle.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -165,7 +166,7 @@ def test_a_job_whose_checkpoint_is_on_s3_goes_on_there_as_a_flow(shop: Shop) -> 
             *(str(job), f"{shop.root}/data/events"),
             *(f"{there}/old/checkpoint", f"{there}/warehouse/events"),
         ],
-        env=environment_on_s3(shop.root, f"http://{shop.server}"),
+        env={**os.environ, **environment_on_s3(shop.root, f"http://{shop.server}")},
         capture_output=True,
         text=True,
         check=False,

@@ -19,7 +19,7 @@ Streamkeeper = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 def environment_on_s3(root: Path, endpoint: str) -> dict[str, str]:
-    """Return the environment of a command, or of a Spark job, that reaches the server by an endpoint."""
+    """Return what a command, or a Spark job, adds to its environment to reach the server by an endpoint."""
     here = {name: str(root / name) for name in ("pipelines", "data")}
     there = {name: f"s3://{BUCKET}/{name}" for name in ("state", "warehouse", "backups")}
     settings = {**here, **there, "jars": str(s3_jars()), "pipeline_env": "AWS_*"}
@@ -31,7 +31,6 @@ def environment_on_s3(root: Path, endpoint: str) -> dict[str, str]:
         "spark.hadoop.fs.s3a.endpoint.region us-east-1\nspark.hadoop.fs.s3a.path.style.access true\n"
     )
     return {
-        **os.environ,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         **{f"STREAMKEEPER_{name.upper()}": value for name, value in settings.items()},
         **LOGIN,
@@ -48,7 +47,8 @@ def on_s3(root: Path, pipeline: str, text: str) -> Streamkeeper:
     def run(endpoint: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "streamkeeper", *arguments],
-            env=environment_on_s3(root, endpoint), capture_output=True, text=True, check=False,
+            env={**os.environ, **environment_on_s3(root, endpoint)},
+            capture_output=True, text=True, check=False,
         )  # fmt: skip
 
     return run
