@@ -223,7 +223,8 @@ def claim(home: FlowHome, alert: Alert, clock: Callable[[], float] | None = None
     """
     folder = _told(alert)
     names = home.storage.names(home.alert(folder))
-    last = max((int(name[:-5]) for name in names if name[:-5].isdecimal()), default=0)
+    # A notifier's key may be all digits, too.
+    last = max((int(name[:-5]) for name in names if name.endswith(".json")), default=0)
     if last:
         begun = home.storage.modified(home.alert(f"{folder}/{last:03d}.json")) or 0.0
         if (clock() if clock else storage_now(home.storage)) - begun < PAUSE:

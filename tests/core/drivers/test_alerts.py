@@ -79,6 +79,16 @@ def test_the_next_attempt_follows_after_the_pause(home: FlowHome) -> None:
     assert alerts.claim(home, PARKED, lambda: now + PAUSE + 5) == 2
 
 
+def test_a_notifier_whose_key_is_all_digits_does_not_pass_for_an_attempt(
+    home: FlowHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alerts, "_key", lambda _: "123456789012")
+    assert alerts.claim(home, PARKED) == 1
+    alerts.record_told(home, PARKED, Notifier("x", ()))
+    now = storage_now(home.storage)
+    assert alerts.claim(home, PARKED, lambda: now + PAUSE + 5) == 2
+
+
 def test_a_notifier_with_other_arguments_is_another_one(home: FlowHome) -> None:
     alerts.record_told(home, PARKED, Notifier("a.B", {"to": "x", "cc": ["y"]}))
     assert alerts.was_told(home, PARKED, Notifier("a.B", {"cc": ["y"], "to": "x"}))
