@@ -196,7 +196,9 @@ def settled(settings: Settings, manifest: Manifest, plan: Plan, request: Any) ->
     """
     if not isinstance(request, Rehearsable):
         return plan
-    if sinks := [said for one in plan.flows if (said := not_for_sinks(manifest.find(one.flow)))]:
+    # A backfill's plan says nothing of its flow, but names the sink.
+    writers = [flow for table in plan.tables for flow in manifest.writers(plan.pipeline, table)]
+    if sinks := [said for flow in writers if (said := not_for_sinks(flow))]:
         return replace(plan, refusals=(*plan.refusals, Refusal(None, sinks[0]))) if request.rehearse else plan
     if request.rehearse:
         return replace(plan, steps=(REHEARSE, *plan.steps))

@@ -86,7 +86,9 @@ def plan_restored(
                 flow.declaration.replaces or look_at(settings, flow, strict=False).is_safe_to_repeat,
                 way,
             )
-    if stood is not None and stood.done and flow.declaration.once and generations.finished(home) is not None:
+    # Done then and now, but in a later generation: what that one wrote is undone, too.
+    stays_done = stood is not None and stood.done and generations.finished(home) == stood.generation
+    if flow.declaration.once and stays_done:
         return held_meanwhile(settings, flow), ()
     if stood is None or stood.generation is None or stood.batch is None:
         return plan_beginning(settings, flow, way)

@@ -13,6 +13,7 @@ from streamkeeper.errors import RequestError
 from streamkeeper.flows import generations
 from streamkeeper.flows.files import open_home
 from streamkeeper.flows.generations import (
+    ADOPTED,
     BATCH,
     COPIED,
     EARLIEST,
@@ -135,8 +136,19 @@ def held_meanwhile(settings: Settings, flow: Flow) -> FlowPlan:
 
 
 def never_begun(settings: Settings, flow: Flow, note: str) -> FlowPlan:
-    """Return the plan of a flow that never began: it is held meanwhile, and gets no generation."""
-    newest = generations.latest(open_home(settings, flow.full_name))
+    """Return the plan of a flow that never began: it is held meanwhile, and gets no generation.
+
+    :raises RequestError: it has adopted a query and continues after that one's last batch, whatever becomes
+        of the rows in the table.
+    """
+    home = open_home(settings, flow.full_name)
+    newest = generations.latest(home)
+    if newest is not None and newest.start.mode == ADOPTED and last_begun(home) is None:
+        raise RequestError(
+            f"{flow.full_name} has adopted {newest.start.checkpoint} and has not started yet: it will continue"
+            " after the last batch there, so rows that this recovery removes would not come again. Nothing"
+            " was changed. Let the flow start once, then plan the recovery again."
+        )
     return FlowPlan(
         flow=flow.full_name,
         target=flow.declaration.target,

@@ -515,6 +515,9 @@ def test_adopting_decides_the_first_generation_under_the_flows_own_query_id(worl
     assert decided.query_id == query_id(FLOW, 1)
     assert world.home.owners() == [] and recovery_lock.holder(world.home.storage, "events", "events") is None
     assert old_files(world) == before
+    for recovery, values in (("full_refresh", {}), ("restore_table", {"version": 1})):
+        with pytest.raises(RequestError, match=r"has adopted .*old job and has not started yet"):
+            planned(world, recovery, "r2", table="events", **values)
 
 
 def test_before_the_decision_an_adoption_is_given_up_and_leaves_nothing(world: World) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from streamkeeper.amounts import REPEATS
 from streamkeeper.declare.model import REHEARSABLE
 from streamkeeper.errors import PlanRefused, RequestError
 from streamkeeper.flows import ledger
@@ -54,6 +55,14 @@ def test_a_plan_has_the_step_where_it_is_asked_for_before_all_others_and_before_
     with pytest.raises(PlanRefused, match="is not approved yet"):
         engine.carry_out(stands.settings, "events", "r1", "hold")
     assert engine.without_spark(stands.settings, "events", "r1", REHEARSE) is None, "it needs Spark"
+
+
+def test_a_backfill_into_a_sink_is_not_rehearsed_since_it_would_write_there(stands: World) -> None:
+    sink = 'dp.create_sink("events", "kafka", {"kafka.bootstrap.servers": "b:1", "topic": "t"})'
+    stands.declare(EVENTS.replace('dp.create_streaming_table("events")', sink))
+    found = recoveries.planned(stands, "backfill", flow=FLOW, rehearse=True, accept=[REPEATS])
+    [refusal] = found.refusals
+    assert "writes the sink events, and a rehearsal would write there, too" in refusal.message
 
 
 def test_a_step_that_is_not_in_the_plan_starts_no_spark(stands: World) -> None:

@@ -24,7 +24,7 @@ from streamkeeper.delta.copy_files import (
 from streamkeeper.delta.log import SEAL
 from streamkeeper.errors import CheckpointError, RecoveryError, RequestError, TableLocked
 from streamkeeper.flows import generations, ledger
-from streamkeeper.flows.generations import BATCH, EARLIEST, OFFSETS, REBUILT, StartAt
+from streamkeeper.flows.generations import AFTER_LAST, BATCH, EARLIEST, OFFSETS, REBUILT, StartAt
 from streamkeeper.recover import engine
 from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.kind import Work
@@ -599,6 +599,10 @@ def test_a_once_flow_that_was_done_stays_done_and_one_that_was_not_runs_again(wo
         backups.enter(world.home.storage, made)
     found = [plan_restore(world, backup=name).flows[0].next_generation for name in ("early", "late")]
     assert found == [2, None]
+    next_generation(world, StartAt(AFTER_LAST), begun=2)
+    generations.finish(world.home, 2, 2)
+    again = plan_restore(world, backup="late").flows[0]
+    assert again.next_generation == 3, "what generation 2 wrote since is undone"
 
 
 def test_a_version_that_is_not_there_is_refused_with_what_is(world: World) -> None:
