@@ -136,6 +136,7 @@ def look(home: FlowHome, table_path: str, generation: Generation, start: Start) 
     :raises CheckpointError: its checkpoint cannot be listed, or the sink's log cannot be read.
     """
     checkpoint = Checkpoint(home.storage, start.checkpoint)
-    sink = last_transaction(table_path, generation.query_id)
+    # The checkpoint first: a running driver commits in the sink first, so its next batch is no contradiction.
     last = generations.committed(home, generation.number, checkpoint.last_commit())
+    sink = last_transaction(table_path, generation.query_id)
     return CommittedPosition(generation, start, checkpoint, last, sink.version, sink.sealed, sink.complete)

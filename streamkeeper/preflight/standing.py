@@ -1,7 +1,6 @@
 """What a flow stands on beside its declaration: whether its table and sources are those of its checkpoint.
 
-No Spark is asked. A flow may run meanwhile: its logs are read in an order by which its next batch is no
-contradiction.
+No Spark is asked. A flow may run meanwhile.
 """
 
 from __future__ import annotations
@@ -13,9 +12,8 @@ from typing import Any
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.checkpoint.files_log import plain_path
 from streamkeeper.declare.model import Source
-from streamkeeper.delta.log import last_transaction
 from streamkeeper.errors import CheckpointError, SourceError, StorageError
-from streamkeeper.flows import generations
+from streamkeeper.flows import position
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import AFTER_LAST, Generation, Start, StartAt
 from streamkeeper.flows.position import CommittedPosition
@@ -42,20 +40,15 @@ def standing(
     found = Verdict(flow.full_name, Fit.GOES_ON)
     broken = replace(found, fit=Fit.BREAKS, recovery="reset_checkpoint")
     generation, start = begun
-    checkpoint = Checkpoint(home.storage, start.checkpoint)
+    path = settings.table_path(flow.declaration.target)
     try:
-        last = generations.committed(home, generation.number, checkpoint.last_commit())
-        path = settings.table_path(flow.declaration.target)
-        sink = last_transaction(path, generation.query_id)
-        stands = CommittedPosition(
-            generation, start, checkpoint, last, sink.version, sink.sealed, sink.complete
-        )
+        stands = position.look(home, path, generation, start)
         why = _contradiction(stands, path)
         if why is not None:
             return replace(broken, why=(why,))
         notes = list(_unknown(stands, path))
         for source in flow.sources:
-            lost, said = _source(source, start, checkpoint, look)
+            lost, said = _source(source, start, stands.checkpoint, look)
             if lost:
                 return replace(broken, why=(f"The source {source.name} cannot go on: {lost}.",))
             notes += said

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from streamkeeper.errors import SourceError
+from streamkeeper.flows import position
 from streamkeeper.flows.position import last_begun
 from streamkeeper.preflight.standing import standing
 from streamkeeper.preflight.verdict import Fit, Verdict
@@ -46,6 +47,21 @@ def test_a_table_that_is_gone_or_was_made_anew_breaks_it(ran: World) -> None:
 
 def test_a_batch_in_flight_is_no_contradiction(world: World) -> None:
     world.begin([[file] for file in world.add_files(3)], 1, 2)
+    assert found(world).fit is Fit.GOES_ON
+
+
+def test_a_batch_that_commits_while_the_logs_are_read_is_no_contradiction(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.begin([[file] for file in world.add_files(3)], 1, 2)
+    read = position.last_transaction
+
+    def then_commits(*asked: Any) -> Any:
+        found = read(*asked)
+        world.begin([[file] for file in world.files], 3, 3)
+        return found
+
+    monkeypatch.setattr(position, "last_transaction", then_commits)
     assert found(world).fit is Fit.GOES_ON
 
 
