@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from streamkeeper.delta.log import last_transaction
 from streamkeeper.errors import SourceError
 from streamkeeper.flows import position
 from streamkeeper.flows.position import last_begun
@@ -54,10 +55,9 @@ def test_a_batch_that_commits_while_the_logs_are_read_is_no_contradiction(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.begin([[file] for file in world.add_files(3)], 1, 2)
-    read = position.last_transaction
 
     def then_commits(*asked: Any) -> Any:
-        found = read(*asked)
+        found = last_transaction(*asked)
         world.begin([[file] for file in world.files], 3, 3)
         return found
 
