@@ -84,7 +84,7 @@ def test_a_notifier_whose_key_is_all_digits_does_not_pass_for_an_attempt(
 ) -> None:
     monkeypatch.setattr(alerts, "_key", lambda _: "123456789012")
     assert alerts.claim(home, PARKED) == 1
-    alerts.record_told(home, PARKED, Notifier("x", ()))
+    alerts.record_told(home, PARKED, Notifier("a.B", {}))
     now = storage_now(home.storage)
     assert alerts.claim(home, PARKED, lambda: now + PAUSE + 5) == 2
 
