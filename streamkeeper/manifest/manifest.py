@@ -219,14 +219,15 @@ def write_manifest(
 
 
 def declared(settings: Settings) -> Manifest:
-    """Import every pipeline file in another process, and return what they declare. Nothing is written, and
-    nothing is kept of a file that cannot be read: no flow runs by this.
+    """Import every pipeline file in another process, and return what they declare, without a key. The state
+    folder is neither read nor written, and nothing is kept of a file that cannot be read: no flow runs by
+    this.
 
     :raises SettingsError: the pipelines folder does not exist.
     :raises StreamkeeperError: the files cannot be imported at all.
     """
     built, _ = _build(settings, lambda files: import_all.import_elsewhere(settings, files), None)
-    return built.finish(files_key(settings))
+    return built.finish("")
 
 
 def _build(

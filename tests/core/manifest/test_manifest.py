@@ -20,7 +20,8 @@ from streamkeeper.errors import RequestError, SettingsError, StorageError, Strea
 from streamkeeper.flows import generations
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.manifest import import_all, manifest
-from streamkeeper.manifest.manifest import read_manifest, write_manifest
+from streamkeeper.manifest.manifest import declared, read_manifest, write_manifest
+from streamkeeper.storage import LocalStorage
 from tests.worlds.small_world import EVENTS, World
 
 LEAVES_A_MARK = (
@@ -227,6 +228,16 @@ def test_a_state_folder_that_cannot_be_written_is_named_and_nothing_is_made(worl
     with pytest.raises(StorageError, match=r"state/manifests/.* cannot be written"):
         read_manifest(world.settings)
     assert (world.root / "state").read_text() == "a file where the folder should be"
+
+
+def test_what_files_declare_is_told_where_the_state_folder_cannot_be_read(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise StorageError("no answer")
+
+    monkeypatch.setattr(LocalStorage, "names", fails)
+    assert [flow.full_name for flow in declared(world.settings).flows()] == ["events.clean_events"]
 
 
 def test_a_pipeline_file_that_takes_too_long_is_told_so(
