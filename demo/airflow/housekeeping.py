@@ -46,8 +46,8 @@ def living_logs() -> set[str]:
 
 
 def remove_logs(logs: Path, before: datetime, living: set[str]) -> int:
-    """Remove the logs that were not written since, but those of living tries, and folders that are empty;
-    return how many logs went.
+    """Remove the logs that were not written since, but those of living tries and of drivers, which
+    ``remove_driver_logs`` removes, and folders that are empty; return how many logs went.
     """
     removed = 0
     empty = datetime.now(timezone.utc).timestamp() - EMPTY
@@ -55,8 +55,10 @@ def remove_logs(logs: Path, before: datetime, living: set[str]) -> int:
         place = Path(folder)
         last = place.stat().st_mtime
         for path in (place / name for name in names):
-            living_try = str(path.relative_to(logs)).partition(".log")[0] in living
-            if not living_try and not path.is_symlink() and path.stat().st_mtime < before.timestamp():
+            name = path.relative_to(logs)
+            # A quiet driver writes nothing for weeks, and only its lease says that it lives.
+            kept = name.parts[0] == "drivers" or str(name).partition(".log")[0] in living
+            if not kept and not path.is_symlink() and path.stat().st_mtime < before.timestamp():
                 path.unlink()
                 removed += 1
         if place != logs and last < empty:

@@ -97,6 +97,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
             made = log.stat().st_mtime - int(days) * 86400
             os.utime(log, (made, made))
             os.utime(log.parent, (made, made))
+    driver = home / "logs/drivers/orders.clean/1.log"
+    driver.parent.mkdir(parents=True)
+    driver.touch()
+    os.utime(driver, (0, 0))
     run(home, "-m", "demo.airflow.housekeeping", str(home / "logs"), "30", str(home / "done"))
     return home
 
@@ -135,6 +139,10 @@ def test_old_logs_go_but_those_of_tries_that_go_on(home: Path) -> None:
     }
     assert not (home / "logs/dag_id=monitor_flows/run_id=old/task_id=run").exists(), "it is empty"
     assert json.loads((home / "done" / "done.json").read_text())["logs"] == 10
+
+
+def test_an_old_log_of_a_driver_stays_for_the_dag_that_knows_which_drivers_live(home: Path) -> None:
+    assert (home / "logs/drivers/orders.clean/1.log").exists()
 
 
 def test_a_bare_clean_would_remove_the_run_that_goes_on(home: Path) -> None:
