@@ -49,7 +49,8 @@ def set_run_note(dag_id: str, run_id: str, note: str) -> None:
     try:
         token = _call("POST", f"{base}/auth/token", _login(connection))["access_token"]
         _call("PATCH", f"{base}{path}?update_mask=note", {"note": shortened}, token)
-    except OSError as error:
+    # What answers may be no Airflow: a proxy's page is no JSON, and another's JSON has no token.
+    except (OSError, ValueError, KeyError, TypeError) as error:
         said = "The note of the run could not be set through %s: %s. Check the connection %r."
         _log.warning(said, base, error, CONNECTION)
 

@@ -16,6 +16,7 @@ from airflow.sdk import BaseNotifier
 from airflow.sdk.log import mask_secret
 from streamkeeper_airflow.operate import notify
 from streamkeeper_airflow.operate.notify import alert, deliver, unusable
+from streamkeeper_airflow.operate.run_note import CONNECTION, set_run_note
 
 from streamkeeper.declare.model import Notifier
 from streamkeeper.drivers import alerts
@@ -78,6 +79,16 @@ def test_a_mail_and_a_webhook_are_sent_once_for_an_occasion(
     }
     assert len(chat.bodies) == 2
     assert alerts.pending(home) == []
+
+
+@pytest.mark.parametrize("says", [b"<html>", b"{}", b"[]"], ids=["no JSON", "no token", "no object"])
+def test_what_answers_and_is_no_airflow_sets_no_note_and_the_task_goes_on(
+    says: bytes, chat: Inbox, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(f"AIRFLOW_CONN_{CONNECTION.upper()}", f"http://ada:secret@127.0.0.1:{chat.port}")
+    chat.says = says
+    set_run_note("flow__first__first_flow", "manual__1", "It is parked.")
+    assert "The note of the run could not be set" in caplog.text
 
 
 def test_two_tasks_at_once_tell_once(project: Path, chat: Inbox) -> None:
