@@ -48,7 +48,7 @@ from streamkeeper_airflow.flow.retries import (
 )
 from streamkeeper_airflow.flow.shared_driver import AttachedToSharedDriver, flows_at_fault, sharing_flows
 from streamkeeper_airflow.flow.successor import Successor
-from streamkeeper_airflow.operate.notify import alert, page
+from streamkeeper_airflow.operate.notify import alert, masked, page
 from streamkeeper_airflow.operate.park_message import describe_park, describe_retried
 from streamkeeper_airflow.operate.run_note import set_run_note
 
@@ -246,9 +246,12 @@ class FlowOperator(BaseOperator):
         try:
             check_airflow(settings)
         except WrongSettings as error:
-            occasion = f"supervisor timeout {settings.supervisor_timeout:g} s"
-            alert(settings, AlertKind.SETTINGS, self.flows[0], str(error), occasion)
+            self._tell_wrong(settings, error)
             raise
+
+    def _tell_wrong(self, settings: Settings, error: Exception) -> None:
+        """Alert what is wrong with the settings, once for each thing that is: so its text is the occasion."""
+        alert(settings, AlertKind.SETTINGS, self.flows[0], str(error), masked(str(error)))
 
     def _submit(
         self, settings: Settings, homes: Sequence[FlowHome], context: Context, take_over: bool = False
@@ -266,7 +269,7 @@ class FlowOperator(BaseOperator):
             command, environment = submitting.prepare(settings, flows, self.spark_conn_id, log, take_over)
         except AirflowFailException as error:
             # Airflow also says that there is no connection where its API server failed to tell.
-            alert(settings, AlertKind.SETTINGS, self.flows[0], str(error), f"connection {self.spark_conn_id}")
+            self._tell_wrong(settings, error)
             raise WrongSettings(str(error)) from error
         driver = Submitted(command, environment, log)
         page = environment.get(cluster_drivers.PAGE_VARIABLE)

@@ -326,7 +326,7 @@ def settings_that_cannot_fit(bed: Bed) -> None:
     ended = bed.task().end()
     assert isinstance(ended, WrongSettings)
     assert bed.home.epochs() == [], "nothing was submitted"
-    assert bed.alerts == [(AlertKind.SETTINGS, "supervisor timeout 60 s")]
+    assert bed.alerts == [(AlertKind.SETTINGS, str(ended))], "another wrong setting is told, too"
 
 
 def settings_that_cannot_fit_beside_a_driver_that_runs(bed: Bed) -> None:
@@ -368,6 +368,7 @@ FAST = (
     "parked → another declaration → running",
     "declared → two starts at once → one driver",
     "running → fails again and again → crash loop",
+    "declared → start with wrong settings → refused",
 )
 """What ``make test`` runs; two of them go through the hold and the park on their way."""
 
