@@ -19,8 +19,8 @@ from streamkeeper.settings import PIPELINE_ENV, PROJECT, Settings
 PLACEHOLDER = re.compile(r"\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
 """Placeholder for an environment variable in an option of a source."""
 
-_NEVER = ("AIRFLOW*", "_AIRFLOW*")
-"""Airflow's settings, connections and variables, excluded whatever the setting says."""
+_NEVER = ("AIRFLOW*", "_AIRFLOW*", "STREAMKEEPER_METRICS_TOKEN")
+"""Airflow's settings, connections and variables, and the token of its metrics, whatever the setting says."""
 
 _HANDED_ON = (
     "PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "LC_*", "TZ", "TMPDIR", "LD_LIBRARY_PATH",
@@ -41,7 +41,7 @@ def environment(settings: Settings, inherited: Mapping[str, str] | None = None) 
     kept = {
         name: value
         for name, value in found.items()
-        if _matches(name, _HANDED_ON) or is_allowed(name, settings.pipeline_env)
+        if is_allowed(name, (*_HANDED_ON, *settings.pipeline_env))
     }
     before = [part for part in kept.get("PYTHONPATH", "").split(os.pathsep) if part and part != str(PROJECT)]
     path = [
