@@ -61,8 +61,8 @@ class PlanRecovery(BaseOperator, SkipMixin):
     """Checks all values of the form, makes the plan, writes it to the ledger, and passes it on as Markdown.
 
     A dry run ends here, or after the steps of the kind that run before approval: what follows is skipped. A
-    refused plan ends the run as *skipped*, with the reasons in its note. If nobody will be asked, an alert
-    reports a price that was not accepted.
+    refused plan ends the run as *skipped*, with the reasons in its note. An alert reports a refusal of what a
+    schedule asked for and, if nobody will be asked, a price that was not accepted.
 
     :param of: the kind of recovery.
     """
@@ -119,11 +119,18 @@ class PlanRecovery(BaseOperator, SkipMixin):
     ) -> Plan:
         for secret in secrets_in(given):
             mask_secret(secret)
-        request = of.parse(given, manifest, forms.asker(context))
         run = context["dag_run"]
         # A dry run ends its recovery, so a cleared one needs another id.
         name = f"{run.run_id}/dry run {context['ti'].try_number}" if given.get(DRY_RUN) else run.run_id
-        plan = judged(settings, engine.plan(settings, of, request, engine.recovery_id(run.dag_id, name)))
+        recovery = engine.recovery_id(run.dag_id, name)
+        try:
+            request = of.parse(given, manifest, forms.asker(context))
+            plan = judged(settings, engine.plan(settings, of, request, recovery))
+        except REFUSALS as error:
+            # A run that names its rehearsal was started by the person who said go.
+            if run.run_type != "manual" and not given.get("rehearsal"):
+                tell_undone(_unplanned(recovery, given, manifest), context, f"did not start: {error}")
+            raise
         self.log.info("%s", explain.as_text(plan))
         return plan
 
@@ -183,6 +190,16 @@ def _named(plan: Plan, of: Kind, manifest: Manifest) -> dict[str, Any]:
         "subject": plan.subject,
         "asks": f"the {of.noun or of.name} of {plan.subject}",
     }
+
+
+def _unplanned(recovery: str, given: dict[str, Any], manifest: Manifest) -> dict[str, Any]:
+    """Return the names, for an alert, of a recovery that got no plan: from what it was asked for."""
+    subject = str(given.get("flow") or given.get("table") or given.get("pipeline"))
+    pipeline = subject.partition(".")[0]
+    told = [flow for flow in manifest.flows() if flow.pipeline.name == pipeline]
+    told.sort(key=lambda flow: subject not in (flow.full_name, f"{pipeline}.{flow.declaration.target}"))
+    flow = next((flow.full_name for flow in told), None)
+    return {"recovery": recovery, "pipeline": pipeline, "flow": flow, "subject": subject}
 
 
 class RecoveryStep(BaseOperator):

@@ -150,23 +150,35 @@ def test_a_plan_that_breaks_is_no_answer_and_stays_red(
 
 
 @pytest.mark.parametrize(
-    ("run_type", "end"),
-    [("manual", AirflowSkipException), ("operator_triggered", AirflowFailException)],
-    ids=["a person", "a schedule"],
+    ("run_type", "more", "end", "tellings"),
+    [
+        pytest.param("manual", {}, AirflowSkipException, 0, id="a person"),
+        pytest.param("operator_triggered", {}, AirflowFailException, 1, id="a schedule"),
+        pytest.param("operator_triggered", {"rehearsal": "r9"}, AirflowFailException, 0, id="who said go"),
+    ],
 )
-def test_a_locked_table_is_an_answer_to_a_person_and_a_failure_of_a_schedule(
-    run_type: str, end: type[Exception], project: Path, notes: list[str], monkeypatch: pytest.MonkeyPatch
+def test_a_locked_table_is_an_answer_to_a_person_and_a_failure_of_a_schedule_that_is_told(
+    *,
+    run_type: str,
+    more: dict[str, str],
+    end: type[Exception],
+    tellings: int,
+    project: Path,
+    notes: list[str],
+    told: Told,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def locked(*_: object) -> Plan:
         raise TableLocked("The recovery r0 works on the table first_clean. Wait for it.")
 
     monkeypatch.setattr(engine, "plan", locked)
-    asked = context({"flow": F})
+    asked = context({"flow": F, **more})
     asked["dag_run"].run_type = run_type  # type: ignore[assignment]  # the enum is Airflow's own, and a text
     with pytest.raises(end, match="r0 works on the table"):
         PlanRecovery(task_id="plan", of=RESET).execute(asked)
     [note] = notes
     assert note.startswith("Refused: The recovery r0 works on the table first_clean. Wait for it.")
+    assert ["did not start: The recovery r0" in text for _, text, _ in told] == [True] * tellings
 
 
 def test_a_plan_that_is_refused_under_the_hold_is_an_answer_too_and_is_told(
