@@ -204,6 +204,22 @@ def test_a_thousand_flows_are_drawn_by_the_hundred_and_a_search_answers_at_once(
     person.reads("[data-flow]", "flow_0777")
 
 
+def test_a_default_that_is_emptied_in_a_form_is_sent_as_nothing(person: Person) -> None:
+    person.visit(TAB)
+    person.click("[data-start=hold_flows]")
+    person.click("form summary")
+    person.click("input[name=deadline]")
+    person.await_that("document.execCommand('selectAll') && document.execCommand('delete')", "it is emptied")
+    kept = "more?.method === 'POST' ? (window.sent = more.body, new Response('{}')) : ask(path, more)"
+    taken = f"(ask => !!(window.fetch = async (path, more) => {kept}))(window.fetch)"
+    person.await_that(taken, "what is sent is kept here")
+    person.click("form [type=submit]")
+    assert json.loads(person.await_that("window.sent", "it is sent"))["conf"] == {
+        "deadline": None,
+        "flows": [FLOW],
+    }
+
+
 def test_a_reset_goes_from_a_click_to_the_first_new_batch_and_a_viewer_only_looks(
     world: World, person: Person, viewer: Person
 ) -> None:

@@ -62,13 +62,17 @@ function filled(start, fields, found, given) {
   return { ...values, ...given };
 }
 
-// The values that are sent: what differs from the default, in the field's type.
+const isEmpty = (value) => value == null || value === "" || (Array.isArray(value) && !value.length);
+
+// The values that are sent, in the field's type: Airflow fills in the default of what is left out, so where a default
+// was emptied and the field may be empty, null is sent.
 function toSend(fields, values, shown) {
   const sent = {};
   for (const [name, field] of fields) {
     const value = values[name];
-    if (!shown(name) || value === "" || (Array.isArray(value) && !value.length)) continue;
-    if (field.schema.format === "date-time") sent[name] = new Date(value).toISOString();
+    if (!shown(name) || (isEmpty(value) && (isEmpty(field.value) || !types(field).includes("null")))) continue;
+    if (isEmpty(value)) sent[name] = null;
+    else if (field.schema.format === "date-time") sent[name] = new Date(value).toISOString();
     else if (types(field).includes("object")) sent[name] = JSON.parse(value);
     else if (types(field).some((type) => ["number", "integer"].includes(type))) sent[name] = Number(value);
     else sent[name] = value;
