@@ -17,6 +17,7 @@ from streamkeeper.errors import RequestError, StorageError, check_reason
 from streamkeeper.flows.files import FlowHome, of_each
 from streamkeeper.history import events
 from streamkeeper.history.events import Kind
+from streamkeeper.manifest.manifest import UNREADABLE
 from streamkeeper.storage import Storage, read_json, to_json
 from streamkeeper.times import now
 
@@ -140,6 +141,16 @@ def all_of(home: FlowHome) -> list[Hold]:
     """
     found = (_read(home, owner) for owner in home.owners())
     return [hold for hold in found if hold is not None]
+
+
+def lifted_by(hold: Hold, present: str) -> bool:
+    """Return whether a hold is a park of another declaration: the present one is tried once. One that cannot
+    be read lifts none, as it would only be parked again.
+
+    :param present: the fingerprint of the present declaration.
+    """
+    failed = hold.details.get("fingerprint")
+    return hold.owner == PARK and failed is not None and present not in (failed, UNREADABLE)
 
 
 def parked(home: FlowHome) -> Hold | None:

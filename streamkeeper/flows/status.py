@@ -122,13 +122,9 @@ def _state(kept: Kept, flow: Flow) -> tuple[FlowState, str]:
     life = leases.life(home, lease) if lease else None
     there = life in (Life.ALIVE, Life.UNKNOWN)
     if found:
-        park = next((hold for hold in found if hold.owner == holds.PARK), None)
+        park = any(hold.owner == holds.PARK for hold in found)
         said = "; ".join(map(_in_words, found))
-        if (
-            park is not None
-            and park.details.get("fingerprint") not in (None, flow.fingerprint)
-            and len(found) == 1
-        ):
+        if len(found) == 1 and holds.lifted_by(found[0], flow.present):
             return (
                 FlowState.STARTING if there else FlowState.DOWN
             ), "its declaration changed, so the next start tries the new one once"

@@ -40,6 +40,8 @@ FORMAT = 5
 SETTLE = "streamkeeper.tables.claims:settle"
 CHECK_SCHEDULES = "streamkeeper.recover.plans.schedules:check_schedules"
 """Checks of a whole manifest, by name: they need packages above this one."""
+UNREADABLE = "unreadable"
+"""Replaces the fingerprint of a flow whose pipeline file cannot be read."""
 FOLDER = "(all)"
 """Key among a manifest's errors for all pipelines: the files cannot be read now, so all keep their last
 declaration.
@@ -50,11 +52,12 @@ _ASKED_FOR = re.compile(rb"\bonly_where_set\(\s*[\"']([A-Za-z_][A-Za-z0-9_]*)[\"
 
 @dataclass(frozen=True)
 class Flow:
-    """Flow in the manifest."""
+    """Flow in the manifest; with its last declaration where its pipeline file has an error (``broken``)."""
 
     pipeline: Pipeline
     declaration: AnyFlow
     fingerprint: str
+    broken: bool = False
 
     @property
     def name(self) -> str:
@@ -65,6 +68,11 @@ class Flow:
     def full_name(self) -> str:
         """``pipeline.flow``, as the command line and the forms show it."""
         return f"{self.pipeline.name}.{self.name}"
+
+    @property
+    def present(self) -> str:
+        """The fingerprint that a driver would find now."""
+        return UNREADABLE if self.broken else self.fingerprint
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -105,7 +113,8 @@ class Manifest:
         """Yield every flow, pipeline by pipeline."""
         for pipeline in self.pipelines:
             for flow in pipeline.flows:
-                yield Flow(pipeline, flow, self.fingerprints[f"{pipeline.name}.{flow.name}"])
+                mark = self.fingerprints[f"{pipeline.name}.{flow.name}"]
+                yield Flow(pipeline, flow, mark, pipeline.name in self.errors)
 
     def pipeline(self, name: str) -> Pipeline | None:
         """Return a pipeline by name, or None."""

@@ -6,7 +6,7 @@ once a newer generation has begun, or the files have changed again.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 
 from streamkeeper.declare.model import RESTART
@@ -136,4 +136,4 @@ def to_run(home: FlowHome, flow: Flow) -> Flow:
     out.
     """
     ran = instead_of(home, flow)
-    return flow if ran is None else ran.flow(flow.name)
+    return flow if ran is None else replace(ran.flow(flow.name), broken=flow.broken)

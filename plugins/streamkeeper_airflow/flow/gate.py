@@ -87,13 +87,8 @@ def blocking(settings: Settings, flow: str) -> list[Hold]:
     found = holds.all_of(home)
     if [hold.owner for hold in found] != [PARK]:
         return found
-    failed = found[0].details.get("fingerprint")
-    if failed is None:
-        return found
-    manifest = read_manifest(settings)
-    # A file that raises keeps its last fingerprint in the manifest: starting it would only park it again.
-    unreadable = flow.partition(".")[0] in manifest.errors
-    return found if unreadable or failed == change.to_run(home, manifest.find(flow)).fingerprint else []
+    runs = change.to_run(home, read_manifest(settings).find(flow))
+    return [] if holds.lifted_by(found[0], runs.present) else found
 
 
 def all_held(settings: Settings, flows: Sequence[str]) -> str:

@@ -33,11 +33,10 @@ from streamkeeper.flows import leases
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.leases import Lease
 from streamkeeper.manifest.import_file import fingerprint
-from streamkeeper.manifest.manifest import Flow
+from streamkeeper.manifest.manifest import UNREADABLE, Flow
 from streamkeeper.settings import Settings
 from streamkeeper_jobs.driver.changed import load, tried
 from streamkeeper_jobs.driver.driver import (
-    UNREADABLE,
     DriverRequest,
     check_holds,
     declared_in,

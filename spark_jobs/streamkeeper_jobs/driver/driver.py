@@ -42,7 +42,7 @@ from streamkeeper.flows.leases import Heartbeat, Lease
 from streamkeeper.manifest import pipeline_files
 from streamkeeper.manifest.environment import opened_flow
 from streamkeeper.manifest.import_file import fingerprint
-from streamkeeper.manifest.manifest import Flow
+from streamkeeper.manifest.manifest import UNREADABLE, Flow
 from streamkeeper.preflight import change, last_run
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
@@ -65,9 +65,6 @@ from streamkeeper_jobs.stream.given_state import as_recorded
 from streamkeeper_jobs.stream.logical_plan import normal_plan
 from streamkeeper_jobs.stream.query import StillRunning, ended, ends_with_its_input, follow
 from streamkeeper_jobs.stream.watch import NothingYet, Reason, Stopped, Watch
-
-UNREADABLE = "unreadable"
-"""Replaces the fingerprint of a flow whose pipeline file raises."""
 
 
 @dataclass(frozen=True)
@@ -135,11 +132,7 @@ def check_holds(home: FlowHome, present: str) -> bool:
     :raises FlowHeld: there is another.
     """
     found = holds.all_of(home)
-    lifted = [
-        hold
-        for hold in found
-        if hold.owner == holds.PARK and hold.details.get("fingerprint") not in (None, present)
-    ]
+    lifted = [hold for hold in found if holds.lifted_by(hold, present)]
     left = [hold for hold in found if hold not in lifted]
     if left:
         words = "\n".join(f"- {hold.owner}, by {hold.by} at {hold.at}: {hold.reason}" for hold in left)

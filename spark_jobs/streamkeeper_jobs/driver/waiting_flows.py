@@ -45,9 +45,7 @@ class WaitingFlows:
         if manifest is None:
             return []
         self._present = {
-            flow.full_name: flow.fingerprint
-            for flow in manifest.flows()
-            if flow.pipeline.name == self._pipeline
+            flow.full_name: flow.present for flow in manifest.flows() if flow.pipeline.name == self._pipeline
         }
         return sorted(set(self._present) - self._known)
 

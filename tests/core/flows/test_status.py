@@ -12,6 +12,7 @@ from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, holds, leases, status
 from streamkeeper.flows.leases import Heartbeat, Lease, Process
 from streamkeeper.flows.status import FlowStatus
+from streamkeeper.manifest.manifest import UNREADABLE
 from streamkeeper.storage import to_json
 from tests.worlds.small_world import CHANGES, EVENTS, World
 
@@ -106,6 +107,16 @@ def test_a_flow_whose_parked_declaration_changed_is_about_to_be_tried(world: Wor
     world.declare(EVENTS.replace("return raw", "return raw.distinct()"))
     found = look(world)
     assert (found.state, "declaration changed" in found.detail) == ("down", True)
+
+
+def test_a_flow_stays_parked_while_its_file_raises(world: World) -> None:
+    world.processed(1)
+    for failed in (UNREADABLE, "an earlier declaration"):
+        holds.put(world.home, holds.PARK, "it broke", "driver", {"fingerprint": failed})
+        world.declare(EVENTS)
+        assert "declaration changed" in look(world).detail
+        world.declare(EVENTS + "\nraise ValueError('half written')\n")
+        assert (look(world).state, look(world).detail) == ("parked", "it broke")
 
 
 def test_a_status_is_json(world: World) -> None:
