@@ -10,16 +10,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from pyspark.errors import StreamingQueryException
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from streamkeeper.declare.model import UPDATE, AppendFlow, AutoCdcFlow
+from streamkeeper.errors import StreamkeeperError
 from streamkeeper.flows.generations import Generation
 from streamkeeper_jobs.sinks.expectations import Quarantine, check, expected
 from streamkeeper_jobs.spark.stateful_operators import check_mode
 from streamkeeper_jobs.stream.query import writer_of
+from streamkeeper_jobs.stream.watch import Stopped
 
 if TYPE_CHECKING:
     from streamkeeper_jobs.sinks.job import Job
@@ -71,13 +74,22 @@ class Sink(ABC):
     def own_failures(self) -> Iterator[None]:
         """Raise what failed in the sink's own code as it was raised: it is classified by class and causes,
         and Spark keeps only its text.
+
+        :raises StreamkeeperError: it is of another kind, as what a function of a pipeline file raises. A
+            ``ConnectionError`` of that would pass for the end of Spark's process, which has just answered.
         """
         try:
             yield
         except StreamingQueryException as error:
-            if self._failed is None:
+            failed = self._failed
+            if failed is None:
                 raise
-            raise self._failed from error
+            if isinstance(failed, (PySparkException, Py4JError, StreamkeeperError, Stopped)):
+                raise failed from error
+            name = self._job.table.name
+            raise StreamkeeperError(
+                f"A batch was not written to {name}: {type(failed).__name__}: {failed}"
+            ) from failed
 
     def _writer(self, frame: DataFrame, checkpoint: str, trigger: str | None) -> DataStreamWriter:
         name = self._job.flow.full_name

@@ -12,6 +12,7 @@ from streamkeeper_jobs.sinks import each_batch
 from streamkeeper.amounts import REPEATS
 from streamkeeper.delta import log as delta_log
 from streamkeeper.exit_codes import Outcome
+from streamkeeper.flows import leases
 from streamkeeper.flows.files import query_id
 from streamkeeper.settings import PROJECT
 from tests.oracle import counted
@@ -47,6 +48,18 @@ def test_a_batch_that_is_given_again_is_written_once_and_a_reset_counts_it(
     is_exact(bed)
     assert delta_log.last_transaction(str(bed.table), query_id(NAME, 1)).sealed
     assert bed.rows() == [], "the sink's own table has a log, and no rows"
+
+
+def test_an_error_of_the_function_is_a_failure_of_the_flow_whose_lease_is_left(
+    bed: Flowbed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refusing = '    raise ConnectionRefusedError("no database")\n'
+    bed.declare(into_function(bed).replace("    assert batch_id", refusing + "    assert batch_id"))
+    bed.arrive(1)
+    assert bed.run() is Outcome.FAILED
+    assert "Spark says ConnectionRefusedError: no database\nIt is tried again." in capsys.readouterr().out
+    lease = leases.current(bed.home)
+    assert lease is not None and leases.life(bed.home, lease) is leases.Life.LEFT
 
 
 def test_the_example_of_the_page_counts_each_batch_once_in_a_database(
