@@ -11,6 +11,7 @@ from streamkeeper.delta import log as delta_log
 from streamkeeper.errors import RecoveryError
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.requests.full_refresh import Emptying
+from streamkeeper.recover.restart import put_back as put_backs
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.tables.commit_marks import app_id, is_emptied
 from streamkeeper_jobs.cdc.columns import KEYS_PROPERTY
@@ -24,15 +25,19 @@ def empty_tables(spark: SparkSession, work: Work) -> dict[str, Any]:
     """Check that every table may be emptied, seal its writers, and delete its rows.
 
     :raises PlanRefused: the price was not accepted.
-    :raises RecoveryError: a table takes appends only; nothing was changed.
+    :raises RecoveryError: a table takes appends only, or something was written to it since the plan was made
+        under the hold; it was not emptied.
     """
     shared_steps.check_go(work)
     plan = shared_steps.plan_under_hold(work)
     paths = plan.known(Emptying).paths
     for path in paths:
         _check_may_be_emptied(spark, path)
+    put_backs.check_unchanged(work, plan, put_backs.before_decided(plan))
     before = {path: delta_log.latest_version(path) for path in paths}
     seal_flows(spark, work, plan)
+    # Again: until the seal, a driver that was taken for gone may have ended its batch.
+    put_backs.check_unchanged(work, plan, put_backs.once_sealed(plan))
     done = []
     for number, path in enumerate(paths, start=1):
         work.check_stop()

@@ -27,6 +27,7 @@ from streamkeeper.flows.position import last_begun
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.requests.full_refresh import DECLARED
+from streamkeeper.recover.restart import put_back as put_backs
 from streamkeeper.recover.restart import side_table
 from streamkeeper.recover.restart.side_table import SideTables
 from streamkeeper.recover.steps import shared as shared_steps
@@ -91,7 +92,8 @@ def put_in_place(spark: SparkSession, work: Work) -> dict[str, Any]:
     Until a generation is decided, the old flows can continue after everything that this step changes.
 
     :raises PlanRefused: the price was not accepted.
-    :raises RecoveryError: the table's definition has changed, or a flow could not be completed.
+    :raises RecoveryError: the table's definition has changed, something was written to it since the plan was
+        made under the hold, or a flow could not be completed.
     """
     shared_steps.check_go(work)
     plan = shared_steps.plan_under_hold(work)
@@ -103,6 +105,7 @@ def put_in_place(spark: SparkSession, work: Work) -> dict[str, Any]:
         batches = read_what_is_there(spark, work, flows)
         work.progress(batches=batches)
         _check_definitions(spark, plan)
+        put_backs.check_unchanged(work, plan, put_backs.before_decided(plan))
     stop_for_good(work, flows)
     brought = _bring(spark, work)
     seal_flows(spark, work, plan)

@@ -57,7 +57,8 @@ def plan(
     """
     pipeline, table = declared_table(request.table, manifest, "The full refresh was not planned")
     path = settings.table_path(table.name)
-    if delta_log.latest_version(path) is None:
+    newest = delta_log.latest_version(path)
+    if newest is None:
         raise RequestError(
             f"The table {request.table} is not there yet ({path}), so there is nothing to refresh. Start its"
             " flows first."
@@ -76,8 +77,8 @@ def plan(
         flows=tuple(flow for flow, _ in planned),
         steps=KIND.step_names,
         at=now(),
-        details=asdict(Emptying((path,), tuple(felt), tuple(_notes_of_others(others)))),
-        notes=(*_notes(request, path, felt), *_notes_of_others(others)),
+        details=asdict(Emptying((path,), tuple(felt), tuple(_notes_of_others(others)), {path: newest})),
+        notes=(*_notes(request, path, newest, felt), *_notes_of_others(others)),
         refusals=(
             *reset_checkpoint.refusals_of_all(planned),
             *price_of_others(others.found, request.accept),
@@ -146,12 +147,9 @@ def _price(source: Source, present: FlowNow, asked: ResetRequest) -> SourcePrice
     )
 
 
-def _notes(request: RefreshRequest, path: str, felt: list[str]) -> Iterator[str]:
+def _notes(request: RefreshRequest, path: str, newest: int, felt: list[str]) -> Iterator[str]:
     yield f"All rows of {request.table} are removed by one commit."
-    yield (
-        f"{path} is at version {delta_log.latest_version(path)}: restore_table can restore it until"
-        " VACUUM removes its files."
-    )
+    yield (f"{path} is at version {newest}: restore_table can restore it until VACUUM removes its files.")
     yield "Readers see a partly filled table until the flows have caught up."
     yield from (f"It is read as a stream: {reader}." for reader in felt)
 

@@ -63,7 +63,7 @@ def plan(settings: Settings, manifest: Manifest, request: BesideRequest, recover
         ),
         steps=KIND.step_names,
         copies=copies,
-        details=asdict(SideTables(unit, beside)),
+        details={**asdict(SideTables(unit, beside)), "newest": emptied.newest},
         notes=(*_notes(request, beside[TARGET], emptied.readers), *emptied.others),
         refusals=(*refresh.refusals, *_price_of_cleaned(cleaned, request.accept)),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from streamkeeper.errors import RequestError
@@ -125,9 +125,11 @@ class WithBackupRequest(RefreshRequest):
 @dataclass(frozen=True)
 class Emptying:
     """What a full refresh empties: ``paths`` of tables (two in a plan of an earlier release). ``readers`` say
-    which streams read them, ``others`` which rows of others are lost or return.
+    which streams read them, ``others`` which rows of others are lost or return. ``newest`` are the tables'
+    versions when that was planned, which a plan of an earlier release lacks.
     """
 
-    paths: tuple[str, ...]
+    paths: tuple[str, ...] = ()
     readers: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
+    newest: dict[str, int] = field(default_factory=dict)

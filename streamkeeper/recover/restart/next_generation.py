@@ -145,9 +145,9 @@ def never_begun(settings: Settings, flow: Flow, note: str) -> FlowPlan:
     newest = generations.latest(home)
     if newest is not None and newest.start.mode == ADOPTED and last_begun(home) is None:
         raise RequestError(
-            f"{flow.full_name} has adopted {newest.start.checkpoint} and has not started yet: it will continue"
-            " after the last batch there, so rows that this recovery removes would not come again. Nothing"
-            " was changed. Let the flow start once, then plan the recovery again."
+            f"{flow.full_name} has adopted {newest.start.checkpoint} and has not started yet: it will"
+            " continue after the last batch there, so rows that this recovery removes would not come again."
+            " Nothing was changed. Let the flow start once, then plan the recovery again."
         )
     return FlowPlan(
         flow=flow.full_name,

@@ -1,9 +1,9 @@
-"""Checks, just before tables are restored, that nothing was written to them since the plan was made under the
-hold.
+"""Checks, just before tables are restored or emptied, that nothing was written to them since the plan was
+made under the hold.
 
-A restore undoes everything in the table. Rows written since the plan are in no accepted price: rows of other
-writers, or of flows that are only held and never read them again. Late batches of flows that are rewound are
-read again, so they are allowed.
+Either undoes everything in the table. Rows written since the plan are in no accepted price: rows of other
+writers, or of flows that never read them again, as those that are only held or that continue after their last
+batch. Late batches of flows that start elsewhere are read again, so they are allowed.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.copy_files import FIRST_COMMIT, Progress, copy_files, files_of
 from streamkeeper.delta.log import SEAL, LogCommit
 from streamkeeper.errors import RecoveryError, RequestError
+from streamkeeper.flows.generations import AFTER_LAST
 from streamkeeper.json_values import read_as
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.plans.plan import Plan
+from streamkeeper.recover.requests.full_refresh import Emptying
 from streamkeeper.storage import Storage, open_storage
 from streamkeeper.tables import past_versions
 from streamkeeper.tables.backups import Checksum
@@ -136,7 +138,7 @@ def copy_table(
 
 
 def check_unchanged(work: Work, plan: Plan, then: str) -> None:
-    """Check that every table that a plan puts back is as it was when planned.
+    """Check that every table that a plan puts back or empties is as it was when planned.
 
     :param plan: made under the hold.
     :param then: what to do if one is not, for the message.
@@ -145,6 +147,8 @@ def check_unchanged(work: Work, plan: Plan, then: str) -> None:
     backs: tuple[VersionToRestore | TableToRestore, ...] = (*versions_of(plan), *tables_of(plan))
     for back in backs:
         written_late(work, plan, back.path, back.newest, then)
+    for path, newest in plan.known(Emptying).newest.items():
+        written_late(work, plan, path, newest, then, rows_alone=True)
 
 
 def before_decided(plan: Plan) -> str:
@@ -155,24 +159,38 @@ def before_decided(plan: Plan) -> str:
     )
 
 
+def once_sealed(plan: Plan) -> str:
+    """Return the way out if a table was not emptied although its flows' generations are sealed in it."""
+    return f"It was not emptied, and the generations of its flows are over. {_anew(plan)}"
+
+
 def once_decided(plan: Plan) -> str:
     """Return the way out if a table was not restored although the next generations, which need it, are
     decided.
     """
-    flows = " ".join(flow.flow for flow in plan.flows)
     return (
         "It was not restored. The flows' next generations are decided and must not start before the table is"
-        f" restored. Hold the flows (streamkeeper hold {flows}), give this recovery up (streamkeeper abandon"
+        f" restored. {_anew(plan)}"
+    )
+
+
+def _anew(plan: Plan) -> str:
+    flows = " ".join(flow.flow for flow in plan.flows)
+    return (
+        f"Hold the flows (streamkeeper hold {flows}), give this recovery up (streamkeeper abandon"
         f" {plan.recovery_id}), plan it again, and release the flows once the new recovery holds them."
     )
 
 
-def written_late(work: Work, plan: Plan, path: str, newest: int | None, then: str) -> tuple[int, ...]:
+def written_late(
+    work: Work, plan: Plan, path: str, newest: int | None, then: str, *, rows_alone: bool = False
+) -> tuple[int, ...]:
     """Look at what was written to a table after its version ``newest``, None if there was no table; give the
-    versions of late batches of flows that are rewound. A table that the recovery has restored already is
+    versions of late batches of flows that read them again. A table that the recovery has changed already is
     not looked at.
 
     :param then: what to do if someone else wrote, for the message.
+    :param rows_alone: whether what a table is, such as its properties, stays as it is.
     :raises RecoveryError: someone else wrote, or the table is another now.
     """
     found = delta_log.latest_version(path)
@@ -187,11 +205,11 @@ def written_late(work: Work, plan: Plan, path: str, newest: int | None, then: st
         if newest is not None and commit.version <= newest:
             break
         if (
-            commit.user_metadata == past_versions.mark(plan.recovery_id)
+            past_versions.changed_by(commit) == plan.recovery_id
             or app_id(plan.recovery_id) in commit.transactions
         ):
             return ()
-        if _is_upkeep(commit):
+        if _is_upkeep(commit) or (rows_alone and not commit.changes_data):
             continue
         if any(app in returning for app in commit.transactions):
             late.append(commit.version)
@@ -202,18 +220,19 @@ def written_late(work: Work, plan: Plan, path: str, newest: int | None, then: st
         told = ", ".join(_describe(commit, names) for commit in reversed(others[-_LISTED:]))
         more = f" and {len(others) - _LISTED} more" if len(others) > _LISTED else ""
         raise RecoveryError(
-            f"{path} was written to after the plan was made under the hold: {told}{more}. A restore would"
-            f" undo that, which was not accepted. {then}"
+            f"{path} was written to after the plan was made under the hold: {told}{more}. The recovery"
+            f" would undo that, which was not accepted. {then}"
         )
     return tuple(late)
 
 
 def _writers(work: Work, plan: Plan, returning: bool) -> Iterator[tuple[str, str]]:
-    """Return what the flows that are rewound, or those that only wait, commit under, each with the flow's
-    name.
+    """Return what the flows that read late batches again, or those that do not, commit under, each with the
+    flow's name.
     """
     for flow in plan.flows:
-        if (flow.next_generation is not None) == returning:
+        again = flow.next_generation is not None and flow.start.mode != AFTER_LAST
+        if again == returning:
             for writer in past_versions.writers_of(work.home(flow)):
                 yield writer, flow.flow
 

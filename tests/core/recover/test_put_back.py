@@ -13,7 +13,7 @@ import pytest
 from streamkeeper.delta.copy_files import FIRST_COMMIT
 from streamkeeper.delta.log import SEAL
 from streamkeeper.errors import RecoveryError, RequestError
-from streamkeeper.flows import generations
+from streamkeeper.flows import generations, ledger
 from streamkeeper.recover import engine
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.plans.plan import Plan
@@ -210,6 +210,36 @@ def test_a_table_that_was_replaced_since_is_not_put_back(bench: Bench, way: str)
         bench.world.version(version).unlink()
     with pytest.raises(RecoveryError, match=r"is at version 0; it was at 6 .*someone replaced it"):
         bench.decide()
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "comes_again"),
+    [
+        pytest.param("full_refresh", {}, True, id="from the sources"),
+        pytest.param("full_refresh_beside", {}, True, id="beside"),
+        pytest.param("full_refresh_with_backup", {"fill_from": "backup"}, False, id="from the backup"),
+    ],
+)
+def test_what_a_refresh_would_remove_unseen_ends_it(
+    bench: Bench, name: str, values: dict[str, str], comes_again: bool
+) -> None:
+    bench.world.summarize()
+    made = approve(bench.world, planned(bench.world, name, table="events.events", **values))
+    work = Work(bench.world.settings, made, ledger.open(bench.world.home.storage, "events", "r1"), "step")
+
+    def check() -> None:
+        put_back.check_unchanged(work, made, put_back.before_decided(made))
+
+    check()
+    bench.commit(bench.txn("clean_events", 4), ADD, operation="STREAMING UPDATE")
+    if comes_again:
+        check()
+    else:
+        with pytest.raises(RecoveryError, match=r"batch 4 of events\.clean_events\)\. .*Nothing was changed"):
+            check()
+    bench.commit(ADD)
+    with pytest.raises(RecoveryError, match=r"version \d+ \(WRITE\)\. The recovery would undo that"):
+        check()
 
 
 # What Delta refuses

@@ -122,7 +122,7 @@ def test_both_flows_of_a_table_by_key_are_refreshed_together_killed_in_the_middl
 
 
 @pytest.mark.long
-def test_a_table_that_takes_appends_only_since_the_plan_is_refused_before_anything_is_changed(
+def test_a_table_that_takes_appends_only_or_got_rows_since_the_plan_is_refused_before_anything_is_changed(
     bed: Flowbed, at_work: Recoverer
 ) -> None:
     bed.arrive(1)
@@ -132,10 +132,16 @@ def test_a_table_that_takes_appends_only_since_the_plan_is_refused_before_anythi
     bed.spark.sql(f"ALTER TABLE delta.`{bed.table}` SET TBLPROPERTIES ('delta.appendOnly' = 'true')")
     with pytest.raises(RecoveryError, match=r"has the property delta.appendOnly.*Nothing was changed"):
         at_work.step("r1", "empty_tables")
+    bed.spark.sql(f"ALTER TABLE delta.`{bed.table}` UNSET TBLPROPERTIES ('delta.appendOnly')")
+    bed.spark.sql(f"INSERT INTO delta.`{bed.table}` SELECT * FROM delta.`{bed.table}`")
+    with pytest.raises(
+        RecoveryError, match=r"written to after .*: version \d \(WRITE\)\. .*Nothing was changed"
+    ):
+        at_work.step("r1", "empty_tables")
     assert engine.give_up(bed.settings, "events", "r1", "rejected")
     bed.arrive(2)
     assert bed.run() is Outcome.STOPPED
-    bed.holds(bed.events)
+    bed.holds([bed.events[0], *bed.events])
 
 
 def test_a_late_commit_under_the_same_mark_is_skipped_by_delta(bed: Flowbed) -> None:
