@@ -1,5 +1,5 @@
 # Streamkeeper's front door. Everything that is downloaded goes into .venv and .cache.
-# It needs Python >= 3.11 with its venv module, a JDK of Java 17 or 21, and make.
+# It needs Python 3.11 to 3.14 with its venv module, a JDK of Java 17 or 21, and make.
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -68,7 +68,7 @@ format: $(PROJECT_STAMP) ## format the code and repair what the linter can
 chaos: setup ## kill drivers, tasks and schedulers of a real Airflow, with WHERE=cluster also Spark's, Kafka, S3; ROUNDS=… (20), SEED=…, VICTIMS=…, KEEP=… a folder
 	@$(PY) -m tests.chaos $(if $(WHERE),--where $(WHERE)) --rounds $(or $(ROUNDS),20) $(if $(SEED),--seed $(SEED)) $(if $(VICTIMS),--victims $(VICTIMS)) $(if $(KEEP),--keep $(KEEP))
 
-bench: setup ## measure, and print all ratios in one table at the end; NAME=… runs tests/benchmarks/bench_<name>.py alone; ROUNDS=… (5)
+bench: setup ## measure, and print all ratios in one table at the end; NAME=… runs tests/benchmarks/bench_<name>.py alone, or several; ROUNDS=…
 	@$(if $(ROUNDS),ROUNDS=$(ROUNDS)) $(PY) -m tests.benchmarks $(NAME)
 
 lock: $(LOCK_STAMP) ## make all lock files anew, after a change of requirements.in or tools/jars.py
