@@ -82,9 +82,7 @@ class Settings:
     log_retention: float = 30 * 86400.0
     """Seconds that a driver's log is kept after its last write. The log of a living driver is always kept."""
     stop_timeout: float = 300.0
-    """Seconds that one try of a recovery waits for drivers to finish their batch; Airflow makes three
-    tries.
-    """
+    """Seconds that one try of a recovery waits for drivers to finish their batch; Airflow makes six tries."""
     backups: str = ""
     """Folder or URL of the backups of tables; empty means a folder in the warehouse."""
     untested_storage: bool = False

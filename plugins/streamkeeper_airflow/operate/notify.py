@@ -151,7 +151,8 @@ def prepare(notifier: Notifier, found: Alert) -> tuple[BaseNotifier, Context]:
         raise NotifierUnusable(
             f"{notifier.classpath} cannot be used with the arguments"
             f" {', '.join(notifier.arguments) or '(none)'}: {type(error).__name__}: {error}. Correct the"
-            " arguments; templates may use alert.subject, text, html, kind, flow, link and at."
+            " arguments; templates may use alert.subject, text, html, kind, flow, link, at, incident and"
+            " action."
         ) from error
     return made, context
 

@@ -56,8 +56,7 @@ function Steps({ steps, now }) {
     step.error && h(Problem, { text: step.error })))));
 }
 
-// A run that failed goes on where it stopped; one that waits is ended by rejecting; what has changed something
-// is ended on the command line.
+// A run that failed goes on where it stopped, or is abandoned; one that waits is ended by rejecting.
 function Ways({ found, run, where, again }) {
   if (found.over || !run) return null;
   const resume = () => ask(`api/v2/dags/${segment(run.dag_id)}/clearTaskInstances`, "POST",
