@@ -16,6 +16,7 @@ from streamkeeper.flows import generations
 from streamkeeper.flows.files import FlowHome, open_home
 from streamkeeper.flows.position import last_begun
 from streamkeeper.json_values import read_as
+from streamkeeper.manifest import names
 from streamkeeper.manifest.environment import opened_flow, opened_if_possible
 from streamkeeper.manifest.manifest import Flow, Manifest, read_manifest
 from streamkeeper.preflight import last_run
@@ -42,40 +43,57 @@ def verdicts(
     """
     flows = [manifest.find(name) for name in named] or list(manifest.flows())
     before = read_manifest(settings)
-    renamed = {flow.full_name: _old_name(flow.full_name, manifest, before) for flow in flows}
-    looked = {flow.full_name: _look(settings, flow, renamed[flow.full_name]) for flow in flows}
+    renamed = {flow.full_name: _old_name(settings, flow.full_name, manifest, before) for flow in flows}
+    looked = {
+        flow.full_name: look(settings, flow)
+        if old is None
+        else _under_another_name(flow, old, manifest, before)
+        for flow, old in zip(flows, renamed.values(), strict=True)
+    }
     found = [priced(settings, verdict) for verdict in looked.values() if verdict is not None]
     if not named:
         found += [Verdict(file, Fit.BREAKS, (why,)) for file, why in manifest.errors.items()]
-        found += _gone(manifest, before, {*renamed.values()})
+        found += _gone(settings, manifest, before, {*renamed.values()})
     left = [flow for flow in flows if looked[flow.full_name] is None]
     if left:
         found += [priced(settings, verdict) for verdict in tried(new, left)]
     return tuple(found)
 
 
-def _old_name(name: str, manifest: Manifest, before: Manifest) -> str | None:
-    """Return the deployed flow that is declared no more and is just like this one, if this one is new."""
-    names, mark = {flow.full_name for flow in manifest.flows()}, manifest.likenesses.get(name)
-    if mark is None or name in before.likenesses:
+def _old_name(settings: Settings, name: str, manifest: Manifest, before: Manifest) -> str | None:
+    """Return the flow that ran, is declared no more and is just like this one, if this one is new."""
+    left, mark = {flow.full_name for flow in manifest.flows()}, manifest.likenesses.get(name)
+    # One that was renamed already has the state of the deployed flow.
+    if mark is None or name in before.likenesses or open_home(settings, name).generations():
         return None
-    return next((old for old, one in before.likenesses.items() if one == mark and old not in names), None)
+    alike = (old for old, one in before.likenesses.items() if one == mark and old not in left)
+    return next((old for old in alike if open_home(settings, old).generations()), None)
 
 
-def _look(settings: Settings, flow: Flow, old: str | None) -> Verdict | None:
-    if old is None:
-        return look(settings, flow)
+def _under_another_name(flow: Flow, old: str, manifest: Manifest, before: Manifest) -> Verdict:
+    (was, _, name), now = old.partition("."), flow.pipeline.name
+    renames = ((was, now), (f"{now}.{name}", flow.full_name))
+    if was == now or (manifest.pipeline(was) is None and before.pipeline(now) is None):
+        steps = ", then ".join(f"streamkeeper rename {one} {other}" for one, other in renames if one != other)
+        way = f"Give {old} that name first, with its state: {steps}."
+    else:
+        way = (
+            f"A flow stays in its pipeline, which has its tables: declare it in {was}.py. If everything is to"
+            " be read again, let it write another table."
+        )
     why = f"It is {old} under another name, and would read everything again."
-    way = f"Give {old} that name first, with its state: streamkeeper rename {old} {flow.full_name}."
     return Verdict(flow.full_name, Fit.BREAKS, (why, way))
 
 
-def _gone(manifest: Manifest, before: Manifest, renamed: Collection[str | None]) -> Iterator[Verdict]:
+def _gone(
+    settings: Settings, manifest: Manifest, before: Manifest, renamed: Collection[str | None]
+) -> Iterator[Verdict]:
+    known = names.read(open_storage(settings.state))
     left = {flow.full_name for flow in manifest.flows()} | {
         flow.full_name for flow in before.flows() if flow.pipeline.name in manifest.errors
     }
     for flow in before.flows():
-        if flow.full_name not in left and flow.full_name not in renamed:
+        if known.present(flow.full_name) not in left and flow.full_name not in renamed:
             why = "It is declared no more: its driver ends, and its table and its state stay."
             yield Verdict(flow.full_name, Fit.NOTED, (why,))
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from streamkeeper.flows import holds
+from streamkeeper.flows.rename import rename
 from streamkeeper.json_values import read_as
 from streamkeeper.manifest.manifest import declared
 from streamkeeper.preflight import change, last_run
@@ -132,3 +133,41 @@ def test_a_flow_under_another_name_breaks_with_the_command_and_one_that_is_gone_
     assert [(one.flow, one.fit) for one in verdicts(world.settings, branch, declared(branch), [])] == [
         (FLOW, Fit.NOTED)
     ]
+
+
+def test_a_flow_that_was_renamed_already_goes_on_though_the_deployed_file_has_its_old_name(
+    world: World,
+) -> None:
+    world.begin([], 0, 0)
+    file, new = world.settings.pipelines / "events.py", "events.cleaned_events"
+    branch = replace(world.settings, pipelines=world.root / "branch")
+    branch.pipelines.mkdir()
+    (branch.pipelines / file.name).write_text(file.read_text().replace("clean_events", "cleaned_events"))
+    last_run.keep(world.home, 1, last_run.of(declared(branch).find(new), ("Project",)))
+    rename(world.settings, FLOW, new, "ada")
+    found = verdicts(world.settings, branch, declared(branch), [])
+    assert [(one.flow, one.fit) for one in found] == [(new, Fit.GOES_ON)]
+
+
+def test_a_renamed_file_is_told_the_command_that_works_and_a_moved_flow_where_it_stays(world: World) -> None:
+    world.begin([], 0, 0)
+    file = world.settings.pipelines / "events.py"
+    branch = replace(world.settings, pipelines=world.root / "branch")
+    branch.pipelines.mkdir()
+    text = file.read_text()
+    (branch.pipelines / "visits.py").write_text(text)
+    [found] = verdicts(world.settings, branch, declared(branch), [])
+    assert (found.flow, found.why[1].partition(": ")[2]) == (
+        "visits.clean_events",
+        "streamkeeper rename events visits.",
+    )
+    (branch.pipelines / "visits.py").write_text(text.replace("clean_events", "cleaned"))
+    [found] = verdicts(world.settings, branch, declared(branch), [])
+    assert found.why[1].endswith(
+        ": streamkeeper rename events visits, then streamkeeper rename visits.clean_events visits.cleaned."
+    )
+    (branch.pipelines / file.name).write_text(
+        text.replace("clean_events", "others").replace('"events"', '"t"')
+    )
+    _, found = verdicts(world.settings, branch, declared(branch), [])
+    assert "declare it in events.py" in found.why[1]
