@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from streamkeeper.checkpoint import FileEntry, write_files_log
 from streamkeeper.checkpoint.files_log import plain_path
 from streamkeeper.declare.model import Source
-from streamkeeper.sources.files.listing import iterate_files
+from streamkeeper.sources.files.listing import is_pattern, iterate_files
 from streamkeeper.sources.replay_steps import Bound, cut_files, own_files
 from streamkeeper.storage import LocalStorage, Storage
 
@@ -48,7 +48,8 @@ class FilesLog:
 
         Others, from before its path was changed, can never be found there again.
         """
-        anywhere = any(sign in self.base for sign in "*?{[")
+        # The URL has the signs of a pattern quoted, all but the star.
+        anywhere = is_pattern(str(self.source.path))
         return (entry for entry in self.entries() if anywhere or entry.path.startswith(self.base))
 
 

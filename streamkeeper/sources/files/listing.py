@@ -106,8 +106,9 @@ def _lines(path: str) -> int:
 
 
 def _local_files(pattern: str) -> Iterator[SourceFile]:
-    roots = [pattern] if Path(pattern).exists() else sorted(glob.glob(pattern))  # noqa: PTH207  # Path.glob takes no absolute pattern
-    for root in roots:
+    # Path.glob takes no absolute pattern.
+    roots = {root for one in _alternatives(pattern) for root in glob.glob(one)}  # noqa: PTH207
+    for root in [pattern] if Path(pattern).exists() else sorted(roots):
         if Path(root).is_file():
             found = Path(root).stat()
             yield SourceFile(root, found.st_mtime_ns // 1_000_000, found.st_size)
@@ -136,27 +137,39 @@ def _below(root: str) -> Iterator[SourceFile]:
             ) from error
 
 
+def is_pattern(path: str) -> bool:
+    """Return whether a path stands for others, as a Hadoop glob."""
+    return any(sign in path for sign in "*?{[")
+
+
 def _is_hidden(name: str) -> bool:
     return (name.startswith("_") and "=" not in name) or name.startswith(".") or name.endswith("._COPYING_")
 
 
 def _matches(path: str, pattern: str) -> bool:
-    """Match a file's name with a Hadoop glob: as in a shell, with ``{a,b}`` for alternatives, not nested."""
+    """Match a file's name with a Hadoop glob."""
     name = path.rsplit("/", 1)[-1]
+    return any(fnmatch.fnmatchcase(name, one) for one in _alternatives(pattern))
+
+
+def _alternatives(pattern: str) -> list[str]:
+    """Return the patterns of a shell that a Hadoop glob stands for: one for each of ``{a,b}``."""
     choice = re.search(r"\{([^{}]*)\}", pattern)
     if choice is None:
-        return fnmatch.fnmatchcase(name, pattern)
+        return [pattern.replace("[^", "[!")]
     before, after = pattern[: choice.start()], pattern[choice.end() :]
-    return any(_matches(name, f"{before}{item}{after}") for item in choice[1].split(","))
+    return [one for item in choice[1].split(",") for one in _alternatives(f"{before}{item}{after}")]
 
 
 def _remote_files(path: str) -> Iterator[SourceFile]:
     fsspec = importlib.import_module("fsspec")  # an optional dependency, without types
     fs, base = fsspec.core.url_to_fs(path.replace("s3a://", "s3://", 1))
     scheme = path.split("://", 1)[0].replace("s3a", "s3")
-    for key, info in fs.find(base, detail=True).items():
-        if not any(_is_hidden(part) for part in str(key)[len(base) :].split("/") if part):
-            # Asking for each file's time would be a search in all of them, or a request.
-            told = next((info[name] for name in _TIMES if name in info), None)
-            written = told if isinstance(told, datetime) else fs.modified(key)
-            yield SourceFile(f"{scheme}://{key}", int(written.timestamp() * 1000), int(info["size"]))
+    roots = {root for one in _alternatives(base) for root in fs.glob(one)} if is_pattern(base) else {base}
+    for root in sorted(roots):
+        for key, info in fs.find(root, detail=True).items():
+            if not any(_is_hidden(part) for part in str(key)[len(root) :].split("/") if part):
+                # Asking for each file's time would be a search in all of them, or a request.
+                told = next((info[name] for name in _TIMES if name in info), None)
+                written = told if isinstance(told, datetime) else fs.modified(key)
+                yield SourceFile(f"{scheme}://{key}", int(written.timestamp() * 1000), int(info["size"]))

@@ -16,10 +16,12 @@ import pytest
 
 from streamkeeper.checkpoint import FileEntry, write_files_log
 from streamkeeper.checkpoint.files_log import FilesLog
+from streamkeeper.declare.model import Source, Where
 from streamkeeper.drivers import behind
 from streamkeeper.errors import SourceError
 from streamkeeper.sources.base.format import Lag
 from streamkeeper.sources.delta import format as delta_format
+from streamkeeper.sources.files.listing import list_files
 from streamkeeper.sources.kafka import client as kafka_client
 from streamkeeper.sources.kafka.offsets import Held, Offsets, Topics
 from tests.worlds.small_world import EVENTS, World
@@ -133,6 +135,27 @@ def test_of_an_object_store_the_listing_alone_tells_the_times(
     monkeypatch.setattr(fsspec.core, "url_to_fs", lambda _path: (Store(), "bucket/in"))
     world.declare(EVENTS.replace("{data}/events", "s3://bucket/in"))
     assert lag(world) == Lag(None, 2, 14, None, pytest.approx(7200, abs=60))
+
+
+@pytest.mark.parametrize("root", ["a local folder", "memory://bucket"])
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("in-{a,c}", ["in-a/1", "in-c/1"]),
+        ("in-[^a]", ["in-b/1", "in-c/1"]),
+        ("in-?/{1,2{x,y}}", ["in-a/1", "in-b/1", "in-c/1"]),
+        ("in-*", ["in-a/1", "in-b/1", "in-c/1"]),
+    ],
+)
+def test_a_path_that_is_a_pattern_is_listed_as_hadoop_reads_it(
+    root: str, pattern: str, found: list[str], tmp_path: Path
+) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    base = root if "://" in root else str(tmp_path)
+    for name in ("in-a/1", "in-b/1", "in-c/1", "out/1"):
+        fsspec.open(f"{base}/{name}", "w", auto_mkdir=True).open().close()
+    source = Source("raw", "json", f"{base}/{pattern}", "n INT", {}, Where("p.py", 1))
+    assert sorted(list_files(source)) == [f"{base}/{name}".replace("://", ":///") for name in found]
 
 
 # --- Delta

@@ -296,6 +296,17 @@ def test_a_new_source_of_a_stateful_query_is_read_from_its_beginning(make_bed: M
     bed.holds(first_per(bed.events, ["event_id"]))
 
 
+def test_a_source_whose_path_is_a_pattern_goes_on_after_the_files_that_it_has_read(make_bed: Make) -> None:
+    path = pipeline(view="").replace("{data}/events", "{data}/event[s]")
+    bed = make_bed(path)
+    bed.arrive(1)
+    run(bed)
+    bed.reset()
+    bed.arrive(2)
+    run(bed)
+    bed.holds(all_rows(bed.events))
+
+
 def test_a_source_that_moved_goes_on_with_the_files_of_its_new_folder(make_bed: Make) -> None:
     bed = make_bed(STATELESS)
     bed.arrive(1)
