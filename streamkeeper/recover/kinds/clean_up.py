@@ -23,7 +23,6 @@ from streamkeeper.flows import generations, ledger, side_flow
 from streamkeeper.flows.backfill_flow import is_backfill
 from streamkeeper.flows.files import FlowHome, kept_flows, kept_pipelines
 from streamkeeper.manifest.manifest import Manifest
-from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.requests.clean_up import CleanUpRequest
@@ -35,6 +34,7 @@ from streamkeeper.recover.steps.clean_up import (
     Forgetting,
     Removal,
     give_back_locks,
+    needed,
     remove,
     remove_backups,
     remove_beside,
@@ -88,7 +88,7 @@ def plan(
         storage,
         pipeline.name,
         moment - request.keep_days * 86400,
-        dict(_needed(storage, pipeline.name)),
+        dict(needed(storage, pipeline.name)),
         backups.needed_generations(storage),
         {flow.name: moment - reach(flow.spark_conf, flow.trigger) for flow in pipeline.flows},
     )
@@ -292,21 +292,6 @@ def _within(home: FlowHome, following: int, at: str, around: _Around) -> str | N
         if not _long_ago(at, before):
             return f"generation {following} took over at {at}, which is within the {what}"
     return None
-
-
-def _needed(storage: Storage, pipeline: str) -> Iterator[tuple[tuple[str, int], str]]:
-    """Return the generations that recoveries name which were planned and are not over."""
-    for recovery in ledger.recoveries(storage, pipeline):
-        book = ledger.open(storage, pipeline, recovery)
-        if book.end() is not None:
-            continue
-        planned = book.find("planned")
-        if planned is None or "flows" not in planned.evidence:
-            continue
-        for flow in plans.from_json(planned.evidence).flows:
-            for number in (flow.generation, flow.previous, flow.start.generation):
-                if number is not None:
-                    yield (flow.flow, number), recovery
 
 
 def _forgotten(home: FlowHome, around: _Around) -> Removal:

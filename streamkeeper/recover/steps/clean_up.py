@@ -7,6 +7,7 @@ is planned on them under its hold.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.restart import side_table
+from streamkeeper.storage import Storage
 from streamkeeper.tables import backups, recovery_lock
 
 
@@ -114,31 +116,50 @@ def remove_beside(work: Work) -> dict[str, Any]:
 def _remove(work: Work, item: Removal, table: str | None) -> str | None:
     """Remove one thing that the plan names; return why it is skipped, or None."""
     plan, home = work.plan, FlowHome(work.book.storage, work.plan.pipeline, item.flow)
-    number = item.generation
-    if number is not None and _is_in_use(home, number):
-        return f"generation {number} is in use again"
     if item.forget and (table is not None or leases.may_run(home)):
         return "it is declared again" if table is not None else "a driver of it may be alive"
     if table is None:
-        _remove_all(work, home, item)
-        return None
+        return _remove_unneeded(work, home, item)
     try:
         recovery_lock.take(home.storage, home.pipeline, table, plan.recovery_id)
     except TableLocked as error:
         return str(error)
     try:
-        _remove_all(work, home, item)
+        return _remove_unneeded(work, home, item)
     finally:
         recovery_lock.give_back(home.storage, home.pipeline, table, plan.recovery_id)
-    return None
 
 
-def _remove_all(work: Work, home: FlowHome, item: Removal) -> None:
+def _remove_unneeded(work: Work, home: FlowHome, item: Removal) -> str | None:
+    number = item.generation
+    if number is not None and _is_in_use(home, number):
+        return f"generation {number} is in use again"
+    for (flow, generation), recovery in needed(home.storage, home.pipeline):
+        if flow == home.full_name and (item.forget or generation == number):
+            return f"the recovery {recovery} is not over and needs generation {generation}"
     only = [] if item.generation is None else [item.generation]
     for number in home.generations() if item.forget else only:
         generations.retire(home, number, work.plan.recovery_id)
     for name in item.names:
         home.storage.remove(name)
+    return None
+
+
+def needed(storage: Storage, pipeline: str) -> Iterator[tuple[tuple[str, int], str]]:
+    """Yield the generations, as (flow, number), that a recovery names which was planned and is not over, with
+    that recovery.
+    """
+    for recovery in ledger.recoveries(storage, pipeline):
+        book = ledger.open(storage, pipeline, recovery)
+        if book.end() is not None:
+            continue
+        planned = book.find("planned")
+        if planned is None or "flows" not in planned.evidence:
+            continue
+        for flow in plans.from_json(planned.evidence).flows:
+            for number in (flow.generation, flow.previous, flow.start.generation):
+                if number is not None:
+                    yield (flow.flow, number), recovery
 
 
 def _is_in_use(home: FlowHome, number: int) -> bool:

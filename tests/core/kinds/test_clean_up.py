@@ -18,6 +18,7 @@ from streamkeeper.flows.backfill_flow import name_of
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import AFTER_LAST, BATCH, COPIED, REBUILT, Generation, Start, StartAt
 from streamkeeper.flows.leases import Lease, Process
+from streamkeeper.flows.ledger import Ledger
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover.kinds import clean_up
 from streamkeeper.recover.plans import plan as plans
@@ -141,11 +142,17 @@ def test_what_is_decided_to_begin_from_an_earlier_one_keeps_it(stands: World) ->
     assert kept(found, f"generation 2 of events.clean_events stays: {said}")
 
 
-def test_what_a_recovery_names_that_is_not_over_stays(stands: World) -> None:
+def rewind_to_first(world: World) -> Ledger:
+    """Plan the rewind ``w1`` to a batch of generation 1; return its ledger."""
     start = StartAt(BATCH, generation=1, batch=0)
     flow = FlowPlan(FLOW, "events", 4, 5, 4, "f", start, COPIED)
-    book = ledger.open(stands.home.storage, "events", "w1")
+    book = ledger.open(world.home.storage, "events", "w1")
     book.record("planned", plans.to_json(Plan("rewind", "w1", "events", ("events",), {}, (flow,), (), "")))
+    return book
+
+
+def test_what_a_recovery_names_that_is_not_over_stays(stands: World) -> None:
+    book = rewind_to_first(stands)
     found = plan(stands, 1)
     assert goes(found) == ["000002-000002", "000003-000003"]
     assert kept(found, "generation 1 of events.clean_events stays: the recovery w1 is not over and needs it")
@@ -225,6 +232,14 @@ def test_a_generation_that_is_wanted_again_since_the_plan_stays(stands: World) -
     found = plan(stands, 5)
     decide(stands.home, 5, StartAt(BATCH, generation=1, batch=0), noon(20))
     assert clean(stands, found)["left"] == {"clean_events": "generation 1 is in use again"}
+    assert past_positions.begun(stands.home) == [1, 3, 4]
+
+
+def test_a_generation_that_a_recovery_names_which_was_planned_since_stays(stands: World) -> None:
+    found = plan(stands, 5)
+    rewind_to_first(stands)
+    said = "the recovery w1 is not over and needs generation 1"
+    assert clean(stands, found)["left"] == {"clean_events": said}
     assert past_positions.begun(stands.home) == [1, 3, 4]
 
 
