@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from streamkeeper import amounts
 from streamkeeper.amounts import DOWNSTREAM, LOSS, PRICES, Amount, Price, SourcePrice, in_words
 from streamkeeper.flows.generations import EARLIEST, LATEST
-from streamkeeper.recover.plans.plan import Refusal
+from streamkeeper.recover.plans.plan import IN_THE_TABLE, Refusal
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 
 
@@ -74,10 +74,10 @@ def refusals_of(
         )
     if again is not None and again.rows_unknown is None:
         if not again.nothing:
-            repeated["in the table"] = f"the table {target}: {in_words(again)} that it has"
+            repeated[IN_THE_TABLE] = f"the table {target}: {in_words(again)} that it has"
     elif again is not None:
         unclear = f"duplicates in the table {target}: {again.rows_unknown}"
-        found[amounts.UNKNOWN_PRICE]["in the table"] = unclear
+        found[amounts.UNKNOWN_PRICE][IN_THE_TABLE] = unclear
     for word, parts in found.items():
         if parts and word not in request.accept:
             yield _refusal(word, "; ".join(parts.values()), parts)

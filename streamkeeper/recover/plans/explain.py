@@ -11,6 +11,7 @@ from streamkeeper.amounts import (
     MISSING_HISTORY,
     REPEATS,
     UNKNOWN_PRICE,
+    Amount,
     Price,
     counted,
     in_words,
@@ -18,7 +19,7 @@ from streamkeeper.amounts import (
 )
 from streamkeeper.recover.plans.advice import TRADE_OFFS
 from streamkeeper.recover.plans.kind import kind
-from streamkeeper.recover.plans.plan import CopyPlan, FlowPlan, Plan
+from streamkeeper.recover.plans.plan import IN_THE_TABLE, CopyPlan, FlowPlan, Plan, Refusal
 
 
 def as_markdown(plan: Plan) -> str:
@@ -189,28 +190,36 @@ def consent(plan: Plan) -> str:
 
 
 def _cost(plan: Plan, word: Price) -> str:
-    """Return a price as a verb and a number of rows, if all its amounts were counted.
+    """Return a price as a verb and a number of rows, if all that is accepted with it was counted.
 
     Else in general words.
     """
-    refused = {item.flow for item in plan.refusals if item.price == word}
-    prices = [
-        price for flow in plan.flows if flow.flow in refused or len(plan.flows) == 1 for price in flow.prices
-    ]
-    amounts = [
-        amount
-        for price in prices
-        if not (amount := price.repeated if word == REPEATS else price.lost).nothing
-    ]
+    covered = [amount for item in plan.refusals if item.price == word for amount in _covered(plan, item)]
+    amounts = [amount for amount in covered if amount is not None and not amount.nothing]
     if (
         word not in _VERBS
-        or not amounts
+        or len(amounts) < len(covered)
         or any(amount.rows is None or amount.rows_unknown for amount in amounts)
     ):
         return _OTHERWISE[word]
     rows = sum(amount.rows or 0 for amount in amounts)
     bound = "up to " if any(amount.at_most for amount in amounts) else ""
     return f"{_VERBS[word]} {bound}{counted(rows, 'rows')}"
+
+
+def _covered(plan: Plan, refusal: Refusal) -> list[Amount | None]:
+    """Return the amounts of all that a refusal covers; None for what no plan counts, such as commits of
+    others.
+    """
+    flow = plan.flow(refusal.flow or "")
+    if flow is None:
+        return [None]
+    if IN_THE_TABLE in refusal.covers:
+        return [flow.written_again]  # what is read again of the sources is written there
+    found = {
+        price.source: price.repeated if refusal.price == REPEATS else price.lost for price in flow.prices
+    }
+    return [found.get(name) for name in refusal.covers or ("",)]
 
 
 def _text(plan: Plan) -> Iterator[str]:

@@ -18,6 +18,8 @@ from streamkeeper.redaction import redact
 
 T = TypeVar("T")
 FORMAT = 2
+IN_THE_TABLE = "in the table"
+"""Name of what a refusal covers that was counted in the table's log, and not in a source."""
 
 
 @dataclass(frozen=True)

@@ -39,8 +39,8 @@ def plan_of(*prices: SourcePrice, refusals: tuple[Refusal, ...] = ()) -> Plan:
     )
 
 
-def refused(word: str, flow: str | None = "events.clean_events") -> Refusal:
-    return Refusal(word, f"rows. To continue anyway, accept `{word}`.", flow)
+def refused(word: str, flow: str | None = "events.clean_events", covers: str = "a") -> Refusal:
+    return Refusal(word, f"rows. To continue anyway, accept `{word}`.", flow, (covers,))
 
 
 def flow_plan(*prices: SourcePrice, flow: str = "events.clean_events", **more: Any) -> FlowPlan:
@@ -191,6 +191,21 @@ PRICES: dict[str, tuple[Plan, str]] = {
     "not counted": (
         plan_of(price(lost=Amount(2, 10, None, "parquet")), refusals=(refused("loss"),)),
         "Approve, and lose rows",
+    ),
+    "rows of others, too": (
+        plan_of(price(lost=Amount(1, 5, 12)), refusals=(refused("loss"), refused("loss", None, "version 4"))),
+        "Approve, and lose rows",
+    ),
+    "more than the sources say": (
+        plan_of(price(lost=Amount(1, 5, 12)), refusals=(refused("loss", covers="missing in the table"),)),
+        "Approve, and lose rows",
+    ),
+    "in the table": (
+        replace(
+            plan_of(refusals=(refused("repeats", covers="in the table"),)),
+            flows=(flow_plan(price(repeated=Amount(1, 5, 12)), written_again=Amount(None, 0, 36)),),
+        ),
+        "Approve, and repeat 36 rows",
     ),
     "of no source": (plan_of(price(), refusals=(refused("loss", None),)), "Approve, and lose rows"),
     "readers": (
