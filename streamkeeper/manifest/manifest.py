@@ -98,8 +98,8 @@ class Manifest:
 
     ``errors`` maps a pipeline's name to the message of its file; such a pipeline may still be among
     ``pipelines``, with its last declaration. ``left_out`` maps a pipeline that is not offered in this
-    environment to the reason. ``fingerprints`` and ``likenesses`` are those of the flows, by full name
-    (streamkeeper.manifest.import_file).
+    environment to the reason; its last declaration stays known in ``aside``. ``fingerprints`` and
+    ``likenesses`` are those of the flows, by full name (streamkeeper.manifest.import_file).
     """
 
     key: str
@@ -108,6 +108,7 @@ class Manifest:
     fingerprints: dict[str, str]
     left_out: dict[str, str] = field(default_factory=dict)
     likenesses: dict[str, str] = field(default_factory=dict)
+    aside: tuple[Pipeline, ...] = ()
 
     def flows(self) -> Iterator[Flow]:
         """Yield every flow, pipeline by pipeline."""
@@ -274,11 +275,13 @@ class _Building:
         self.fingerprints: dict[str, str] = {}
         self.left_out: dict[str, str] = {}
         self.likenesses: dict[str, str] = {}
+        self.aside: list[Pipeline] = []
 
     def add(self, file: Path, found: Imported) -> None:
         """Add the result of importing a pipeline file, or its error."""
         if found.left_out is not None:
             self.left_out[file.stem] = found.left_out
+            self._keep_last(file.stem, self.aside)
             return
         try:
             if found.pipeline is None:
@@ -288,7 +291,7 @@ class _Building:
             )
         except DeclarationError as error:
             self.errors[file.stem] = str(error)
-            self._keep_last(file.stem)
+            self._keep_last(file.stem, self.pipelines)
             return
         self.pipelines.append(found.pipeline)
         self.fingerprints |= found.fingerprints
@@ -307,18 +310,17 @@ class _Building:
                 " does, they keep their last declaration. To remove the flows, remove the file."
             )
         if file.stem in self.errors:
-            self._keep_last(file.stem)
+            self._keep_last(file.stem, self.pipelines)
 
     def finish(self, key: str) -> Manifest:
         """Return the manifest."""
-        return Manifest(
-            key, tuple(self.pipelines), self.errors, self.fingerprints, self.left_out, self.likenesses
-        )
+        found = (self.errors, self.fingerprints, self.left_out, self.likenesses)
+        return Manifest(key, tuple(self.pipelines), *found, tuple(self.aside))
 
-    def _keep_last(self, name: str) -> None:
+    def _keep_last(self, name: str, among: list[Pipeline]) -> None:
         last = self.before.pipeline(name) if self.before is not None else None
         if self.before is not None and last is not None:
-            self.pipelines.append(last)
+            among.append(last)
             self.fingerprints |= of_pipeline(self.before.fingerprints, name)
             self.likenesses |= of_pipeline(self.before.likenesses, name)
 
@@ -343,12 +345,15 @@ _LATEST = "manifests/latest.json"
 
 
 def _latest(storage: Storage) -> Manifest | None:
-    """Return the manifest that was written last; None if there is none that this release can read."""
+    """Return the manifest that was written last, with the last declarations of what its environment left out;
+    None if there is none that this release can read.
+    """
     try:
         pointer = read_json(storage, _LATEST) or {}
     except StorageError:
         return None
-    return _read(storage, _file(str(pointer.get("key"))))
+    last = _read(storage, _file(str(pointer.get("key"))))
+    return None if last is None else replace(last, pipelines=(*last.pipelines, *last.aside), aside=())
 
 
 def _read(storage: Storage, name: str) -> Manifest | None:
@@ -367,12 +372,14 @@ def _from_bytes(content: bytes) -> Manifest:
 
 
 def _to_json(manifest: Manifest) -> dict[str, Any]:
-    pipelines = [pipeline_to_json(pipeline) for pipeline in manifest.pipelines]
-    return {**vars(manifest), "format": FORMAT, "pipelines": pipelines}
+    pipelines, aside = ([*map(pipeline_to_json, each)] for each in (manifest.pipelines, manifest.aside))
+    return {**vars(manifest), "format": FORMAT, "pipelines": pipelines, "aside": aside}
 
 
 def _from_json(value: dict[str, Any]) -> Manifest:
     if value["format"] > FORMAT:
         raise ValueError("it is of a later release")
     known = {field.name: value[field.name] for field in fields(Manifest) if field.name in value}
-    return Manifest(**{**known, "pipelines": tuple(map(pipeline_from_json, value["pipelines"]))})
+    for name in ("pipelines", "aside"):
+        known[name] = tuple(map(pipeline_from_json, value.get(name, ())))
+    return Manifest(**known)

@@ -47,6 +47,7 @@ def settle(settings: Settings, read: Manifest, before: Manifest | None, files: C
         errors.setdefault(name, told)
     stay = [pipeline for pipeline in read.pipelines if pipeline.name not in refused]
     tables = {table.name for pipeline in stay for table in pipeline.tables}
+    marked = (*stay, *read.aside)
     for last in around.before.pipelines:
         if (last.name in refused or last.name in around.gone) and tables.isdisjoint(
             table.name for table in last.tables
@@ -57,8 +58,8 @@ def settle(settings: Settings, read: Manifest, before: Manifest | None, files: C
         read,
         pipelines=tuple(sorted((*stay, *kept.values()), key=lambda pipeline: pipeline.name)),
         errors=errors,
-        fingerprints=_marks(read.fingerprints, around.before.fingerprints, stay, kept),
-        likenesses=_marks(read.likenesses, around.before.likenesses, stay, kept),
+        fingerprints=_marks(read.fingerprints, around.before.fingerprints, marked, kept),
+        likenesses=_marks(read.likenesses, around.before.likenesses, marked, kept),
     )
 
 

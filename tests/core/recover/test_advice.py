@@ -8,6 +8,8 @@ import pytest
 
 from streamkeeper import pipelines as dp
 from streamkeeper.errors import DeclarationError, RequestError
+from streamkeeper.flows import generations
+from streamkeeper.flows.files import open_home
 from streamkeeper.manifest.import_file import fingerprint, load_pipeline
 from streamkeeper.manifest.manifest import files_key, read_manifest, write_manifest
 from streamkeeper.settings import PIPELINE_ENV, PROJECT
@@ -55,6 +57,35 @@ def test_the_manifest_is_another_one_as_soon_as_the_variable_is_set(
         "asking.clean_asking",
         "events.clean_events",
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            ASKS.replace("clean_asking", "cleaned"),
+            "Run `streamkeeper rename asking.clean_asking asking.cleaned`",
+        ),
+        (ASKS + "raise ValueError", "the file raises ValueError"),
+    ],
+    ids=["renamed", "broken"],
+)
+def test_its_last_declaration_is_known_after_looks_without_the_variable(
+    text: str, said: str, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.declare(ASKS, "asking.py")
+    monkeypatch.setenv("A_BROKER", "b:1")
+    before = [flow.full_name for flow in write_manifest(world.settings).flows()]
+    home = open_home(world.settings, "asking.clean_asking")
+    generations.decide(home, generations.first(home, "f"))
+    monkeypatch.delenv("A_BROKER")
+    for _ in range(2):
+        assert [flow.full_name for flow in write_manifest(world.settings).flows()] == ["events.clean_events"]
+    monkeypatch.setenv("A_BROKER", "b:1")
+    world.declare(text, "asking.py")
+    found = write_manifest(world.settings)
+    assert [flow.full_name for flow in found.flows()] == before
+    assert said in found.errors["asking"]
 
 
 def test_a_pipeline_that_may_not_see_its_variable_is_left_out_and_says_which_setting_lacks_it(
