@@ -72,7 +72,8 @@ class SourcePrice:
     one. ``replayed`` is read again to rebuild state, with the sink muted. ``gone`` is history that was read
     and no longer exists. ``blocked`` is the reason why the plan cannot be carried out, whatever is accepted.
     ``otherwise`` is True if some of the data to be read again is missing or has changed. ``first_again`` is
-    the batch of the files log that read the earliest of the files to be read again.
+    the batch of the files log that read the earliest of the files to be read again. ``expired`` says that
+    what follows the old position is gone: no copied checkpoint continues there, whatever is accepted.
     """
 
     source: str
@@ -86,6 +87,7 @@ class SourcePrice:
     blocked: str | None = None
     otherwise: bool = False
     first_again: int | None = None
+    expired: bool = False
 
     @property
     def unknown(self) -> bool:

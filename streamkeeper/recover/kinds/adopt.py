@@ -12,7 +12,17 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from streamkeeper.amounts import NONE, PRICES, REPEATS, UNKNOWN_PRICE, Amount, Price, SourcePrice, unknown
+from streamkeeper.amounts import (
+    NONE,
+    PRICES,
+    REPEATS,
+    UNKNOWN_PRICE,
+    Amount,
+    Price,
+    SourcePrice,
+    in_words,
+    unknown,
+)
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.offsets import describe
 from streamkeeper.delta import log as delta_log
@@ -232,8 +242,14 @@ def _price(price: SourcePrice, found: Found, offsets: dict[str, Any]) -> SourceP
     """Return a source's price in the words of an adoption; without a table, what was read is lost."""
     offset = describe(offsets.get(price.source))
     none = f"there is no table; rows that the old job read up to batch {found.batch} are not in it"
+    blocked = (
+        f"an adopted checkpoint continues right after its last batch, and {price.source} no longer has what"
+        f" follows there ({in_words(price.lost)}). Without an adoption the flow starts as its sources declare"
+        " (start=)"
+    )
     return replace(
         price,
+        blocked=blocked if price.expired else price.blocked,
         now=offset,
         then=f"after batch {found.batch} of the old job: {offset}",
         lost=price.lost if found.has_table else unknown(none),

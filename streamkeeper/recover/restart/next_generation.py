@@ -62,10 +62,17 @@ def plan_place(settings: Settings, flow: Flow, place: Place, way: StartOptions) 
     :raises CheckpointError: a checkpoint cannot be read as far as the plan needs it.
     """
     present = look_at(settings, flow, strict=False)
+    sources = [opened_if_possible(source, settings) for source in flow.sources]
+
+    def priced(state: InitialState) -> tuple[SourcePrice, ...]:
+        move = Move(present.standing, present.position, place, state, present.stateful, way.restored)
+        return tuple(price_from(source, move) for source in sources)
+
     state, why = state_from(place, flow.fingerprint, way.state)
-    move = Move(present.standing, present.position, place, state, present.stateful, way.restored)
-    sources = (opened_if_possible(source, settings) for source in flow.sources)
-    prices = tuple(price_from(source, move) for source in sources)
+    prices = priced(state)
+    if state == COPIED and (gone := [price.source for price in prices if price.expired]):
+        state, why = REBUILT, f"a copied one would continue with data that {', '.join(gone)} no longer has"
+        prices = priced(state)
     begins = NextStart(place.start_at, state, place, way.restored)
     again = written_again(settings, flow, present, prices, begins)
     notes = (

@@ -229,7 +229,7 @@ def _after_last(price: SourcePrice, table: _Table, found: Resolved[DeltaPosition
     if table.offset is None:
         return price
     if found.lost:
-        return replace(price, lost=unknown(found.lost), notes=found.notes)
+        return replace(price, lost=unknown(found.lost), notes=found.notes, expired=True)
     if found.blocked:
         said = f"source {table.source.name} cannot continue: {found.blocked}"
         why = f"{said}. Choose a timestamp, latest or earliest"

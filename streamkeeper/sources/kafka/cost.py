@@ -139,7 +139,8 @@ def _price_of(case: Case, seen: Seen, resolve: Resolve) -> tuple[SourcePrice, Ka
         f"at most {records_between(position.onward.offsets, seen.topics.latest):,} unread records"
         " will be read"
     )
-    return case.price(words, lost=_lost(position.onward), notes=(waiting, *found.notes)), position
+    price = case.price(words, lost=_lost(position.onward), notes=(waiting, *found.notes))
+    return replace(price, expired=bool(found.lost)), position
 
 
 _DECLARED = "the beginning, as the source declares it"

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from streamkeeper.amounts import LOSS, MISSING_HISTORY, REPEATS
+from streamkeeper.checkpoint import CommitEntry, OffsetEntry, write_commit, write_offsets
 from streamkeeper.delta.log import SEAL
 from streamkeeper.errors import PlanRefused, RecoveryError, RequestError
 from streamkeeper.flows import generations
@@ -25,9 +26,13 @@ from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.kind import Work, kind
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.requests.rewind import RewindRequest
+from streamkeeper.sources.kafka.offsets import Held, Topics
 from streamkeeper.tables import past_versions
-from tests.worlds.recover.recoveries import FLOW, approve, carry_out, planned, price, refused
+from tests.worlds.recover.recoveries import FLOW, approve, carry_out, notes, planned, price, refused
 from tests.worlds.small_world import CHANGES, EVENTS, READER, World, write_checkpoint
+from tests.worlds.sources.source_prices import KAFKA, Ask, broker
+
+__all__ = ["broker"]
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
 
@@ -128,6 +133,20 @@ def test_state_that_is_gone_is_rebuilt_and_its_history_must_be_there(world: Worl
     assert (found.flows[0].state, price(found).replayed.rows) == (REBUILT, 4)
     world.files[0].unlink()
     assert refused(plan(world, batch="1", target="restored")) == [MISSING_HISTORY]
+
+
+def test_a_state_is_not_copied_to_where_its_source_has_nothing_any_more(world: World, broker: Ask) -> None:
+    broker(Topics({"orders": {"0": Held(8, 10), "1": Held(0, 3)}}, {}))
+    world.committed(KAFKA, 1, {"orders": {"0": 9, "1": 3}}, {"orders": {"0": 0, "1": 0}}, topics={})
+    folder, storage = world.home.checkpoint(1, 1), world.home.storage
+    then = {"events_raw": {"orders": {"0": 6, "1": 3}}}
+    entry = OffsetEntry(0, 2, 0, 1, {}, then, {"sourceMetadataInfo": {}})
+    storage.overwrite(f"{folder}/offsets/0", write_offsets(entry))
+    storage.overwrite(f"{folder}/commits/0", write_commit(CommitEntry(0, 1, 0)))
+    found = plan(world, batch="0", target="restored")
+    assert (found.flows[0].state, refused(found)) == (REBUILT, [LOSS])
+    assert "a copied one would continue with data that events_raw no longer has" in notes(found)
+    assert plan(world, batch="1").flows[0].state == COPIED
 
 
 def test_files_that_are_gone_since_are_lost_where_the_table_is_put_back(stands: World) -> None:
