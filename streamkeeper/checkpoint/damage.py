@@ -42,19 +42,17 @@ class Problem:
     severity: str
 
 
-def find_problems(checkpoint: Checkpoint, deep: bool = False) -> tuple[Problem, ...]:
-    """Return the damage of a checkpoint; ``deep`` reads every entry of every log instead of only the
-    newest.
-    """
-    found = _look(checkpoint, deep)
+def find_problems(checkpoint: Checkpoint) -> tuple[Problem, ...]:
+    """Return the damage of a checkpoint that file names and the newest entries show."""
+    found = _look(checkpoint)
     if all(problem.severity != ERROR for problem in found):
         return found
     # A running query writes between two listings, so an error counts only if it is found twice.
-    again = set(_look(checkpoint, deep))
+    again = set(_look(checkpoint))
     return tuple(problem for problem in found if problem in again)
 
 
-def _look(checkpoint: Checkpoint, deep: bool) -> tuple[Problem, ...]:
+def _look(checkpoint: Checkpoint) -> tuple[Problem, ...]:
     root = checkpoint.names()
     try:
         checkpoint.require()
@@ -67,16 +65,14 @@ def _look(checkpoint: Checkpoint, deep: bool) -> tuple[Problem, ...]:
         logs[log] = sorted(int(name) for name in names if is_number(name))
         found += _foreign_files(log, names, is_number)
         found += _gaps(log, logs[log])
-        found += _twins(
-            checkpoint, log, names, logs[log] if deep else logs[log][-2:], max(logs[log], default=-1) + 1
-        )
-    found += _entries(checkpoint, logs["offsets"], logs["commits"], deep)
+        found += _twins(checkpoint, log, names, logs[log][-2:], max(logs[log], default=-1) + 1)
+    found += _entries(checkpoint, logs["offsets"], logs["commits"])
     found += _relations(logs["offsets"], logs["commits"])
     for operator in checkpoint.names("state"):
         if is_number(operator):
             found += _operator(checkpoint, int(operator))
     for source in checkpoint.sources():
-        found += _source(checkpoint, source, logs, deep)
+        found += _source(checkpoint, source, logs)
     return tuple(dict.fromkeys(found))
 
 
@@ -182,18 +178,13 @@ def _stale(checkpoint: Checkpoint, file: str, names: list[str]) -> Iterator[Prob
         yield Problem(twin, what, advice, WARNING)
 
 
-def _entries(checkpoint: Checkpoint, offsets: list[int], commits: list[int], deep: bool) -> Iterator[Problem]:
-    planned = (
-        offsets
-        if deep
-        else sorted({*offsets[-2:], *(number for number in commits[-1:] if number in offsets)})
-    )
+def _entries(checkpoint: Checkpoint, offsets: list[int], commits: list[int]) -> Iterator[Problem]:
+    planned = sorted({*offsets[-2:], *(number for number in commits[-1:] if number in offsets)})
     widths: dict[int, int] = {}
-    needed = {*offsets[-2:], *commits[-1:]}
     for number in planned:
-        yield from _read(f"offsets/{number}", partial(_width, checkpoint, number, widths), number in needed)
-    for number in commits if deep else commits[-1:]:
-        yield from _read(f"commits/{number}", partial(checkpoint.commit, number), number in commits[-1:])
+        yield from _read(f"offsets/{number}", partial(_width, checkpoint, number, widths))
+    for number in commits[-1:]:
+        yield from _read(f"commits/{number}", partial(checkpoint.commit, number))
     for before, after in pairwise(planned):
         if before in widths and after in widths and widths[after] < widths[before]:
             what = f"is cut off: it has {widths[after]} sources, offsets/{before} has {widths[before]}"
@@ -249,7 +240,7 @@ def _operator(checkpoint: Checkpoint, operator: int) -> Iterator[Problem]:
     yield from _stale(checkpoint, file, checkpoint.names(file.rpartition("/")[0]))
 
 
-def _source(checkpoint: Checkpoint, source: str, logs: dict[str, list[int]], deep: bool) -> Iterator[Problem]:
+def _source(checkpoint: Checkpoint, source: str, logs: dict[str, list[int]]) -> Iterator[Problem]:
     folder = f"sources/{source}"
     names = checkpoint.names(folder)
     log = checkpoint.files_log(source)
@@ -258,11 +249,11 @@ def _source(checkpoint: Checkpoint, source: str, logs: dict[str, list[int]], dee
     yield from _foreign_files(
         folder, names, lambda name: is_number(name.removesuffix(".compact")) or name.startswith("_")
     )
-    yield from _twins(checkpoint, folder, names, plain if deep else plain[-1:], newest + 1)
+    yield from _twins(checkpoint, folder, names, plain[-1:], newest + 1)
     position = _position(checkpoint, source, logs)
     if position is None:
         return
-    for name, what in log.newest_damage(deep):
+    for name, what in log.newest_damage():
         yield Problem(name.removeprefix(f"{checkpoint.folder}/"), what, _RESTORE, ERROR)
     for number in islice(log.missing(), 10):
         yield Problem(
@@ -293,9 +284,9 @@ def _position(checkpoint: Checkpoint, source: str, logs: dict[str, list[int]]) -
     return None
 
 
-def _read(file: str, reading: Callable[[], object], needed: bool = True) -> Iterator[Problem]:
+def _read(file: str, reading: Callable[[], object]) -> Iterator[Problem]:
     try:
         reading()
     except CheckpointError as error:
         what = str(error).split(". Nothing was changed")[0]
-        yield Problem(file, what, _RESTORE if needed else _NO_REWIND, ERROR if needed else WARNING)
+        yield Problem(file, what, _RESTORE, ERROR)

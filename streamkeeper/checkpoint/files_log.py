@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from urllib.parse import unquote, urlparse
 
 from streamkeeper.checkpoint.log_entries import FileEntry, damaged, gaps, is_number, parse_file_entry
-from streamkeeper.errors import CheckpointError
 from streamkeeper.storage import LocalStorage, Storage
 
 _COMPACT = re.compile(r"([0-9]+)\.compact")
@@ -95,25 +94,15 @@ class FilesLog:
             for name, number in self._names(upto)
         )
 
-    def newest_damage(self, deep: bool = False) -> list[tuple[str, str]]:
+    def newest_damage(self) -> list[tuple[str, str]]:
         """Return names of damaged files, each with its damage, from the first and last bytes of the newest
         files.
-
-        :param deep: if these are whole, also read every line of every file in use.
         """
         plain, compact = self.batches()
-        found: list[tuple[str, str]] = []
         newest = [f"{self.folder}/{number}" for number in plain[-1:]] + [
             f"{self.folder}/{number}.compact" for number in compact[-1:]
         ]
-        found += [(name, what) for name in newest if (what := self._ends(name)) is not None]
-        if deep and not found:
-            try:
-                for _ in self.entries():
-                    pass
-            except CheckpointError as error:
-                found.append((self.folder, str(error)))
-        return found
+        return [(name, what) for name in newest if (what := self._ends(name)) is not None]
 
     def missing(self) -> Iterator[int]:
         """Yield the batches missing after the newest compacted one, or from 0 if there is none."""

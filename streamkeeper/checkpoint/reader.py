@@ -167,11 +167,9 @@ class Checkpoint:
         content = self.storage.read(self.name(name))
         return None if content is None else parse_initial_offsets(content, self.path(name))
 
-    def problems(self, deep: bool = False) -> tuple[Problem, ...]:
-        """Return the damage that file names and the newest entries show; ``deep`` reads every entry, in time
-        proportional to their number.
-        """
-        return find_problems(self, deep)
+    def problems(self) -> tuple[Problem, ...]:
+        """Return the damage that file names and the newest entries show."""
+        return find_problems(self)
 
 
 def numbers(names: list[str]) -> list[int]:

@@ -68,18 +68,13 @@ class Inspection:
 
 
 def inspect(
-    storage: Storage,
-    folder: str,
-    flow_home: FlowHome | None = None,
-    count_files: bool = False,
-    deep: bool = False,
+    storage: Storage, folder: str, flow_home: FlowHome | None = None, count_files: bool = False
 ) -> Inspection:
     """Read a checkpoint without changing it.
 
     :param flow_home: the flow of the checkpoint, if it is a Streamkeeper flow: generation and schemas are
         included then.
     :param count_files: count the processed files, which takes longer the more there are.
-    :param deep: read every entry of every log for damage, which takes longer the more there are.
     :raises CheckpointError: there is no checkpoint at this place; a damaged one is described, not refused.
     """
     checkpoint = Checkpoint(storage, folder)
@@ -103,7 +98,7 @@ def inspect(
         watermark_ms=committed.next_watermark_ms if committed else entry.watermark_ms if entry else None,
         sources=_sources(checkpoint, done, running, count_files),
         operators=_or_none(checkpoint.operators) or (),
-        problems=checkpoint.problems(deep),
+        problems=checkpoint.problems(),
         flow=flow_home.full_name if flow_home else None,
         generation=generation,
         schemas=schemas,

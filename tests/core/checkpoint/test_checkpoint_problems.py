@@ -118,7 +118,6 @@ def test_damage_is_told_with_advice_and_nothing_is_changed(
         told = [problem for problem in checkpoint.problems() if problem.file == file and what in problem.what]
         assert [problem.severity for problem in told] == [severity], checkpoint.problems()
         assert told[0].advice.endswith(".")
-        assert checkpoint.problems(deep=True)
     assert inspect(LocalStorage(str(folder)), "", count_files=True).problems
     assert tree(folder) == before
 
@@ -140,17 +139,6 @@ def test_a_batch_that_is_committed_during_the_look_is_no_damage(recorded: Record
     storage = Running(str(recorded("files_dedup")))
     assert Checkpoint(storage, "").problems() == ()
     assert storage.batch > 4, "the second look met another batch"
-
-
-def test_old_damage_is_found_by_a_deep_look_only(recorded: Recorded) -> None:
-    folder = recorded("files_stateless")
-    empty("offsets/3")(folder)
-    write("commits/.4.crc")(folder)
-    checkpoint = Checkpoint(LocalStorage(str(folder)), "")
-    assert checkpoint.problems() == ()
-    deep = checkpoint.problems(deep=True)
-    files = ("offsets/3", "offsets/.3.crc", "commits/.4.crc")
-    assert {(problem.file, problem.severity) for problem in deep} == {(file, "warning") for file in files}
 
 
 def test_an_upgraded_log_may_change_its_number_of_sources_where_they_have_names(recorded: Recorded) -> None:

@@ -104,7 +104,7 @@ def test_spark_writes_what_was_recorded(
 
 def test_a_rate_source_keeps_when_it_started(sample: Sample) -> None:
     checkpoint, _ = sample("rate")
-    assert checkpoint.problems(deep=True) == ()
+    assert checkpoint.problems() == ()
     assert 0 <= checkpoint.offsets(0).timestamp_ms - checkpoint.initial_offsets("0") < 60_000
     assert check_fits("rate", checkpoint.offsets(1).sources["0"]) is None
 
