@@ -320,7 +320,8 @@ def test_the_history_is_columns_of_the_hours_asked_for(get: Get) -> None:
 def test_a_recovery_tells_its_steps_with_times_and_who_may_answer(get: Get) -> None:
     settings = Settings.from_environment()
     ids = [engine.recovery_id("backup_table", run) for run in ("before", "now")]
-    plans = [Plan("backup_table", one, "first", (), {"by": "ada"}, (), STEPS, "t") for one in ids]
+    tables = ("first_clean",)
+    plans = [Plan("backup_table", one, "first", tables, {"by": "ada"}, (), STEPS, "t") for one in ids]
     books = [ledger.open(open_storage(settings.state), "first", one.recovery_id) for one in plans]
     for plan, book in zip(plans, books, strict=True):
         book.record(ledger.PLANNED, to_json(plan))
@@ -328,6 +329,7 @@ def test_a_recovery_tells_its_steps_with_times_and_who_may_answer(get: Get) -> N
     books[0].record("pin.done", {})
     books[0].record(ledger.ENDED, {})
     books[1].record("pin.progress", {"chunk": 1, "of": 4})
+    books[1].record("enter.started", {})
     path = "/streamkeeper/api/dags/backup_table/runs/now"
     found = get(path, "ADMIN").json()
     pin, copy = found["steps"]
@@ -335,6 +337,7 @@ def test_a_recovery_tells_its_steps_with_times_and_who_may_answer(get: Get) -> N
     assert 0 <= pin["usual"] < 60 and pin["began"] is not None and copy["usual"] is None
     assert (found["may_answer"], found["may_resume"], found["over"]) == (True, True, None)
     assert found["may_abandon"] is True
+    assert found["past_return"] is False, "its entry is not written"
     seen = get(path, "VIEWER").json()
     assert (seen["may_answer"], seen["may_resume"], seen["may_abandon"]) == (False, False, False)
     assert get(path.replace("now", "before"), "ADMIN").json()["over"] == "ended"

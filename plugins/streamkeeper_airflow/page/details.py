@@ -20,7 +20,6 @@ from streamkeeper.recover import engine
 from streamkeeper.recover.plans import explain
 from streamkeeper.recover.plans.kind import kind
 from streamkeeper.recover.plans.plan import Plan
-from streamkeeper.recover.steps.shared import APPROVED
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 
@@ -56,23 +55,14 @@ def of_history(flow: Flow, hours: float) -> dict[str, Any]:
     home = open_home(Settings.from_environment(), flow.full_name)
     now = time.time()
     found = rows.minutes(home, now - hours * 3600)
-    plain = (
-        "at",
-        "seconds",
-        "drivers",
-        "generation",
-        "batches",
-        "rows",
-        "batch_seconds",
-        "late",
-        "state_rows",
-    )
-    more = ("state_bytes", "watermark", "lag_seconds", "lag_records")
+    shown = (
+        "at", "seconds", "drivers", "batches", "rows", "state_rows", "state_bytes", "watermark", "lag_seconds"
+    )  # fmt: skip
     phases = sorted({name for row in found for name in row.phases})
     return {
         "now": now,
         "hours": hours,
-        "columns": {name: [getattr(row, name) for row in found] for name in (*plain, *more)},
+        "columns": {name: [getattr(row, name) for row in found] for name in shown},
         "phases": {name: [row.phases.get(name, 0.0) for row in found] for name in phases},
     }
 
@@ -103,7 +93,6 @@ def of_recovery(dag_id: str, run_id: str, flows: Sequence[FlowHealth]) -> dict[s
     return {
         "now": time.time(),
         "recovery": recovery,
-        "kind": plan.recovery,
         "flows": [flow.flow for flow in plan.flows],
         "by": plan.by,
         "reason": plan.reason,
@@ -113,9 +102,8 @@ def of_recovery(dag_id: str, run_id: str, flows: Sequence[FlowHealth]) -> dict[s
         "prices": [price for flow in plan.flows for price in one_flow.prices_of(flow)],
         "copies": [_only(one, "what", "bytes", "rows", "files") for one in plan.copies],
         "refusals": [one.message for one in plan.refusals],
-        "approved": APPROVED in named,
         "over": over,
-        "past_return": _past_return(plan, named),
+        "past_return": over is None and engine.is_past_return(settings, pipeline, recovery),
         "steps": [_step(plan, step, told, usual.get(step)) for step in plan.steps],
         "events": [
             {
@@ -126,12 +114,6 @@ def of_recovery(dag_id: str, run_id: str, flows: Sequence[FlowHealth]) -> dict[s
             for event in told
         ],
     }
-
-
-def _past_return(plan: Plan, named: set[str]) -> bool:
-    """Return whether the recovery began a step that changes something for good."""
-    of = kind(plan.recovery)
-    return any(f"{step.name}.started" in named for step in of.steps if step.changes)
 
 
 def _step(plan: Plan, step: str, told: Sequence[Event], usual: float | None) -> dict[str, Any]:

@@ -106,9 +106,9 @@ export const Waiting = ({ error }) => (error ? h(Problem, { text: error }) : h(T
 
 // What is wider than the window scrolls by itself; the page does not.
 export const Wide = ({ children }) => h("div", { style: { overflowX: "auto", maxWidth: "100%" }, tabIndex: 0, role: "region", "aria-label": "Table" }, children);
-export const Grid = ({ titles, rows, keys }) => h(Wide, null, h(Table.Root, { size: "sm" },
+export const Grid = ({ titles, rows }) => h(Wide, null, h(Table.Root, { size: "sm" },
   h(Table.Header, null, h(Table.Row, null, titles.map((title) => h(Table.ColumnHeader, { key: title }, title)))),
-  h(Table.Body, null, rows.map((row, at) => h(Table.Row, { key: keys ? keys[at] : at },
+  h(Table.Body, null, rows.map((row, at) => h(Table.Row, { key: at },
     row.map((cell, place) => h(Table.Cell, { key: place, verticalAlign: "top", overflowWrap: "anywhere" },
       typeof cell === "string" && cell.length > 30 ? h("div", { style: { minWidth: "14em" } }, cell) : cell)))))));
 export const Whole = ({ text }) => h("span", { style: { whiteSpace: "nowrap" } }, text);

@@ -57,7 +57,7 @@ function Steps({ steps, now }) {
 }
 
 // A run that failed goes on where it stopped, or is abandoned; one that waits is ended by rejecting.
-function Ways({ found, run, where, again }) {
+function Ways({ found, run, again }) {
   if (found.over || !run) return null;
   const resume = () => ask(`api/v2/dags/${segment(run.dag_id)}/clearTaskInstances`, "POST",
     { dry_run: false, dag_run_id: run.dag_run_id, only_failed: true, reset_dag_runs: true });
@@ -113,7 +113,7 @@ export function Run({ dagId, runId }) {
       rows: copies.map((one) => [one.what, whole(one.rows), size(one.bytes), whole(one.files)]) })),
     questions.map((asked) => h(Question, { key: `${asked.task_instance.id}`, asked, may: found.may_answer, where, again: all })),
     h(Steps, { steps: found.steps, now: found.now }),
-    h(Ways, { found, run, where, again: all }),
+    h(Ways, { found, run, again: all }),
     h(Card, { title: "Plan" }, h(Lines, { text: found.plan })),
     h(Ledger, { events: found.events }));
 }
