@@ -259,14 +259,10 @@ class SparkStep(SubmitJob):
         plan = context["ti"].xcom_pull(task_ids=PLAN)
         settings = Settings.from_environment()
         where = (settings, plan["pipeline"], plan["recovery"], self.task_id)
-        evidence = engine.evidence_of(*where)
-        of = kind(self.of)
-        step = of.step(self.task_id)
-        if evidence is None and (step.idle is not None or step == of.rehearsal):
-            try:
-                evidence = engine.without_spark(*where)
-            except StreamkeeperError as error:
-                _fail(self.task_id, context, error, final=isinstance(error, FINAL) and not self.patient)
+        try:
+            evidence = engine.without_spark(*where)
+        except StreamkeeperError as error:
+            _fail(self.task_id, context, error, final=isinstance(error, FINAL) and not self.patient)
         if evidence is None:
             try:
                 self.take(lambda master: submission.recovery_step(*where, master))

@@ -280,7 +280,7 @@ def test_a_step_in_spark_fails_with_what_the_ledger_says(
     told: Told,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(engine, "evidence_of", lambda *_: None)
+    monkeypatch.setattr(engine, "without_spark", lambda *_: None)
     monkeypatch.setattr(engine, "why_failed", lambda *_: why)
     asked = context(plan=PLAN)
     asked["ti"].try_number, asked["ti"].max_tries = 1, 2
@@ -293,7 +293,6 @@ def test_a_step_in_spark_fails_with_what_the_ledger_says(
 def test_a_step_in_spark_that_has_nothing_to_do_starts_no_spark(
     stamping: list[list[str]], told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "evidence_of", lambda *_: None)
     monkeypatch.setattr(engine, "without_spark", lambda *_: {"note": "the target is kept as it is"})
     found = SparkStep(of="rewind", task_id="put_back").execute(context(plan=PLAN))
     assert (found["note"], stamping, told) == ("the target is kept as it is", [], [])
@@ -332,7 +331,7 @@ def test_a_dry_run_whose_trial_failed_tells_nobody_and_is_over(
     stamping: list[list[str]], told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(engine, "evidence_of", lambda *_: None)
+    monkeypatch.setattr(engine, "without_spark", lambda *_: None)
     monkeypatch.setattr(engine, "why_failed", lambda *_: "RecoveryError: it does not fit")
     monkeypatch.setattr(engine, "end_dry_run", lambda _settings, *named: ended.append(named))
     asked = context(plan={**PLAN, "kind": "adopt", "dry_run": True})
