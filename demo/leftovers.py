@@ -42,11 +42,11 @@ def marked(mark: str) -> list[Process]:
     return [process for pid in sorted(having | members) if (process := _describe(pid)) is not None]
 
 
-def end_marked(mark: str, grace: float = 20.0) -> list[Process]:
+def end_marked(mark: str) -> list[Process]:
     """End what is left of a demo, asked first and then forced, and give what there was."""
     found = marked(mark)
     for process in found:
-        end_process(process.pid, process.started, grace)
+        end_process(process.pid, process.started, grace=20)
     return found
 
 

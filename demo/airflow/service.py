@@ -229,8 +229,8 @@ class AirflowService:
             )
         return self.api.healthy()
 
-    def _last_output(self, size: int = 4000) -> str:
-        return self.output.read_text(errors="replace")[-size:] if self.output.exists() else "(nothing)"
+    def _last_output(self) -> str:
+        return self.output.read_text(errors="replace")[-4000:] if self.output.exists() else "(nothing)"
 
     def _submits(self) -> Iterable[tuple[int, int]]:
         """Yield pid and start time of every spark-submit that a task of this Airflow noted beside its log;

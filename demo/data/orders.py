@@ -24,7 +24,8 @@ VARIABLE = "ORDERS_BROKERS"
 """Names the brokers; without it the pipeline ``orders`` is not offered."""
 TOPIC, PARTITIONS = "orders", 3
 TOPIC_SECONDS = 120.0
-REPEATED, LATE = 0.15, 0.08
+NEW, REPEATED, LATE = 20, 0.15, 0.08
+"""Orders that are new each time, the share of repeated ones, which come on top, and of late ones."""
 _KEPT = 500
 """Orders that may be sent again."""
 
@@ -33,12 +34,11 @@ class Orders(Feed):
     """Sends orders to a topic, which is made if it is not there.
 
     :param brokers: Kafka's address.
-    :param size: new orders each time; repeated ones come on top.
     """
 
-    def __init__(self, brokers: str, size: int = 20, every: float = 2.0) -> None:
+    def __init__(self, brokers: str, every: float = 2.0) -> None:
         super().__init__(every)
-        self.brokers, self.size = brokers, size
+        self.brokers = brokers
         self._random, self._recent = Random(), list[bytes]()
 
     def start(self) -> Self:
@@ -73,7 +73,7 @@ class Orders(Feed):
         wait_until(made, TOPIC_SECONDS, f"Kafka has the topic {TOPIC}")
 
     def _orders(self, random: Random, moment: datetime) -> list[bytes]:
-        new = [_order(random, moment) for _ in range(self.size)]
+        new = [_order(random, moment) for _ in range(NEW)]
         again = [random.choice(self._recent) for _ in new if self._recent and random.random() < REPEATED]
         self._recent = [*self._recent, *new][-_KEPT:]
         return random.sample([*new, *again], len(new) + len(again))

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from demo.data.orders import Orders
+from demo.data.orders import NEW, Orders
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
 
@@ -17,7 +17,7 @@ def test_orders_are_sent_again_as_they_were_and_some_come_late() -> None:
     orders, random = Orders("nowhere:9092"), Random(7)
     sent = [order for _ in range(20) for order in orders._orders(random, NOW)]
     found = [json.loads(order) for order in sent]
-    assert len(set(sent)) == 20 * orders.size == len({order["order_id"] for order in found}), (
+    assert len(set(sent)) == 20 * NEW == len({order["order_id"] for order in found}), (
         "one content for each order"
     )
     assert len(sent) > len(set(sent)), "some come again"

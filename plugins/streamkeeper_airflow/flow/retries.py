@@ -53,14 +53,14 @@ class WrongSettings(AirflowException):
     """
 
 
-def failing_streak(home: FlowHome, most: int = 10) -> int:
-    """Count the newest drivers in a row that never finished a look for new data, ``most`` at most.
+def failing_streak(home: FlowHome) -> int:
+    """Count the newest drivers in a row that never finished a look for new data, ten at most.
 
     It is read from their heartbeats. Airflow never resets a try's number, which therefore cannot distinguish
     a healthy month from a bad start.
     """
     count = 0
-    for epoch in reversed(home.epochs()[-most:]):
+    for epoch in reversed(home.epochs()[-10:]):
         beat = leases.read_heartbeat(home, epoch)
         if beat is not None and beat.triggers > 0:
             break

@@ -81,7 +81,6 @@ class FlowOperator(BaseOperator):
     :param flow: ``pipeline.flow``; or
     :param flows: all flows of a pipeline that share a driver; read again from the manifest at each try.
     :param once: the flow runs once, and has a task of its own.
-    :param spark_conn_id: the Airflow connection of type ``spark`` that names the master.
     """
 
     def __init__(
@@ -90,7 +89,6 @@ class FlowOperator(BaseOperator):
         flow: str | None = None,
         flows: Sequence[str] = (),
         once: bool = False,
-        spark_conn_id: str = submitting.CONNECTION,
         **kwargs: Any,
     ) -> None:
         kwargs = {
@@ -102,7 +100,7 @@ class FlowOperator(BaseOperator):
             **kwargs,
         }
         super().__init__(**kwargs)
-        self.flow, self.spark_conn_id = flow or ", ".join(flows), spark_conn_id
+        self.flow = flow or ", ".join(flows)
         self.flows, self.shared, self.once = [flow] if flow else list(flows), not flow, once
         self._driver: Driver | None = None
         self._before: dict[str, int] = {}
@@ -266,7 +264,7 @@ class FlowOperator(BaseOperator):
             )
         before, log = _newest_epochs(homes), self._log_file(context, submit.application_name(flows))
         try:
-            command, environment = submitting.prepare(settings, flows, self.spark_conn_id, log, take_over)
+            command, environment = submitting.prepare(settings, flows, submitting.CONNECTION, log, take_over)
         except AirflowFailException as error:
             # Airflow also says that there is no connection where its API server failed to tell.
             self._tell_wrong(settings, error)
