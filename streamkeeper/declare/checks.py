@@ -125,12 +125,24 @@ def check_table_name(registry: Registry, name: object, where: Where) -> None:
             raise DeclarationError(
                 f"{where}: the table {name} is declared at {taken.where} already. Remove one of the two."
             )
-        if other.startswith(f"{name}.") or str(name).startswith(f"{other}."):
-            raise DeclarationError(
-                f"{where}: the table {name} and the table {other} ({taken.where}) would lie in one another's"
-                " folder, where a VACUUM of one removes the files of the other. Rename one of the two, or"
-                " put both into a schema."
-            )
+        if are_nested(str(name), other):
+            raise DeclarationError(nested(where, str(name), other, str(taken.where)))
+
+
+def are_nested(one: str, other: str) -> bool:
+    """Return whether of two tables one's folder lies in the other's."""
+    return other.startswith(f"{one}.") or one.startswith(f"{other}.")
+
+
+def nested(where: Where, name: str, other: str, declared: str) -> str:
+    """Return the error of a table of which one's folder lies in another's; ``declared`` says where that is
+    declared.
+    """
+    return (
+        f"{where}: the table {name} and the table {other} ({declared}) would lie in one another's"
+        " folder, where a VACUUM of one removes the files of the other. Rename one of the two, or"
+        " put both into a schema."
+    )
 
 
 def duration(what: str, value: object, where: Where) -> float | None:

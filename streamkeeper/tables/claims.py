@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
+from streamkeeper.declare import checks
 from streamkeeper.declare.model import Pipeline
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.manifest import names
@@ -33,6 +34,7 @@ def settle(settings: Settings, read: Manifest, before: Manifest | None, files: C
         around.renamed_flow,
         around.renamed_file,
         around.taken_table,
+        around.nested_table,
     )
     errors, kept = dict(read.errors), dict[str, Pipeline]()
     refused: set[str] = set()
@@ -177,6 +179,25 @@ class _Around:
                 known = f" ({there.where})" if there else ""
                 return owners.refusal(f"{table.where}: the table {table.name}", pipeline.name, other, known)
         return None
+
+    def nested_table(self, pipeline: Pipeline) -> str | None:
+        """Return the error of a pipeline of whose tables one lies in the folder of another pipeline's, or
+        around it; None if there is none. The one that has it longer keeps it.
+        """
+        for table in pipeline.tables:
+            for other in self.read.pipelines:
+                for theirs in other.tables if other.name != pipeline.name else ():
+                    if checks.are_nested(table.name, theirs.name) and self._since(
+                        other.name, theirs.name
+                    ) < self._since(pipeline.name, table.name):
+                        return checks.nested(table.where, table.name, theirs.name, str(theirs.where))
+        return None
+
+    def _since(self, pipeline: str, table: str) -> tuple[bool, str, str]:
+        """Return by what pipelines are ordered of which each has a table: who had it before comes first."""
+        had = self.before.pipeline(pipeline)
+        new = had is None or had.table(table) is None
+        return new, owners.began(self.storage, pipeline) or "never", pipeline
 
     def _keeper(self, table: str, claimants: list[str]) -> str:
         """Return which of the pipelines that declare a table keeps it.

@@ -104,6 +104,18 @@ def test_who_had_a_table_keeps_it_whatever_the_copy_is_named(name: str, world: W
         assert f"remove events.py and run `streamkeeper rename events {name.removesuffix('.py')}`" in said
 
 
+@pytest.mark.parametrize("inner", ["events.daily", "events"], ids=["within", "around"])
+def test_a_table_does_not_lie_in_the_folder_of_another_pipelines(inner: str, world: World) -> None:
+    own, theirs = ("events.daily", "events") if inner == "events" else ("events", inner)
+    world.declare(EVENTS.replace('"events")', f'"{own}")').replace('="events"', f'="{own}"'))
+    before = read_manifest(world.settings)
+    other = EVENTS.replace('"events")', f'"{theirs}")').replace('="events"', f'="{theirs}"')
+    world.declare(other, "a.py")  # comes first by its name
+    found = read_manifest(world.settings)
+    assert found.fingerprints == before.fingerprints
+    assert f"a.py, line 5: the table {theirs} and the table {own} (events.py, line 5)" in found.errors["a"]
+
+
 def test_where_two_had_a_table_by_an_earlier_release_who_began_first_keeps_it(world: World) -> None:
     world.processed(2)
     copy = FlowHome(world.home.storage, "copy", "clean_events")
