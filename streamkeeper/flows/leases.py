@@ -183,7 +183,7 @@ def life(home: FlowHome, lease: Lease) -> Life:
     """Return what is known of a holder without waiting."""
     if home.storage.read(home.left(lease.epoch)) is not None:
         return Life.LEFT
-    match runs_here(lease):
+    match is_running(lease.process):
         case None:
             return Life.UNKNOWN
         case there:
@@ -205,13 +205,6 @@ def may_run(home: FlowHome) -> bool:
         case Life.UNKNOWN:
             beat = home.storage.modified(home.heartbeat(lease.epoch))
             return beat is not None and time.time() - beat < SILENT_SECONDS
-
-
-def runs_here(lease: Lease) -> bool | None:
-    """Return whether a holder's process runs on this host; None if it is not visible from here. Storage is
-    not read.
-    """
-    return is_running(lease.process)
 
 
 def is_running(holder: Process) -> bool | None:

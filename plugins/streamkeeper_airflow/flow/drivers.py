@@ -213,7 +213,7 @@ class Attached:
 
     def _gone(self) -> bool:
         """Check the process at each call; the store every few seconds only, or if the process is gone."""
-        if leases.runs_here(self._lease) is not False and time.monotonic() < self._ask_at:
+        if leases.is_running(self._lease.process) is not False and time.monotonic() < self._ask_at:
             return False
         self._ask_at = time.monotonic() + min(STORE_LOOK, self._term / 4)
         match leases.life(self._home, self._lease):
