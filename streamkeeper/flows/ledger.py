@@ -136,24 +136,15 @@ def open(storage: Storage, pipeline: str, recovery: str) -> Ledger:
 def pipeline_of(storage: Storage, recovery: str) -> str | None:
     """Return the pipeline of a recovery, declared or not; None if there is no such recovery."""
     names = (name for name in kept_pipelines(storage) if recovery in recoveries(storage, name))
-    return next((name for name in names if _is_one(storage, name, recovery)), None)
+    # Beside the recoveries' folders there are others.
+    return next((name for name in names if open(storage, name, recovery).names()), None)
 
 
 def open_recoveries(storage: Storage) -> list[str]:
     """Return the ids of the recoveries of all pipelines that have neither ended nor been given up."""
     found = ((name, recovery) for name in kept_pipelines(storage) for recovery in recoveries(storage, name))
-    return [
-        recovery
-        for name, recovery in found
-        if _is_one(storage, name, recovery) and open(storage, name, recovery).end() is None
-    ]
-
-
-def _is_one(storage: Storage, pipeline: str, recovery: str) -> bool:
-    """Return whether a folder is a recovery's, and not some other folder beside them."""
-    return any(
-        _FILE.fullmatch(name) for name in storage.names(f"{ledgers_folder(storage, pipeline)}/{recovery}")
-    )
+    books = ((recovery, open(storage, name, recovery)) for name, recovery in found)
+    return [recovery for recovery, book in books if book.names() and book.end() is None]
 
 
 def recoveries(storage: Storage, pipeline: str) -> list[str]:

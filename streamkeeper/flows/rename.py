@@ -137,7 +137,7 @@ def _check_quiet(storage: Storage, pipeline: str, homes: list[FlowHome]) -> None
             )
     for recovery in ledger.recoveries(storage, pipeline):
         book = ledger.open(storage, pipeline, recovery)
-        if book.end() is None and book.events():
+        if book.names() and book.end() is None:
             raise RecoveryError(
                 f"The recovery {recovery} of {pipeline} is not over, and uses the old names of its flows,"
                 f" so nothing was renamed. Let it end, or give it up: streamkeeper abandon {recovery}."
