@@ -46,7 +46,7 @@ def seal_earlier(job: Job, generation: Generation) -> Sealed:
     for number in not_sealed(job.home, generation.number, generation.previous):
         # Before the seal: afterwards a late driver may commit batches that the sink skips.
         write_end(job.home, number)
-        app_id = _query_id(job.home, number)
+        app_id = generations.query_id_of(job.home, number)
         if job.table.sink in FILE_SINKS:
             FileSink(job, generation).settle(number, app_id)
         found = delta_log.last_transaction(job.table_path, app_id)
@@ -254,8 +254,3 @@ def _sealed_before(home: FlowHome, earlier: list[int]) -> frozenset[int]:
         if start is not None:
             return frozenset(start.evidence.get("sealed", ()))
     return frozenset()
-
-
-def _query_id(home: FlowHome, number: int) -> str:
-    decided = generations.read(home, number)
-    return decided.query_id if decided else home.query_id(number)
