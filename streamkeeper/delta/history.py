@@ -16,15 +16,13 @@ from itertools import islice
 from typing import Any
 from urllib.parse import unquote
 
-from streamkeeper.delta.log import rows_of
+from streamkeeper.delta.log import COMMIT, LOG, rows_of
 from streamkeeper.errors import SourceError
 from streamkeeper.storage import Storage, open_storage
 
 JsonObject = dict[str, Any]
 
-_COMMIT = re.compile(r"([0-9]{20})\.json")
 _CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint\.")
-_LOG = "_delta_log"
 LOOKED_AT = 200
 """Files of unread commits that are checked for existence."""
 BEFORE_ALL = -1
@@ -97,8 +95,8 @@ def read_history(path: str) -> History | None:
     :raises StorageError: the log cannot be listed.
     """
     storage = open_storage(path)
-    names = storage.names(_LOG)
-    commits = {int(match[1]) for match in map(_COMMIT.fullmatch, names) if match}
+    names = storage.names(LOG)
+    commits = {int(match[1]) for match in map(COMMIT.fullmatch, names) if match}
     checkpoints = sorted({int(match[1]) for match in map(_CHECKPOINT.match, names) if match})
     if not commits and not checkpoints:
         return None
@@ -302,7 +300,7 @@ def _commit(storage: Storage, version: int) -> Commit:
 
 
 def _actions(storage: Storage, version: int) -> Iterator[JsonObject]:
-    name = f"{_LOG}/{version:020d}.json"
+    name = f"{LOG}/{version:020d}.json"
     content = storage.read(name)
     if content is None:
         raise SourceError(
@@ -329,10 +327,10 @@ def _time_of(storage: Storage, version: int, own_times: bool) -> int:
     told = _own_time(storage, version) if own_times else None
     if told is not None:
         return told
-    modified = storage.modified(f"{_LOG}/{version:020d}.json")
+    modified = storage.modified(f"{LOG}/{version:020d}.json")
     if modified is None:
         raise SourceError(
-            f"{storage.path(f'{_LOG}/{version:020d}.json')} no longer exists: the table's log is being"
+            f"{storage.path(f'{LOG}/{version:020d}.json')} no longer exists: the table's log is being"
             " cleaned up. Try again."
         )
     return int(modified * 1000)
@@ -342,7 +340,7 @@ def _table_id(storage: Storage, oldest: int, newest: int) -> str | None:
     """Return a table's id: from the summary that Delta writes beside its newest commit, otherwise from the
     newest commit that has it.
     """
-    summary = storage.read(f"{_LOG}/{newest:020d}.crc")
+    summary = storage.read(f"{LOG}/{newest:020d}.crc")
     if summary is not None:
         try:
             return str(json.loads(summary)["metadata"]["id"])

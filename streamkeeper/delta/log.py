@@ -26,8 +26,10 @@ from streamkeeper.storage import Storage, open_storage
 SEAL = 2**62
 """Transaction version of a seal; no batch id is ever as high."""
 
-_COMMIT = re.compile(r"([0-9]{20})\.json")
-_LOG = "_delta_log"
+LOG = "_delta_log"
+"""Folder of a table's log."""
+COMMIT = re.compile(r"([0-9]{20})\.json")
+"""Name of a commit in it."""
 _FROM_Z85 = str.maketrans(
     "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#",
     "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~",
@@ -60,7 +62,7 @@ def exists(table_path: str) -> bool:
     checkpoint.
     """
     return any(
-        _COMMIT.fullmatch(name) or ".checkpoint" in name for name in open_storage(table_path).names(_LOG)
+        COMMIT.fullmatch(name) or ".checkpoint" in name for name in open_storage(table_path).names(LOG)
     )
 
 
@@ -144,7 +146,7 @@ def _commit(storage: Storage, version: int) -> LogCommit:
     changes_data = False
     rows: int | None = 0
     kept: Remembered | None = None
-    for line in (storage.read(f"{_LOG}/{version:020d}.json") or b"").splitlines():
+    for line in (storage.read(f"{LOG}/{version:020d}.json") or b"").splitlines():
         action = _action(storage, version, line) if line.strip() else {}
         if "commitInfo" in action:
             operation, metadata = (
@@ -218,20 +220,20 @@ def _action(storage: Storage, version: int, line: bytes) -> dict[str, Any]:
         value = json.loads(line)
     except ValueError as error:
         raise CheckpointError(
-            f"{storage.path(f'{_LOG}/{version:020d}.json')} holds {line[:60]!r}…, which is not JSON: the"
+            f"{storage.path(f'{LOG}/{version:020d}.json')} holds {line[:60]!r}…, which is not JSON: the"
             " table's log is damaged, so the table's content is unknown. Restore the table from a backup."
         ) from error
     return value if isinstance(value, dict) else {}
 
 
 def _versions(storage: Storage) -> list[int]:
-    matches = (_COMMIT.fullmatch(name) for name in storage.names(_LOG))
+    matches = (COMMIT.fullmatch(name) for name in storage.names(LOG))
     return sorted((int(match[1]) for match in matches if match), reverse=True)
 
 
 def _transactions(storage: Storage, version: int, app_id: str) -> Iterator[int]:
     """Yield the versions of one writer's ``txn`` actions in one commit."""
-    content = storage.read(f"{_LOG}/{version:020d}.json")
+    content = storage.read(f"{LOG}/{version:020d}.json")
     # Parsing is slow: commits without the writer's id are skipped as bytes.
     if content is None or app_id.encode() not in content:
         return
