@@ -8,13 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from demo.tables import TableWatch
+from demo.tables import count_rows
 from streamkeeper.errors import StreamkeeperError
-from streamkeeper.flows import status
-from streamkeeper.flows.status import FlowStatus
-from streamkeeper.manifest.manifest import Flow, read_manifest
+from streamkeeper.health.flows import RETRYING, UNREADABLE, FlowHealth, look_now
 from streamkeeper.settings import Settings
-from streamkeeper.storage import open_storage
 from streamkeeper.times import describe_age
 
 
@@ -27,30 +24,23 @@ class Console:
 
     settings: Settings
     write: Callable[[str], None] = print
-    _tables: dict[str, TableWatch] = field(default_factory=dict)
     _said: dict[str, str] = field(default_factory=dict)
 
     def look(self) -> None:
         """Print a line a flow, once what a state means that asks for somebody, and what has no answer."""
         try:
-            manifest = read_manifest(self.settings)
+            manifest, rows = look_now(self.settings)
         except StreamkeeperError as error:
             self._once("the pipeline files", str(error))
             return
-        storage = open_storage(self.settings.state)
-        for flow in manifest.flows():
-            found = status.look(storage, flow)
-            self.write(line(found, flow.declaration.target, self._rows(flow)))
-            if found.state in ("parked", "held", "down"):
+        for found in rows:
+            self.write(line(found, count_rows(self.settings.table_path(found.table))))
+            if found.state in ("parked", "held", "down", RETRYING, UNREADABLE):
                 self._once(found.flow, f"{found.state}: {found.detail}")
             else:
                 self._said.pop(found.flow, None)
         for pipeline, message in manifest.errors.items():
             self._once(f"pipeline {pipeline}", message)
-
-    def _rows(self, flow: Flow) -> int | None:
-        path = self.settings.table_path(flow.declaration.target)
-        return self._tables.setdefault(path, TableWatch(path)).rows()
 
     def _once(self, about: str, message: str) -> None:
         if self._said.get(about) != message:
@@ -58,7 +48,7 @@ class Console:
             self.write(f"          {about}: {message}")
 
 
-def line(found: FlowStatus, table: str, rows: int | None, moment: datetime | None = None) -> str:
+def line(found: FlowHealth, rows: int | None, moment: datetime | None = None) -> str:
     """Return a flow's line, in columns that stay where they are.
 
     :param rows: of its table, or None where there is no table yet.
@@ -67,8 +57,9 @@ def line(found: FlowStatus, table: str, rows: int | None, moment: datetime | Non
     age = "–" if found.age is None else describe_age(found.age)
     counted = "no table yet" if rows is None else f"{rows:,} rows"
     return (
-        f"{moment or datetime.now():%H:%M:%S}  {found.flow:<37} {found.state:<9} generation"
-        f" {_or_dash(found.generation):<3} batch {_or_dash(found.batch):<5} age {age:<7} {table}: {counted}"
+        f"{moment or datetime.now():%H:%M:%S}  {found.flow:<37} {found.state:<14} generation"
+        f" {_or_dash(found.generation):<3} batch {_or_dash(found.batch):<5} age {age:<7}"
+        f" {found.table}: {counted}"
     )
 
 

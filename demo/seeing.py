@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from demo import evidence
 from demo.airflow.api import AirflowApi, ApiError
-from demo.tables import TableWatch
+from demo.tables import count_rows
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.flows import generations, holds, status
 from streamkeeper.flows.files import FlowHome
@@ -89,10 +89,9 @@ class FlowView:
         """Look whether the table is there, with another number of rows: changes may delete, and a truncate
         takes all that was before.
         """
-        watch = TableWatch(self.table)
 
         def look() -> Seen[int]:
-            rows = watch.rows()
+            rows = count_rows(self.table)
             return (rows if rows not in (None, before) else None), f"{rows} rows; the flow is {self.status()}"
 
         return look

@@ -14,7 +14,7 @@ from demo import evidence
 from demo.data.orders import Sent
 from demo.seeing import FlowView, wait
 from demo.story import FLOW
-from demo.tables import TableWatch, read_rows
+from demo.tables import count_rows, read_rows
 from streamkeeper.flows.files import open_home
 from streamkeeper.settings import Settings
 
@@ -34,10 +34,9 @@ def orders(settings: Settings) -> list[str]:
     topic, path = Sent(os.environ["ORDERS_BROKERS"]), settings.table_path("orders")
     topic.read()
     sent = set(topic.ids)
-    watch = TableWatch(path)
 
     def all_there() -> tuple[bool | None, str]:
-        rows = watch.rows() or 0
+        rows = count_rows(path) or 0
         return (True if rows >= len(sent) else None), f"{rows} of {len(sent)} orders"
 
     wait(f"all {len(sent)} orders are there", all_there, PATIENCE)

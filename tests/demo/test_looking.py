@@ -13,15 +13,16 @@ from deltalake import write_deltalake
 
 from demo import evidence
 from demo.console import Console, line
-from demo.tables import TableWatch, read_rows
+from demo.tables import count_rows, read_rows
 from streamkeeper.flows import holds
 from streamkeeper.flows.files import FlowHome
-from streamkeeper.flows.status import FlowStatus
+from streamkeeper.health.flows import FlowHealth
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 
 MOMENT = datetime(2026, 11, 21, 12, 30, 5)
 FLOW = "customers.customers_incremental_flow"
+SHOWN = (FLOW, "customers", "customers", "flow__customers", "10 seconds")
 
 Change = dict[str, object]
 
@@ -57,23 +58,24 @@ def append(table: Path, *rows: Change) -> None:
     ("found", "rows", "said"),
     [
         pytest.param(
-            FlowStatus(FLOW, "declared", None, None, None, None, "never started"),
+            FlowHealth(*SHOWN, "declared", "never started"),
             None,
-            f"12:30:05  {FLOW}  declared  generation –   batch –     age –       customers: no table yet",
+            f"12:30:05  {FLOW}  declared       generation –   batch –     age –       customers: no table"
+            " yet",
             id="never started",
         ),
         pytest.param(
-            FlowStatus(FLOW, "running", 2, 1234, 4.2, 3, ""),
+            FlowHealth(*SHOWN, "running", "", generation=2, batch=1234, age=4.2),
             12345,
-            f"12:30:05  {FLOW}  running   generation 2   batch 1234  age 4 s     customers: 12,345 rows",
+            f"12:30:05  {FLOW}  running        generation 2   batch 1234  age 4 s     customers: 12,345 rows",
             id="running",
         ),
     ],
 )
 def test_a_flows_line_says_state_generation_batch_age_and_rows(
-    found: FlowStatus, rows: int | None, said: str
+    found: FlowHealth, rows: int | None, said: str
 ) -> None:
-    assert line(found, "customers", rows, MOMENT) == said
+    assert line(found, rows, MOMENT) == said
 
 
 def test_what_a_hold_means_is_said_once_and_again_when_it_changes(tmp_path: Path) -> None:
@@ -93,12 +95,12 @@ def test_what_a_hold_means_is_said_once_and_again_when_it_changes(tmp_path: Path
 
 
 def test_a_tables_rows_are_counted_as_it_grows(tmp_path: Path) -> None:
-    watch = TableWatch(str(tmp_path / "t"))
-    assert watch.rows() is None
-    append(tmp_path / "t", customer(1), customer(2))
-    assert watch.rows() == 2
-    append(tmp_path / "t", customer(3))
-    assert watch.rows() == 3
+    table = tmp_path / "t"
+    assert count_rows(str(table)) is None
+    append(table, customer(1), customer(2))
+    assert count_rows(str(table)) == 2
+    append(table, customer(3))
+    assert count_rows(str(table)) == 3
 
 
 ORACLE: dict[str, tuple[list[Change], list[Change]]] = {

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from demo.tables import TableWatch, read_rows
+from demo.tables import count_rows, read_rows
 from streamkeeper.flows import generations, holds, ledger
 from streamkeeper.flows.files import FlowHome
 from tests.end_to_end import plain_job
@@ -107,6 +107,6 @@ def test_a_plain_jobs_checkpoint_is_adopted_and_the_flow_goes_on_with_its_state(
     assert holds.release(home, holds.person("ada"))
     arrive(world, "3.json", 3, 4, folder="guests")
     assert world.api.wait_for_run(ADOPT, run, 2 * ENDING) == "success"
-    table = TableWatch(world.settings.table_path(TABLE))
-    wait_until(lambda: table.rows() == 4 or None, STARTING, "the table has each guest")
-    assert sorted(row["id"] for row in read_rows(world.settings.table_path(TABLE))) == [1, 2, 3, 4]
+    table = world.settings.table_path(TABLE)
+    wait_until(lambda: count_rows(table) == 4 or None, STARTING, "the table has each guest")
+    assert sorted(row["id"] for row in read_rows(table)) == [1, 2, 3, 4]

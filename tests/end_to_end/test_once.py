@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from demo.tables import TableWatch
+from demo.tables import count_rows
 from streamkeeper.flows import generations
 from streamkeeper.flows.files import FlowHome
 from tests.end_to_end.world import ENDING, RESET, STARTING, World, arrive
@@ -52,5 +52,5 @@ def test_a_once_flow_is_done_and_its_reset_runs_it_again(world: World, home: Flo
     recovery = world.api.xcom(RESET, run, "plan")["recovery"]
     assert world.api.wait_for_run(DAG, recovery, ENDING) == "success"
     assert generations.finished(home) == 2
-    assert TableWatch(world.settings.table_path("members")).rows() == 3
+    assert count_rows(world.settings.table_path("members")) == 3
     world.withdraw("members")

@@ -10,7 +10,7 @@ import signal
 from pathlib import Path
 
 from demo import evidence
-from demo.tables import TableWatch
+from demo.tables import count_rows
 from streamkeeper.flows import leases
 from streamkeeper.history import events
 from streamkeeper.history.events import Kind
@@ -25,10 +25,9 @@ NIGHTLY = ("tidy_tables", "clean_up")
 
 
 def wait_for_more_rows(world: World) -> int:
-    watch = TableWatch(world.table)
-    before = watch.rows() or 0
+    before = count_rows(world.table) or 0
     return wait_until(
-        lambda: rows if (rows := watch.rows() or 0) > before else None,
+        lambda: rows if (rows := count_rows(world.table) or 0) > before else None,
         STARTING,
         f"the table has more than {before} rows",
     )

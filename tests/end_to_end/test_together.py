@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from demo.tables import TableWatch, read_rows
+from demo.tables import count_rows, read_rows
 from streamkeeper.drivers.progress import position
 from streamkeeper.flows import holds, leases, status
 from streamkeeper.flows.files import CLOCK, FlowHome
@@ -123,9 +123,8 @@ class Pair:
     def await_rows(self, table: str, wanted: list[int]) -> None:
         """Wait until a table has exactly these numbers."""
         path = self.world.settings.table_path(table)
-        watch = TableWatch(path)
         wait_until(
-            lambda: True if (watch.rows() or 0) >= len(wanted) else None,
+            lambda: True if (count_rows(path) or 0) >= len(wanted) else None,
             STARTING,
             f"{table} has {len(wanted)} rows",
         )
