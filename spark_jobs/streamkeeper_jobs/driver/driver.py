@@ -258,7 +258,7 @@ def _run_generation(job: Job, declared: Flow) -> None:
     job.watch.tell(details={"operators": list(operators), UI: job.spark.sparkContext.uiWebUrl})
     progress = Progress(job, start, operators)
     check_consistency(job, generation, start)
-    check_sources(job.flow, checkpoint)
+    check_sources(job.flow, checkpoint, generation)
     check_histories(job, start)
     begin_connections(job, checkpoint, generation.query_id)
     if not begun_now:

@@ -8,13 +8,16 @@ table that was replaced, a checkpoint would continue without the table's earlier
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from streamkeeper.checkpoint import Checkpoint, OffsetEntry
 from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import misfit_of
 from streamkeeper.delta.log import SEAL
 from streamkeeper.errors import RecoveryError, SinkDisagrees
-from streamkeeper.flows.generations import Generation, Start
+from streamkeeper.flows.generations import EARLIEST, Generation, Start
 from streamkeeper.manifest.manifest import Flow
+from streamkeeper.sources.starts import starts_of
 from streamkeeper_jobs.generation.start_position import source_keys
 from streamkeeper_jobs.sinks.job import Job
 from streamkeeper_jobs.spark.delta_table import last_written
@@ -60,18 +63,23 @@ def check_consistency(job: Job, generation: Generation, start: Start) -> None:
         )
 
 
-def check_sources(flow: Flow, checkpoint: Checkpoint) -> None:
+def check_sources(flow: Flow, checkpoint: Checkpoint, generation: Generation) -> None:
     """Check that each source of the checkpoint still has its kind, and that none was renamed.
 
     Spark would drop a source under its old name, and read it from the beginning under the new one. A source
-    that was only added, or only removed, is taken as such; one of each at once looks like a rename.
+    that was only added, or only removed, is taken as such; one of each at once looks like a rename. Where
+    only a planted position can start a source as declared, it cannot be added to a checkpoint.
 
-    :raises RecoveryError: a source has another kind now, or one was removed while another was added.
+    :raises RecoveryError: a source has another kind now, one was removed while another was added, or one that
+        was added would not start as declared.
     """
     sources = flow.pipeline.sources_of(flow.declaration)
     planned = checkpoint.offset_batches()
     newest = checkpoint.offsets(planned[-1]) if planned else None
     if newest is None:
+        # Had it begun with such a source, it would have planned a batch, unless from earliest by a reset.
+        if generation.start.mode != EARLIEST or generation.previous is None:
+            _check_starts(flow, sources)
         return
     _check_kinds(flow, sources, newest)
     if newest.version == 1:
@@ -86,6 +94,22 @@ def check_sources(flow: Flow, checkpoint: Checkpoint) -> None:
             " another name. Give the source its old name again. If it is another source, use"
             " reset_checkpoint, whose plan counts the duplicates."
         )
+    _check_starts(flow, [source for source in sources if source.name in new])
+
+
+def _check_starts(flow: Flow, new: Sequence[Source]) -> None:
+    """Check that Spark itself can start sources that a checkpoint does not know as they are declared to.
+
+    :raises RecoveryError: one would be read from its beginning.
+    """
+    for source in new:
+        if source.start != "earliest" and not starts_of(source).reader_options(source):
+            raise RecoveryError(
+                f"The source {source.name} is new in {flow.full_name}, and declared to start at"
+                f" {source.start}, which takes a new checkpoint: a restart would read it from its beginning."
+                " Use reset_checkpoint, which continues all others after what they have read. Or declare"
+                ' start="earliest".'
+            )
 
 
 def _check_kinds(flow: Flow, sources: tuple[Source, ...], newest: OffsetEntry) -> None:

@@ -66,7 +66,7 @@ def _tried(
     last = checkpoint.last_commit()
     opened = opened_flow(flow, settings)
     opened = as_recorded(spark, opened, start.evidence, spent=last is not None)
-    check_sources(opened, checkpoint)
+    check_sources(opened, checkpoint, generation)
     first = replace(verdict, why=("It has no batch yet, so there is no state that must fit.",))
     awaited = tuple(_awaited(spark, opened, start.schemas))
     if awaited:

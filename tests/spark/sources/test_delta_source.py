@@ -16,7 +16,7 @@ from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows.generations import EMPTY, LATEST, OFFSETS, REBUILT, TIMESTAMP, StartAt
 from tests.oracle import all_rows, counted
 from tests.worlds.flow_world import event
-from tests.worlds.sources.source_world import DEDUPE, JOIN, DeltaBed
+from tests.worlds.sources.source_world import DEDUPE, FILES, JOIN, UNION, DeltaBed
 from tests.worlds.suites import long_after
 
 Make = Callable[..., DeltaBed]
@@ -312,6 +312,26 @@ def test_the_first_generation_starts_where_its_source_says(
     flow.arrive(4)
     run(flow)
     flow.bed.holds([event(number) for number in expected])
+
+
+@pytest.mark.parametrize("read", long_after(1, [True, False]), ids=["after a batch", "before any"])
+def test_a_table_that_is_added_is_not_read_whole_but_starts_as_declared_by_a_reset(
+    delta: Make, read: bool
+) -> None:
+    flow = delta(more=FILES, sources=("files",), inputs="files", flow="files")
+    (flow.bed.root / "data" / "files").mkdir()
+    if read:
+        flow.bed.arrive(1, folder="files")
+    run(flow)
+    flow.arrive(2)
+    flow.declare(parameters="start='latest', ", **UNION)
+    assert flow.bed.run() is Outcome.PARKED
+    assert "The source raw is new in" in flow.bed.park().details["message"]
+    flow.bed.reset()
+    run(flow)
+    flow.arrive(3)
+    run(flow)
+    flow.bed.holds([event(number) for number in ((1, 3) if read else (3,))])
 
 
 @pytest.mark.long
