@@ -97,7 +97,7 @@ def _inspect_flow(settings: Settings, name: str, files: bool) -> tuple[dict[str,
     inferred = {source.name for source in flow.sources if source.schema is None and source.reads_files}
     classes = written_by(settings)
     try:
-        found = inspect(home.storage, start.checkpoint, home, count_files=files)
+        found = inspect(home.storage, start.checkpoint, count_files=files)
     except CheckpointError as error:
         raise CheckpointError(
             f"The flow {flow.full_name} is on generation {start.number}, begun {start.at}, but its"
@@ -109,6 +109,9 @@ def _inspect_flow(settings: Settings, name: str, files: bool) -> tuple[dict[str,
     batches = [batch for batch in checkpoint.offset_batches() if (start.seed_batch or 0) <= batch <= last]
     facts = {
         **found.to_json(),
+        "flow": flow.full_name,
+        "generation": start.number,
+        "schemas": start.schemas,
         **({"written_by": classes} if classes else {}),
         "decided_generation": asdict(newest),
         "start": asdict(start),

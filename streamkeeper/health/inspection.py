@@ -15,7 +15,6 @@ from streamkeeper.checkpoint.log_entries import OffsetEntry, StateOperator
 from streamkeeper.checkpoint.reader import Checkpoint
 from streamkeeper.declare.offsets import FILES, describe, kind_of
 from streamkeeper.errors import CheckpointError
-from streamkeeper.flows.files import FlowHome
 from streamkeeper.storage import Storage
 
 Read = TypeVar("Read")
@@ -44,7 +43,8 @@ class Inspection:
     """Content of a checkpoint; a value that cannot be determined is None, and ``problems`` say why.
 
     ``last_commit_at`` is in seconds since the epoch, by the storage's clock; ``last_commit_age_s`` is for
-    people only. ``schemas`` are those that were inferred for the sources of a Streamkeeper flow.
+    people only. ``flow``, ``generation`` and the ``schemas`` that were inferred for its sources are of a
+    Streamkeeper flow; whoever knows it fills them in.
     """
 
     path: str
@@ -67,13 +67,9 @@ class Inspection:
         return asdict(self)
 
 
-def inspect(
-    storage: Storage, folder: str, flow_home: FlowHome | None = None, count_files: bool = False
-) -> Inspection:
+def inspect(storage: Storage, folder: str, count_files: bool = False) -> Inspection:
     """Read a checkpoint without changing it.
 
-    :param flow_home: the flow of the checkpoint, if it is a Streamkeeper flow: generation and schemas are
-        included then.
     :param count_files: count the processed files, which takes longer the more there are.
     :raises CheckpointError: there is no checkpoint at this place; a damaged one is described, not refused.
     """
@@ -86,7 +82,6 @@ def inspect(
     committed = _or_none(lambda: checkpoint.commit(last)) if last is not None else None
     modified = checkpoint.committed_at(last)
     entry = done or running
-    generation, schemas = _generation(flow_home, folder)
     return Inspection(
         path=checkpoint.path(),
         query_id=_or_none(checkpoint.query_id),
@@ -99,9 +94,6 @@ def inspect(
         sources=_sources(checkpoint, done, running, count_files),
         operators=_or_none(checkpoint.operators) or (),
         problems=checkpoint.problems(),
-        flow=flow_home.full_name if flow_home else None,
-        generation=generation,
-        schemas=schemas,
     )
 
 
@@ -131,19 +123,6 @@ def _stand(checkpoint: Checkpoint, name: str, offset: Any, in_flight: Any, count
 def _is_line(offset: Any, initial: Any) -> bool:
     """Return whether an offset is a socket's: that of a rate source comes with a start time."""
     return isinstance(offset, int) and offset >= 0 and initial is None
-
-
-def _generation(home: FlowHome | None, folder: str) -> tuple[int | None, dict[str, str]]:
-    """Return the number and schemas of the generation that has this checkpoint."""
-    if home is None:
-        return None, {}
-    from streamkeeper.flows import generations
-
-    for number in reversed(home.generations()):
-        start = generations.read_start(home, number)
-        if start is not None and start.checkpoint == folder:
-            return number, start.schemas
-    return None, {}
 
 
 def _or_none(reading: Callable[[], Read]) -> Read | None:

@@ -129,7 +129,7 @@ def prices_of(flow: FlowPlan) -> list[dict[str, str]]:
 def _sources(home: FlowHome, flow: Flow) -> list[dict[str, Any]]:
     """Return each source and its position, which is None where the flow has read nothing of it yet."""
     begun = last_begun(home)
-    found = () if begun is None else inspect(home.storage, begun[1].checkpoint, home).sources
+    found = () if begun is None else inspect(home.storage, begun[1].checkpoint).sources
     read = [{"name": one.name, "kind": one.kind, "position": str(one.position)} for one in found]
     names = {one["name"] for one in read}
     return [

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from streamkeeper.flows import generations
-from streamkeeper.flows.files import FlowHome
-from streamkeeper.flows.generations import Start
 from streamkeeper.health.inspection import inspect
 from streamkeeper.storage import LocalStorage
 
@@ -138,22 +133,6 @@ def test_a_damaged_checkpoint_is_described_as_far_as_it_can_be_read(recorded: Ca
         "offsets/2",
         "offsets/.2.crc",
     }
-
-
-def test_a_flow_of_ours_is_told_with_its_generation_and_schemas(
-    recorded: Callable[[str], Path], tmp_path: Path
-) -> None:
-    storage = LocalStorage(str(tmp_path / "state"))
-    home = FlowHome(storage, "events", "clean_events")
-    name = home.checkpoint(2, 3)
-    shutil.copytree(recorded("files_dedup"), storage.path(name))
-    generations.decide(home, replace(generations.first(home, "fingerprint"), number=2))
-    generations.begin(
-        home,
-        Start(2, name, None, {}, {"events": "id INT"}, ("dedupe",), None, 3, "2026-01-01T00:00:00+00:00"),
-    )
-    found = inspect(storage, name, home)
-    assert (found.flow, found.generation, found.schemas) == ("events.clean_events", 2, {"events": "id INT"})
 
 
 @pytest.mark.parametrize("name", ["files_dedup", "union_named", "kafka", "delta", "rate"])

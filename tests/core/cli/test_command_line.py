@@ -324,7 +324,8 @@ def test_inspect_shows_inferred_schemas_and_what_is_in_flight(command: Command, 
     text = command("inspect", FLOW).stdout
     assert "schema          events_raw: event_id STRING (inferred)" in text
     assert "in flight       batch 1: planned, not committed" in text
-    assert json.loads(command("inspect", FLOW, "--json").stdout)["inferred"] == ["events_raw"]
+    value = json.loads(command("inspect", FLOW, "--json").stdout)
+    assert (value["inferred"], value["schemas"]) == (["events_raw"], {"events_raw": "event_id STRING"})
     assert start.number == 1
 
 
