@@ -90,7 +90,6 @@ def stop(
 def stop_all(
     homes: Iterable[FlowHome],
     deadline: float | None,
-    kill_after: float = KILL_AFTER,
     term: float = 60.0,
     say: Callable[[str], None] = lambda words: None,
 ) -> list[Stop]:
@@ -101,7 +100,7 @@ def stop_all(
 
     def one(home: FlowHome) -> Stop | StreamkeeperError:
         try:
-            return stop(home, deadline, kill_after, term, say=say)
+            return stop(home, deadline, term=term, say=say)
         except StreamkeeperError as error:
             return error
 

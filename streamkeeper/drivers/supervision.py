@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from streamkeeper.drivers.submit import SUPERVISED_VARIABLE
@@ -81,7 +81,6 @@ class Absence:
         )
 
 
-def absence(home: FlowHome, timeout: float, environment: Mapping[str, str] | None = None) -> Absence | None:
+def absence(home: FlowHome, timeout: float) -> Absence | None:
     """Return the measurement of the supervisor's silence for a supervised driver; None for any other."""
-    env = os.environ if environment is None else environment
-    return Absence(home, timeout) if env.get(SUPERVISED_VARIABLE) == "1" else None
+    return Absence(home, timeout) if os.environ.get(SUPERVISED_VARIABLE) == "1" else None

@@ -99,13 +99,13 @@ def at_once(_: str, read: Callable[[], FlowHealth]) -> FlowHealth:
     return read()
 
 
-def look_now(settings: Settings, ask: Ask = at_once) -> Looked:
+def look_now(settings: Settings) -> Looked:
     """Return what is declared, and a row for each flow, however broken, in that order.
 
     :raises StreamkeeperError: the pipelines or the state folder cannot be read at all.
     """
     manifest = read_manifest(settings)
-    return manifest, look_at_all(open_storage(settings.state), manifest, ask=ask)
+    return manifest, look_at_all(open_storage(settings.state), manifest)
 
 
 def look_at_all(
@@ -122,16 +122,11 @@ def look_at_all(
         try:
             return ask(flow.full_name, lambda: look(home, flow))
         except StreamkeeperError as error:
-            return unreadable(flow, str(error))
+            return _row(flow, UNREADABLE, str(error))
         except Exception as error:  # noqa: BLE001 - whatever is wrong in one flow, the others are shown
-            return unreadable(flow, f"{type(error).__name__}: {error}")
+            return _row(flow, UNREADABLE, f"{type(error).__name__}: {error}")
 
     return tuple(of_each(storage, list(flows), row))
-
-
-def unreadable(flow: Flow, why: str) -> FlowHealth:
-    """Return the row of a flow that cannot be read."""
-    return _row(flow, UNREADABLE, why)
 
 
 def look(home: FlowHome, flow: Flow) -> FlowHealth:

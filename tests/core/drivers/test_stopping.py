@@ -236,7 +236,7 @@ def test_of_several_flows_each_is_stopped_and_each_that_is_not_is_named(
     with pytest.raises(
         StreamkeeperError, match=r"Not every flow was stopped:\n- The driver of p\.second"
     ) as raised:
-        stopping.stop_all([home, second, third], deadline=0.2, kill_after=10)
+        stopping.stop_all([home, second, third], deadline=0.2)
     assert "p.third" not in str(raised.value)
     assert polite.wait(timeout=10) == 0
     assert [stop.by for stop in stopping.stop_all([home, third], deadline=0)] == [By.ABSENCE, By.ABSENCE]
