@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,6 +98,7 @@ def _inspect_flow(settings: Settings, name: str, files: bool) -> tuple[dict[str,
     classes = written_by(settings)
     try:
         found = inspect(home.storage, start.checkpoint, count_files=files)
+        found = replace(found, flow=flow.full_name, generation=start.number, schemas=start.schemas)
     except CheckpointError as error:
         raise CheckpointError(
             f"The flow {flow.full_name} is on generation {start.number}, begun {start.at}, but its"
@@ -109,9 +110,6 @@ def _inspect_flow(settings: Settings, name: str, files: bool) -> tuple[dict[str,
     batches = [batch for batch in checkpoint.offset_batches() if (start.seed_batch or 0) <= batch <= last]
     facts = {
         **found.to_json(),
-        "flow": flow.full_name,
-        "generation": start.number,
-        "schemas": start.schemas,
         **({"written_by": classes} if classes else {}),
         "decided_generation": asdict(newest),
         "start": asdict(start),
