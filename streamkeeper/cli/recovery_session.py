@@ -102,7 +102,7 @@ class Session:
         if step == shared_steps.VERIFY_PROGRESS.name and done is None:
             for flow in self.plan.flows:
                 self._start_driver(flow)
-        in_spark = kind(self.plan.recovery).step(step).where == "spark"
+        in_spark = kind(self.plan.recovery).step(step).needs_spark
         if in_spark and engine.without_spark(*self._named, step) is None:
             self._submit(step)
         try:

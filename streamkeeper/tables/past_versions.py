@@ -30,6 +30,20 @@ _WITHOUT_BATCH = 50
 """Commits in a row that are no batch's: further back it is not looked for what a table remembers."""
 
 
+def app_id(recovery: str, end: str) -> str:
+    """Return the ``txnAppId`` under which a recovery changes all of a table: the same commit is never made
+    twice.
+
+    :param end: :data:`EMPTIED`, :data:`PUT_IN_PLACE` or :data:`PUT_BACK`.
+    """
+    return f"{recovery}{end}"
+
+
+def is_emptied(path: str, recovery: str) -> bool:
+    """Return whether a recovery has emptied the table at a path, by the table's own log."""
+    return delta_log.last_transaction(path, app_id(recovery, EMPTIED)).version is not None
+
+
 def mark(recovery: str) -> str:
     """Return what a recovery writes into the commit with which it puts a version back."""
     return f"{_MARK}{recovery}"

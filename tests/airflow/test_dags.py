@@ -97,7 +97,7 @@ def test_every_kind_of_recovery_has_a_dag_with_its_form_and_its_steps_in_their_o
             f"{later} follows {earlier}"
         )
     assert [step.name for step in of.steps if isinstance(dag.task_dict[step.name], SparkStep)] == [
-        step.name for step in of.steps if step.where == "spark"
+        step.name for step in of.steps if step.needs_spark
     ]
     changes = of.first_change is not None or bool(of.unasked)
     assert ("give_up" in dag.task_dict) == changes, "one that changed nothing ends: holds, locks, copies"

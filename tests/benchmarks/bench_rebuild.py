@@ -40,7 +40,7 @@ def steps(bench: Bench, recovery: str, name: str, *chosen: str) -> dict[str, flo
     """Carry out steps of a recovery; give the seconds of each."""
     taken = {}
     for step in chosen:
-        if kind(recovery).step(step).where == "spark":
+        if kind(recovery).step(step).needs_spark:
             began = bench.run(submission.recovery_step(bench.settings, "events", name, step).command())
         else:
             began = time.time()

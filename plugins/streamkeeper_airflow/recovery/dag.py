@@ -123,4 +123,4 @@ def _task(of: Kind, step: StepKind) -> BaseOperator:
     given: dict[str, Any] = {"task_id": step.name, "of": of.name, "patient": step.patient}
     if step is shared_steps.VERIFY_PROGRESS:
         given["trigger_rule"] = TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS
-    return SparkStep(**given) if step.where == "spark" else RecoveryStep(**given)
+    return SparkStep(**given) if step.needs_spark else RecoveryStep(**given)

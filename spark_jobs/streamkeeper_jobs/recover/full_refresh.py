@@ -13,7 +13,7 @@ from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.requests.full_refresh import Emptying
 from streamkeeper.recover.restart import put_back as put_backs
 from streamkeeper.recover.steps import shared as shared_steps
-from streamkeeper.tables.commit_marks import app_id, is_emptied
+from streamkeeper.tables.past_versions import EMPTIED, app_id, is_emptied
 from streamkeeper_jobs.cdc.columns import KEYS_PROPERTY
 from streamkeeper_jobs.cdc.table_schema import bind, empty, is_bound
 from streamkeeper_jobs.recover.rewind import seal_flows
@@ -65,8 +65,8 @@ def _empty(spark: SparkSession, path: str, recovery_id: str, before: int | None)
     if is_emptied(path, recovery_id):
         return {"note": "was emptied before this try"}
     if is_bound(spark, path):
-        empty(spark, path, app_id(recovery_id))
+        empty(spark, path, app_id(recovery_id, EMPTIED))
     else:
-        with carrying(spark, app_id(recovery_id), 0):
+        with carrying(spark, app_id(recovery_id, EMPTIED), 0):
             DeltaTable.forPath(spark, spark_url(path)).delete()
     return {"version_before": before, "version": delta_log.latest_version(path)}

@@ -33,6 +33,7 @@ from streamkeeper.recover.restart.side_table import SideTables
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.storage import open_storage
 from streamkeeper.tables.backups import TARGET
+from streamkeeper.tables.past_versions import PUT_IN_PLACE, app_id
 from streamkeeper.times import now
 from streamkeeper_jobs.recover.backup_table import make_table
 from streamkeeper_jobs.recover.restore_table import replace_table
@@ -229,7 +230,7 @@ def _begin(builder: Builder, plan: Plan) -> dict[str, Any]:
 
 def _replace(spark: SparkSession, plan: Plan, what: str) -> dict[str, Any]:
     """Replace one table, in one commit that carries the batches of the queries that will continue with it."""
-    tables, app_id = plan.known(SideTables), side_table.app_id(plan.recovery_id)
+    tables, writer = plan.known(SideTables), app_id(plan.recovery_id, PUT_IN_PLACE)
     path, beside = tables.unit[what], tables.beside[what]
     wanted, before = read_snapshot(spark, beside), delta_log.latest_version(path)
     wrote = [action for action in wanted.others if "txn" in action and int(action["txn"]["version"]) < SEAL]
@@ -238,7 +239,7 @@ def _replace(spark: SparkSession, plan: Plan, what: str) -> dict[str, Any]:
         make_table(path, wanted, told)
         numbers: JsonObject = {}
     else:
-        numbers = replace_table(spark, path, wanted, app_id, wrote)
+        numbers = replace_table(spark, path, wanted, writer, wrote)
     version = delta_log.latest_version(path)
     say(f"{path} was replaced by the table built beside, in version {version}.")
     found = {"what": what, "path": path, "version_before": before, "version": version}

@@ -21,6 +21,7 @@ from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.restart import put_back as put_backs
 from streamkeeper.recover.restart.put_back import TableToRestore, VersionToRestore
 from streamkeeper.recover.steps import shared as shared_steps
+from streamkeeper.tables import past_versions
 from streamkeeper.tables.backups import TARGET, Checksum
 from streamkeeper_jobs.recover.backup_table import describe, make_table, read_checksum, read_version
 from streamkeeper_jobs.recover.rewind import put_back as put_version_back
@@ -138,7 +139,7 @@ def _put_backup_back(spark: SparkSession, work: Work, plan: Plan, table: TableTo
     path, before = table.path, delta_log.latest_version(table.path)
     put_backs.written_late(work, plan, path, table.newest, put_backs.once_decided(plan))
     wanted = read_snapshot(spark, table.source, table.from_version)
-    app_id = put_backs.app_id(plan.recovery_id)
+    app_id = past_versions.app_id(plan.recovery_id, past_versions.PUT_BACK)
     if before is None:
         told = {"source": table.source, "sourceVersion": str(wanted.version), "recovery": plan.recovery_id}
         make_table(path, wanted, told, _transaction(app_id))

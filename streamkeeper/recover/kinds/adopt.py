@@ -340,14 +340,12 @@ REHEARSE = StepKind(
     "rehearse",
     "before the approval: try the declaration on a copy of the checkpoint, with an empty batch that is not"
     " written; then remove the copy",
-    "spark",
     "streamkeeper_jobs.recover.adopt:act",
     unasked=True,
 )
 SEE_STILL = StepKind(
     "see_still",
     "check that the checkpoint has not changed since: the old job must be stopped",
-    "here",
     _see_still,
 )
 

@@ -21,13 +21,13 @@ from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.plan import Plan, Refusal
 from streamkeeper.recover.requests.backfill import BackfillRequest
-from streamkeeper.recover.restart import backfill_cost
 from streamkeeper.recover.restart.backfill_source import FILL, Backup, Filled, FillingIn, raw_source
 from streamkeeper.recover.restart.flow_now import DEDUPE
 from streamkeeper.recover.steps import rehearse
 from streamkeeper.recover.steps.shared import LOCK, release_all
 from streamkeeper.settings import Settings
 from streamkeeper.sources.base.format import Reading
+from streamkeeper.sources.formats import format_of
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import backups
 from streamkeeper.tables.backups import TARGET, TOMBSTONES
@@ -188,15 +188,21 @@ def _what(
         )
         paths = {table.what: table.path for table in entry.tables}
         places = Backup(paths[TARGET], paths.get(TOMBSTONES))
-        return replace(request, backup=entry.id), places, backfill_cost.of_backup(entry.target, request)
+        held = Reading(Amount(entry.target.files, entry.target.bytes, entry.target.checksum.rows))
+        return replace(request, backup=entry.id), places, _chosen(held, request)
     declared = next(source for source in flow.sources if source.name == request.source)
     if request.read == HISTORY and declared.kind.records and request.to_offsets is None:
         request = replace(request, to_offsets=_stands_at(home, declared))
-    return (
-        request,
-        None,
-        backfill_cost.of_source(opened_if_possible(raw_source(declared, request), settings), request),
-    )
+    source = opened_if_possible(raw_source(declared, request), settings)
+    held = format_of(source).held(source, request.from_offsets, request.to_offsets)
+    return request, None, _chosen(held, request)
+
+
+def _chosen(reading: Reading, request: BackfillRequest) -> Reading:
+    """Return the amount that is read, with its rows as a bound where a predicate chooses among them."""
+    if request.predicate is None or reading.amount.rows is None:
+        return reading
+    return replace(reading, amount=replace(reading.amount, at_most=True))
 
 
 def _stands_at(home: FlowHome, source: Source) -> dict[str, dict[str, int]] | None:
@@ -273,13 +279,12 @@ KIND = Kind(
             FILL,
             "read the rows chunk by chunk, in the writers' turn if the table has one; after an"
             " interruption continue with the next chunk",
-            "spark",
             "streamkeeper_jobs.recover.backfill:fill_step",
             changes=True,
             changed=_is_filling,
         ),
-        StepKind(VERIFY, "check that every chunk is in the table", "here", verify),
-        StepKind(UNLOCK, "release the table's lock", "here", unlock),
+        StepKind(VERIFY, "check that every chunk is in the table", verify),
+        StepKind(UNLOCK, "release the table's lock", unlock),
     ),
     rehearsal=rehearse.STEP,
     noun="backfill",

@@ -181,20 +181,17 @@ KIND = Kind(
         StepKind(
             PIN,
             "choose the version that is copied",
-            "spark",
             "streamkeeper_jobs.recover.backup_table:pin",
         ),
-        StepKind(COPY, "copy their files; flows keep running", "here", copy),
+        StepKind(COPY, "copy their files; flows keep running", copy),
         StepKind(
             VERIFY,
             "compare rows and checksums of the copies with the chosen versions",
-            "spark",
             "streamkeeper_jobs.recover.backup_table:verify",
         ),
         StepKind(
             ENTER,
             "enter the copies in the list of backups, for restore_table",
-            "here",
             enter,
             changes=True,
             changed=is_entered,

@@ -351,27 +351,23 @@ KIND = Kind(
         StepKind(
             "remove",
             "remove old checkpoints and leases; each checkpoint is marked as removed first",
-            "here",
             remove,
             changes=True,
         ),
         StepKind(
             "remove_backups",
             "remove backups past their retention, and copies that were never finished",
-            "here",
             remove_backups,
         ),
         StepKind(
             "remove_beside",
             "remove unused tables that recoveries built beside others",
-            "here",
             remove_beside,
         ),
         StepKind(
             "forget_deletes",
             "let AUTO CDC tables forget deletes and truncates that are older than their retention, in the"
             " writers' turn",
-            "spark",
             "streamkeeper_jobs.recover.clean_up:act",
             idle=_nothing_to_forget,
         ),

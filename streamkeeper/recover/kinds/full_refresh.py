@@ -37,8 +37,8 @@ from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
 from streamkeeper.sources.cost import price_of
 from streamkeeper.tables import other_writers
-from streamkeeper.tables.commit_marks import is_emptied
 from streamkeeper.tables.other_writers import OtherWriters
+from streamkeeper.tables.past_versions import is_emptied
 from streamkeeper.tables.readers import effects_on_readers
 from streamkeeper.times import now
 
@@ -194,7 +194,6 @@ KIND = Kind(
         StepKind(
             "empty_tables",
             "seal the old generations in the table, then remove all its rows in one commit",
-            "spark",
             "streamkeeper_jobs.recover.full_refresh:empty_tables",
             changes=True,
             changed=_emptied_any,

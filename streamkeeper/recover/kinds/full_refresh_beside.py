@@ -226,7 +226,6 @@ KIND = Kind(
             BUILD,
             "read all sources from their beginning into a table beside, in rounds, until a round finds"
             " little; flows keep running",
-            "spark",
             "streamkeeper_jobs.recover.full_refresh_beside:build",
             patient=True,
         ),
@@ -235,14 +234,12 @@ KIND = Kind(
             shared_steps.PLAN_AGAIN.name,
             "make the plan again while the flows are stopped, and check that no declaration changed since"
             " the table was built",
-            "here",
             plan_again,
         ),
         StepKind(
             PUT_IN_PLACE,
             "read the rest, seal the old generations, start the next ones at the position of the new"
             " table, and replace the old one in one commit",
-            "spark",
             "streamkeeper_jobs.recover.full_refresh_beside:put_in_place",
             changes=True,
             changed=is_decided,
@@ -252,7 +249,6 @@ KIND = Kind(
         StepKind(
             REMOVE,
             "remove the table that was built beside; checkpoints that the flows continue in are kept",
-            "here",
             remove_beside,
         ),
         shared_steps.VERIFY_PROGRESS,

@@ -225,7 +225,6 @@ def _notes(table: str, chosen: _Chosen, flows: list[FlowPlan], felt: list[str]) 
 PUT_BACK = StepKind(
     "put_back",
     "seal the flows' old generations in the table, and restore it",
-    "spark",
     "streamkeeper_jobs.recover.restore_table:put_back",
     changes=True,
 )
@@ -244,13 +243,11 @@ KIND = Kind(
         StepKind(
             "check_copy",
             "read the copy to be restored, and compare it with its entry",
-            "spark",
             "streamkeeper_jobs.recover.restore_table:check_copy",
         ),
         StepKind(
             "copy_back",
             "copy its files into the table's folder, before any commit refers to them",
-            "here",
             copy_back,
         ),
         shared_steps.DECIDE,
@@ -258,7 +255,6 @@ KIND = Kind(
         StepKind(
             "verify_rows",
             "read the tables and compare rows and checksums",
-            "spark",
             "streamkeeper_jobs.recover.restore_table:verify_rows",
         ),
         shared_steps.RELEASE,

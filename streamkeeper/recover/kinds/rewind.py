@@ -204,7 +204,6 @@ def _nothing_to_put_back(work: Work) -> dict[str, Any] | None:
 PUT_BACK = StepKind(
     "put_back",
     "seal the flows' old generations in the table, and restore it to the version of the batch, if requested",
-    "spark",
     "streamkeeper_jobs.recover.rewind:act",
     changes=True,
     idle=_nothing_to_put_back,
@@ -213,7 +212,6 @@ PUT_BACK = StepKind(
 VERIFY_FILES = StepKind(
     "verify_files",
     "check that every file that the restore brought back exists",
-    "here",
     verify_files,
 )
 

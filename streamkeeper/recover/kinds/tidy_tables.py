@@ -180,7 +180,6 @@ KIND = Kind(
             "tidy",
             "compact small files, in the writers' turn if the table has one, and remove files that are not"
             " needed",
-            "spark",
             "streamkeeper_jobs.recover.tidy_tables:act",
             patient=True,
             idle=_nothing_to_tidy,

@@ -11,7 +11,7 @@ import importlib
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.flows.files import FlowHome
@@ -101,9 +101,9 @@ class StepKind:
 
     ``does`` describes it for the plan, in the imperative.
 
-    ``where`` is ``here`` (the task's or the command line's own process; ``act`` is a function of
-    :class:`Work`) or ``spark`` (``act`` is ``streamkeeper_jobs.<module>:<function>``, called with the Spark
-    session and the work by ``spark_jobs/run_recovery.py``).
+    ``act`` is a function of :class:`Work`, called in the task's or the command line's own process; or
+    ``streamkeeper_jobs.<module>:<function>``, called with the Spark session and the work by
+    ``spark_jobs/run_recovery.py``.
 
     ``changes``: from this step on something is changed for good, and a recovery that started it cannot be
     given up, only continued. ``changed``, if given, returns whether an incomplete run of the step changed
@@ -119,13 +119,17 @@ class StepKind:
 
     name: str
     does: str
-    where: Literal["here", "spark"]
     act: Act | str
     changes: bool = False
     changed: Callable[[Work], bool] | None = None
     patient: bool = False
     unasked: bool = False
     idle: Callable[[Work], dict[str, Any] | None] | None = None
+
+    @property
+    def needs_spark(self) -> bool:
+        """Whether it is carried out with a Spark session."""
+        return isinstance(self.act, str)
 
 
 @dataclass(frozen=True)

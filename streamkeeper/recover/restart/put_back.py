@@ -100,11 +100,6 @@ def tables_of(plan: Plan) -> tuple[TableToRestore, ...]:
     )
 
 
-def app_id(recovery_id: str) -> str:
-    """Return the ``txnAppId`` of the commit by which a recovery restores a backup; it is made once."""
-    return f"{recovery_id}{past_versions.PUT_BACK}"
-
-
 def bring(work: Work, table: TableToRestore) -> dict[str, Any]:
     """Copy those files of a backup's table into the table's folder that are not there; say how many were
     ``found``.
@@ -206,7 +201,7 @@ def written_late(
             break
         if (
             past_versions.changed_by(commit) == plan.recovery_id
-            or app_id(plan.recovery_id) in commit.transactions
+            or past_versions.app_id(plan.recovery_id, past_versions.PUT_BACK) in commit.transactions
         ):
             return ()
         if _is_upkeep(commit) or (rows_alone and not commit.changes_data):

@@ -30,7 +30,6 @@ from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.requests.full_refresh import DECLARED, KEPT
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
-from streamkeeper.tables import past_versions
 
 RECOVERY = "full_refresh_beside"
 BEHIND = 5
@@ -44,13 +43,6 @@ class SideTables:
 
     unit: dict[str, str]
     beside: dict[str, str]
-
-
-def app_id(recovery_id: str) -> str:
-    """Return the ``txnAppId`` under which a recovery puts its tables in place: the same commit is never made
-    twice.
-    """
-    return f"{recovery_id}{past_versions.PUT_IN_PLACE}"
 
 
 def check_replaceable(path: str, protocol: dict[str, Any], metadata: dict[str, Any], definition: str) -> None:

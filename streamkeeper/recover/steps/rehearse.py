@@ -78,7 +78,6 @@ STEP = StepKind(
     REHEARSE,
     "before the approval: carry it out on a copy of the tables and checkpoints, and compare; then remove the"
     " copy",
-    "spark",
     "streamkeeper_jobs.rehearse.rehearse:act",
     unasked=True,
 )

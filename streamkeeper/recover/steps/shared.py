@@ -363,25 +363,21 @@ def _version(settings: Settings, table: str) -> int | None:
 LOCK = StepKind(
     "lock",
     "take the tables' locks, so that no other recovery changes them; their flows keep running",
-    "here",
     lock,
 )
 HOLD = StepKind(
     "hold",
     "take the tables' locks, hold the flows, and wait until their drivers have ended their batch and stopped",
-    "here",
     hold,
 )
 PLAN_AGAIN = StepKind(
     "plan_again",
     "make the plan again while the flows are stopped, and compare its price with the approved one",
-    "here",
     plan_again,
 )
 DECIDE = StepKind(
     "decide",
     "write the next generation of each flow: immutable; the old checkpoints stay as they are",
-    "here",
     decide,
     changes=True,
     changed=is_decided,
@@ -389,20 +385,17 @@ DECIDE = StepKind(
 VERIFY_TABLES = StepKind(
     "verify_tables",
     "check that the tables exist, are readable, and are at the version of the hold or a later one",
-    "here",
     verify_tables,
 )
 RELEASE = StepKind(
     "release",
     "release holds, parks and locks; each flow's next driver seals the old generation in the sink, creates"
     " the new checkpoint, and runs",
-    "here",
     release,
 )
 VERIFY_PROGRESS = StepKind(
     "verify_progress",
     "wait until each new generation has committed a batch, or has found no new input",
-    "here",
     verify_progress,
     patient=True,
 )

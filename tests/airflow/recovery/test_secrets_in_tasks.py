@@ -100,7 +100,7 @@ def test_what_a_step_found_is_logged_and_handed_on_without_secrets(
     def nothing(*_: object) -> Any:
         raise AssertionError("it is not planned here")
 
-    of = Kind("look", "Looks.", Request, nothing, (StepKind("look", "look", "here", look),))
+    of = Kind("look", "Looks.", Request, nothing, (StepKind("look", "look", look),))
     monkeypatch.setitem(recovery_kind.KINDS, "look", "kinds_of_this_test:KIND")
     monkeypatch.setitem(sys.modules, "kinds_of_this_test", SimpleNamespace(KIND=of))
     settings = Settings.from_environment()

@@ -19,9 +19,8 @@ from streamkeeper.recover import engine
 from streamkeeper.recover.kinds.full_refresh import KIND
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.requests.full_refresh import RefreshRequest
-from streamkeeper.recover.restart import put_back, side_table
 from streamkeeper.storage import to_json
-from streamkeeper.tables import commit_marks, other_writers, past_versions
+from streamkeeper.tables import other_writers, past_versions
 from tests.worlds.pipelines import LATE, READER, SEVERAL
 from tests.worlds.recover.recoveries import approve, asked, carry_out, of, planned, price, refused
 from tests.worlds.small_world import CHANGES, EVENTS, RATE, World
@@ -152,7 +151,7 @@ def test_a_recovery_that_shut_a_flow_out_or_emptied_a_table_counts_as_one_that_c
     with pytest.raises(OSError, match="killed"):
         carry_out(stands, "hold", "plan_again", "empty_tables", in_spark=fails)
     before = stands.tree()
-    stands.write_table(commit_marks.app_id("r1"), 1)
+    stands.write_table(past_versions.app_id("r1", past_versions.EMPTIED), 1)
     assert not engine.give_up(stands.settings, "events", "r1", "rejected"), "the table was emptied"
     [newest] = set(stands.tree()) - set(before)
     (stands.root / newest).unlink()
@@ -218,11 +217,11 @@ def fill(world: World, recovery: str, kind: str, request: dict[str, str]) -> Non
 
 
 def test_a_table_that_was_filled_from_its_backup_has_what_others_wrote_before_that(stands: World) -> None:
-    write(stands, commit_marks.app_id("r-00000000"), operation="DELETE")
+    write(stands, past_versions.app_id("r-00000000", past_versions.EMPTIED), operation="DELETE")
     fill(stands, "r-00000000", "full_refresh_with_backup", {"table": "events.events", "fill_from": "backup"})
     assert refused(plan(stands)) == [], "the fill alone is no price: the rows were the table's own"
     write(stands)
-    write(stands, commit_marks.app_id("r-11111111"), operation="DELETE")
+    write(stands, past_versions.app_id("r-11111111", past_versions.EMPTIED), operation="DELETE")
     fill(stands, "r-11111111", "full_refresh_with_backup", {"table": "events.events", "fill_from": "backup"})
     assert "version 6 (WRITE)" in plan(stands).refusals[0].message
 
@@ -248,8 +247,8 @@ def test_rows_of_a_query_whose_checkpoint_was_adopted_are_the_flows_own(stands: 
 
 
 GONE: dict[str, tuple[str | None, dict[str, Any]]] = {
-    "emptied": (commit_marks.app_id("r0"), {"operation": "DELETE"}),
-    "put in place": (side_table.app_id("r0"), {"operation": "Manual Update"}),
+    "emptied": (past_versions.app_id("r0", past_versions.EMPTIED), {"operation": "DELETE"}),
+    "put in place": (past_versions.app_id("r0", past_versions.PUT_IN_PLACE), {"operation": "Manual Update"}),
     "undone": (
         None,
         {
@@ -282,7 +281,7 @@ def test_a_log_that_does_not_tell_everything_is_a_note_and_no_price(
     assert said in " ".join(found.notes)
     monkeypatch.setattr(other_writers, "COMMITS", 2)
     assert "read are only the newest 2 commits of its log" in " ".join(plan(stands).notes)
-    write(stands, put_back.app_id("r0"), operation="Manual Update")
+    write(stands, past_versions.app_id("r0", past_versions.PUT_BACK), operation="Manual Update")
     assert "its version 4 is a restored backup" in " ".join(plan(stands).notes)
 
 

@@ -304,8 +304,8 @@ STAMP = Kind(
     steps=(
         shared_steps.HOLD,
         shared_steps.PLAN_AGAIN,
-        StepKind("chunks", "copy in chunks", "here", chunks),
-        StepKind("stamp", "stamp it", "spark", "streamkeeper_jobs.stamps:stamp", changes=True),
+        StepKind("chunks", "copy in chunks", chunks),
+        StepKind("stamp", "stamp it", "streamkeeper_jobs.stamps:stamp", changes=True),
         shared_steps.DECIDE,
         shared_steps.VERIFY_TABLES,
         shared_steps.RELEASE,
@@ -411,10 +411,10 @@ def test_every_kind_is_whole(name: str) -> None:
     assert {"approval", "dry_run", "reason"} <= {field.name for field in fields}
     assert all(field.title and field.description for field in fields)
     assert len(set(of_name.step_names)) == len(of_name.steps)
-    assert all((step.where == "spark") == isinstance(step.act, str) and step.does for step in of_name.steps)
+    assert all(step.does for step in of_name.steps)
     always = tuple(step for step in of_name.unasked if step != of_name.rehearsal)
     assert of_name.steps == (*always, *of_name.asked), "people are asked once"
-    assert not any(step.changes or step.where != "spark" for step in of_name.unasked)
+    assert not any(step.changes or not step.needs_spark for step in of_name.unasked)
     if shared_steps.HOLD in of_name.steps:
         assert of_name.asked[0] in (shared_steps.HOLD, shared_steps.LOCK)
         assert shared_steps.RELEASE in of_name.steps, "what is held is released"

@@ -22,7 +22,7 @@ from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import backups
 from streamkeeper.tables.flows_at_version import FlowAt
-from streamkeeper.tables.past_versions import mark
+from streamkeeper.tables.past_versions import PUT_BACK, app_id, mark
 from tests.worlds.pipelines import LATE
 from tests.worlds.recover.recoveries import approve, carry_out, planned
 from tests.worlds.small_world import EVENTS, World
@@ -199,7 +199,7 @@ def test_what_comes_after_a_table_was_put_back_by_the_recovery_itself_is_in_nobo
     if mine == "mark":
         bench.commit(REMOVE, operation="RESTORE", userMetadata=mark("r1"))
     else:
-        bench.commit(REMOVE, {"txn": {"appId": put_back.app_id("r1"), "version": 1}})
+        bench.commit(REMOVE, {"txn": {"appId": app_id("r1", PUT_BACK), "version": 1}})
     bench.commit(ADD)
     assert bench.steps("put_back") == {"tables": []}
 

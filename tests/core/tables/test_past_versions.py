@@ -27,9 +27,7 @@ from streamkeeper.flows.generations import (
     StartAt,
 )
 from streamkeeper.flows.past_positions import Place
-from streamkeeper.recover.restart import side_table
 from streamkeeper.storage import LocalStorage
-from streamkeeper.tables import commit_marks as emptied
 from streamkeeper.tables import flows_at_version, past_versions
 from streamkeeper.tables.flows_at_version import PastVersion
 
@@ -275,7 +273,7 @@ def test_commits_that_are_no_flows_are_named_if_they_changed_rows(shop: Shop, lo
     assert back(shop, log, 7).other_commits == ("version 9 (RESTORE)",)
 
 
-ENDS = (emptied.app_id(""), side_table.app_id(""), "/put-back")
+ENDS = ("/empty_tables", "/put_in_place", "/put-back")
 
 
 @pytest.mark.parametrize("end", ENDS)

@@ -32,7 +32,7 @@ from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.steps import submission
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
-from streamkeeper.tables import commit_marks
+from streamkeeper.tables import past_versions
 from tests.killing import Killed, dying
 from tests.oracle import first_per
 from tests.worlds.flow_world import Flowbed, pipeline
@@ -151,7 +151,7 @@ def test_a_late_commit_under_the_same_mark_is_skipped_by_delta(bed: Flowbed) -> 
     bed.spark.read.json(
         str(bed.root / "data" / "events"), schema="event_id STRING, user_id INT, n INT, event_time TIMESTAMP"
     ).write.format("delta").mode("append").save(str(bed.table))
-    with carrying(bed.spark, commit_marks.app_id("r1"), 0):
+    with carrying(bed.spark, past_versions.app_id("r1", past_versions.EMPTIED), 0):
         bed.spark.sql(f"DELETE FROM delta.`{bed.table}`")
     bed.holds(bed.events)
 
