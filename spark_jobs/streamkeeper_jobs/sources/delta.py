@@ -13,7 +13,7 @@ from streamkeeper.delta.history import History, commits, require_history
 from streamkeeper.errors import RecoveryError
 from streamkeeper.flows import generations
 from streamkeeper.flows.files import FlowHome
-from streamkeeper.flows.generations import ADOPTED, EARLIEST
+from streamkeeper.flows.generations import ADOPTED, BESIDE, EARLIEST
 from streamkeeper.sources.delta.start import DeltaPosition, before, path_of
 from streamkeeper.sources.replay_steps import Bound, cut_files, cut_versions, own_files
 from streamkeeper_jobs.sinks.job import Job
@@ -88,24 +88,24 @@ class DeltaInJob(JobFormat[History, DeltaPosition]):
 
 
 def _first_read(home: FlowHome, source: Source) -> int | None:
-    """Return the version with which the flow began, for a source that is declared to start later.
+    """Return the first version that any generation began with, for a source that is declared to start later.
 
     None if some generation read the whole table, or the version is unknown.
     """
     if source.start == "earliest":
         return None
-    for number in reversed(home.generations()):
+    began: list[int] = []
+    for number in home.generations():
         decided, start = generations.read(home, number), generations.read_start(home, number)
         if decided is None or start is None:
             continue
-        if decided.start.mode == ADOPTED:
-            return None  # what came before was read by another job's query
-        if decided.previous is None:
-            begun = start.positions.get(source.name)
-            return None if begun is None else int(begun["reservoirVersion"])
-        if decided.start.mode == EARLIEST:
+        # What is built beside reads from the beginning, and what came before an adoption another job read.
+        whole = decided.start.mode in (ADOPTED, BESIDE)
+        if whole or (decided.start.mode == EARLIEST and decided.previous is not None):
             return None
-    return None
+        if source.name in start.positions:
+            began.append(int(start.positions[source.name]["reservoirVersion"]))
+    return min(began, default=None)
 
 
 def _commits_in_steps(

@@ -365,6 +365,20 @@ def test_what_lies_before_the_declared_start_is_no_state_of_a_later_generation_e
 
 
 @pytest.mark.long
+def test_what_a_reset_read_from_before_the_declared_start_is_state_of_a_later_generation(delta: Make) -> None:
+    flow = delta()
+    flow.arrive(1)
+    flow.declare(parameters="start='latest', ", view=DEDUPE)
+    run(flow)
+    flow.bed.reset(StartAt(TIMESTAMP, timestamp_ms=0), EMPTY)
+    run(flow)
+    flow.bed.reset()
+    flow.arrive(1, 2)
+    run(flow)
+    flow.bed.holds([event(1), event(2)])
+
+
+@pytest.mark.long
 def test_a_table_of_the_warehouse_is_read_by_its_name(delta: Make) -> None:
     flow = delta()
     text = (
