@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -61,20 +60,6 @@ def environment(settings: Settings, inherited: Mapping[str, str] | None = None) 
     }
 
 
-@contextmanager
-def as_user_code_sees_it(settings: Settings) -> Iterator[None]:
-    """Replace this process's environment by that of :func:`environment` inside the ``with`` block.
-
-    For ``streamkeeper check``, which imports user code itself.
-    """
-    before = dict(os.environ)
-    _replace(environment(settings))
-    try:
-        yield
-    finally:
-        _replace(before)
-
-
 def variables_in(texts: Iterable[str]) -> tuple[str, ...]:
     """Return the environment variables that ``{env:NAME}`` names in some texts, each once, in order of
     appearance.
@@ -106,12 +91,6 @@ def why_refused(names: Iterable[str], allowed: Iterable[str]) -> str | None:
         f"{', '.join(refused)} is not an environment variable that pipelines may read: {PIPELINE_ENV} names"
         f" {', '.join(allowed) or 'none'}. Add it there, for Airflow, its workers and the command line alike"
     )
-
-
-def _replace(wanted: Mapping[str, str]) -> None:
-    for name in [name for name in os.environ if name not in wanted]:
-        del os.environ[name]
-    os.environ.update(wanted)
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:

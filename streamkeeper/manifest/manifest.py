@@ -30,11 +30,11 @@ from streamkeeper.declare.model import (
     pipeline_to_json,
 )
 from streamkeeper.errors import DeclarationError, RequestError, StorageError, StreamkeeperError
-from streamkeeper.manifest import import_all, names, pipeline_files
-from streamkeeper.manifest.import_all import Imported
+from streamkeeper.manifest import names, pipeline_files
+from streamkeeper.manifest.import_all import Imported, import_elsewhere
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage, read_json, to_json
-from streamkeeper.user_environment import as_user_code_sees_it, is_allowed
+from streamkeeper.user_environment import is_allowed
 
 FORMAT = 5
 SETTLE = "streamkeeper.tables.claims:settle"
@@ -47,6 +47,7 @@ FOLDER = "(all)"
 declaration.
 """
 
+Import = Callable[[Settings, Sequence[Path]], Iterator[Imported]]
 _ASKED_FOR = re.compile(rb"\bonly_where_set\(\s*[\"']([A-Za-z_][A-Za-z0-9_]*)[\"']")
 
 
@@ -196,20 +197,10 @@ def read_manifest(settings: Settings) -> Manifest:
         return replace(last, errors={**last.errors, FOLDER: said})
 
 
-def make_manifest(settings: Settings) -> Manifest:
-    """Import every pipeline file in another process, and write the manifest; raises as
-    :func:`write_manifest`.
-    """
-    return write_manifest(settings, lambda files: import_all.import_elsewhere(settings, files))
+def make_manifest(settings: Settings, import_files: Import = import_elsewhere) -> Manifest:
+    """Import every pipeline file, and write the manifest.
 
-
-def write_manifest(
-    settings: Settings, imported: Callable[[Sequence[Path]], Iterator[Imported]] | None = None
-) -> Manifest:
-    """Write the manifest from an import of every pipeline file.
-
-    :param imported: imports files and yields the result of each; by default in this process, which runs user
-        code.
+    :param import_files: imports files and yields the result of each; by default in another process.
     :raises SettingsError: the pipelines folder does not exist.
     :raises StorageError: the state folder cannot be written.
     :raises StreamkeeperError: a pipeline file changed meanwhile, or the files cannot be imported at all.
@@ -217,7 +208,7 @@ def write_manifest(
     storage = open_storage(settings.state)
     key = files_key(settings)
     before = _latest(storage)
-    built, names = _build(settings, imported, before)
+    built, names = _build(settings, import_files, before)
     # Otherwise the manifest of one set of files would stay under the hash of another.
     if files_key(settings) != key:
         raise _changed_meanwhile(key)
@@ -236,25 +227,16 @@ def declared(settings: Settings) -> Manifest:
     :raises SettingsError: the pipelines folder does not exist.
     :raises StreamkeeperError: the files cannot be imported at all.
     """
-    built, _ = _build(settings, lambda files: import_all.import_elsewhere(settings, files), None)
+    built, _ = _build(settings, import_elsewhere, None)
     return built.finish("")
 
 
-def _build(
-    settings: Settings,
-    imported: Callable[[Sequence[Path]], Iterator[Imported]] | None,
-    before: Manifest | None,
-) -> tuple[_Building, set[str]]:
+def _build(settings: Settings, import_files: Import, before: Manifest | None) -> tuple[_Building, set[str]]:
     """Import every pipeline file; return what is found, and the names of all files."""
     built = _Building(before)
     contents = {file: pipeline_files.content(file) for file in pipeline_files.pipelines(settings.pipelines)}
     declaring = [file for file, content in contents.items() if content and pipeline_files.declares(content)]
-    if imported is None:
-        with as_user_code_sees_it(settings):
-            found = list(import_all.import_here(declaring, settings.data))
-    else:
-        found = list(imported(declaring))
-    results = dict(zip(declaring, found, strict=True))
+    results = dict(zip(declaring, import_files(settings, declaring), strict=True))
     for file, content in contents.items():
         if file in results:
             built.add(file, results[file])

@@ -13,12 +13,11 @@ from streamkeeper.declare.model import FILE_SINKS, FOREACH_BATCH, FORMATS
 from streamkeeper.declare.not_there import NAMES
 from streamkeeper.declare.source_options import SINKS
 from streamkeeper.errors import RequestError
-from streamkeeper.manifest.manifest import write_manifest
 from streamkeeper.recover.plans.kind import KINDS
 from streamkeeper.settings import PROJECT
 from tests.worlds.pipelines import HEAD, TAIL
 from tests.worlds.recover.recoveries import planned
-from tests.worlds.small_world import CHANGES, EVENTS, World
+from tests.worlds.small_world import CHANGES, EVENTS, World, write_manifest
 from tests.worlds.support import cells, page
 from tests.worlds.support.cells import RECOVERIES, TARGETS
 

@@ -7,9 +7,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -25,9 +27,11 @@ from streamkeeper.checkpoint import (
 from streamkeeper.flows import generations, holds
 from streamkeeper.flows.files import FlowHome, query_id
 from streamkeeper.flows.generations import Generation, Start
-from streamkeeper.manifest.manifest import Flow, read_manifest, write_manifest
+from streamkeeper.manifest.import_all import Imported, import_here
+from streamkeeper.manifest.manifest import Flow, Manifest, make_manifest, read_manifest
 from streamkeeper.settings import Settings
 from streamkeeper.storage import LocalStorage
+from streamkeeper.user_environment import environment
 
 EVENTS = """
 from streamkeeper import pipelines as dp
@@ -69,6 +73,16 @@ def copy_events(theirs):
 """A flow that reads the table of the first as a stream."""
 
 Tree = dict[str, str]
+
+
+def write_manifest(settings: Settings) -> Manifest:
+    """Write the manifest from an import in this process: one of its own takes longer."""
+    return make_manifest(settings, _import)
+
+
+def _import(settings: Settings, files: Sequence[Path]) -> Iterator[Imported]:
+    with patch.dict(os.environ, environment(settings), clear=True):
+        yield from import_here(files, settings.data)
 
 
 @dataclass
@@ -156,7 +170,7 @@ class World:
         """Let a generation begin and process: ``batches`` were planned, the first ``committed`` of them have
         commits, and the table has the first ``transactions`` of them.
         """
-        write_manifest(self.settings)  # here and not in a process of its own, which takes longer
+        write_manifest(self.settings)
         generation = generations.read(self.home, number) or generations.decide(
             self.home, generations.first(self.home, self.flow.fingerprint)
         )

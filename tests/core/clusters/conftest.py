@@ -8,8 +8,7 @@ import pytest
 
 from streamkeeper.drivers import submit
 from streamkeeper.drivers.submit import Submission
-from streamkeeper.manifest.manifest import write_manifest
-from tests.worlds.small_world import World
+from tests.worlds.small_world import World, write_manifest
 
 Submit = Callable[[str], Submission]
 

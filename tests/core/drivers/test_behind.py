@@ -14,9 +14,9 @@ from streamkeeper.errors import StorageError
 from streamkeeper.flows import generations, holds, leases
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.health import flows as health
-from streamkeeper.manifest.manifest import Flow, declared, read_manifest, write_manifest
+from streamkeeper.manifest.manifest import Flow, declared, read_manifest
 from streamkeeper.sources.base.format import Lag
-from tests.worlds.small_world import CHANGES, EVENTS, World
+from tests.worlds.small_world import CHANGES, EVENTS, World, write_manifest
 
 NOTHING = Lag(0, 0, 0, None, 0.0)
 

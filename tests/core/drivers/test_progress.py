@@ -13,10 +13,9 @@ from streamkeeper.drivers.alerts import Alert, AlertKind, storage_now
 from streamkeeper.drivers.pending_input import DUTY, what_waits
 from streamkeeper.drivers.progress import Note, Position, Seen, State, is_over, judge, needs_listing
 from streamkeeper.flows import generations, holds, leases
-from streamkeeper.manifest.manifest import write_manifest
 from streamkeeper.sources.base.format import Waiting
 from streamkeeper.storage import to_json
-from tests.worlds.small_world import CHANGES, RATE, World
+from tests.worlds.small_world import CHANGES, RATE, World, write_manifest
 
 AT = Position(1, 7)
 MOVED, NEVER = Position(1, 8), Position()

@@ -16,11 +16,11 @@ from streamkeeper.flows import generations, holds, leases, ledger, status
 from streamkeeper.flows import rename as renaming
 from streamkeeper.flows.files import FlowHome, TableTurns, kept_flows, kept_pipelines, query_id
 from streamkeeper.manifest import names
-from streamkeeper.manifest.manifest import Manifest, read_manifest, write_manifest
+from streamkeeper.manifest.manifest import Manifest, read_manifest
 from streamkeeper.storage import LocalStorage, to_json
 from streamkeeper.tables import backups, owners, recovery_lock, writers_turn
 from streamkeeper.tables.past_versions import writers_of
-from tests.worlds.small_world import EVENTS, World
+from tests.worlds.small_world import EVENTS, World, write_manifest
 from tests.worlds.tables.backups import entry
 
 OLD, NEW = "events.clean_events", "events.cleaned"

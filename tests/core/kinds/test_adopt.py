@@ -34,7 +34,6 @@ from streamkeeper.errors import CheckpointError, PlanRefused, RecoveryError, Req
 from streamkeeper.flows import adopted_checkpoint, generations, holds, ledger
 from streamkeeper.flows.files import query_id
 from streamkeeper.flows.generations import ADOPTED, COPIED, StartAt
-from streamkeeper.manifest.manifest import write_manifest
 from streamkeeper.recover import engine
 from streamkeeper.recover.kinds import adopt_notes
 from streamkeeper.recover.plans import explain
@@ -47,7 +46,7 @@ from tests.recorder import Recorder
 from tests.worlds.pipelines import HUNGRY
 from tests.worlds.recover import recoveries
 from tests.worlds.recover.recoveries import FLOW, Submits, approve, notes, planned, price, refused
-from tests.worlds.small_world import CHANGES, EVENTS, World
+from tests.worlds.small_world import CHANGES, EVENTS, World, write_manifest
 from tests.worlds.sources.source_prices import KAFKA
 
 OLD_ID = "11111111-2222-3333-4444-555555555555"

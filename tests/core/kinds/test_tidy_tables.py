@@ -15,7 +15,7 @@ from streamkeeper.flows import generations, ledger
 from streamkeeper.flows.files import FlowHome, vacuums_folder
 from streamkeeper.flows.generations import Generation, Start, StartAt
 from streamkeeper.flows.leases import Process
-from streamkeeper.manifest.manifest import Manifest, read_manifest, write_manifest
+from streamkeeper.manifest.manifest import Manifest, read_manifest
 from streamkeeper.recover import engine
 from streamkeeper.recover.kinds.tidy_tables import (
     KIND,
@@ -32,7 +32,7 @@ from streamkeeper.recover.requests.tidy_tables import LEAST_HOURS, TidyRequest
 from streamkeeper.recover.steps import submission
 from streamkeeper.storage import LocalStorage, to_json
 from streamkeeper.tables import recovery_lock, running_vacuums
-from tests.worlds.small_world import World
+from tests.worlds.small_world import World, write_manifest
 
 NOW = 1_790_000_000.0
 HOUR = 3600

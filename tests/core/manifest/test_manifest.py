@@ -20,9 +20,9 @@ from streamkeeper.errors import RequestError, SettingsError, StorageError, Strea
 from streamkeeper.flows import generations
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.manifest import import_all, manifest
-from streamkeeper.manifest.manifest import declared, read_manifest, write_manifest
+from streamkeeper.manifest.manifest import declared, read_manifest
 from streamkeeper.storage import LocalStorage
-from tests.worlds.small_world import EVENTS, World
+from tests.worlds.small_world import EVENTS, World, write_manifest
 
 LEAVES_A_MARK = (
     "import os, pathlib\npathlib.Path(__file__).with_name('mark.txt').open('a').write(f'{os.getpid()}\\n')\n"

@@ -11,9 +11,9 @@ from streamkeeper.errors import DeclarationError, RequestError
 from streamkeeper.flows import generations
 from streamkeeper.flows.files import open_home
 from streamkeeper.manifest.import_file import fingerprint, load_pipeline
-from streamkeeper.manifest.manifest import files_key, read_manifest, write_manifest
+from streamkeeper.manifest.manifest import files_key, read_manifest
 from streamkeeper.settings import PIPELINE_ENV, PROJECT
-from tests.worlds.small_world import EVENTS, World
+from tests.worlds.small_world import EVENTS, World, write_manifest
 
 ASKS = EVENTS.replace(
     "import pipelines as dp\n", "import pipelines as dp\n\ndp.only_where_set('A_BROKER')\n"

@@ -16,14 +16,13 @@ from streamkeeper.delta.log import SEAL
 from streamkeeper.errors import RequestError
 from streamkeeper.flows import generations
 from streamkeeper.flows.generations import BATCH, EARLIEST, OFFSETS, REBUILT, Start
-from streamkeeper.manifest.manifest import write_manifest
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.sources.kafka.offsets import Held, Offsets, Topics
 from streamkeeper.tables import backups
 from streamkeeper.tables.flows_at_version import FlowAt
 from tests.worlds.recover import recoveries
 from tests.worlds.recover.recoveries import notes, planned, price
-from tests.worlds.small_world import CHANGES, EVENTS, World
+from tests.worlds.small_world import CHANGES, EVENTS, World, write_manifest
 from tests.worlds.sources import source_prices
 from tests.worlds.sources.source_prices import DELTA, Ask, broker, table
 from tests.worlds.tables.backups import entry

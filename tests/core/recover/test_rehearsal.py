@@ -13,7 +13,7 @@ from streamkeeper.declare.model import REHEARSABLE
 from streamkeeper.errors import PlanRefused, RequestError
 from streamkeeper.flows import ledger
 from streamkeeper.manifest.environment import opened
-from streamkeeper.manifest.manifest import read_manifest, write_manifest
+from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover import engine
 from streamkeeper.recover.plans.kind import KINDS, kind
 from streamkeeper.recover.plans.plan import Plan
@@ -21,7 +21,7 @@ from streamkeeper.recover.plans.rehearsal import DriverEvidence, Evidence, StepT
 from streamkeeper.recover.steps.rehearse import REHEARSE, Rehearsed, copy_settings, folder, rehearsed
 from tests.worlds.recover import recoveries
 from tests.worlds.recover.recoveries import FLOW
-from tests.worlds.small_world import EVENTS, World
+from tests.worlds.small_world import EVENTS, World, write_manifest
 
 DEMANDED = EVENTS + 'dp.configure_pipeline(rehearse=["reset_checkpoint"])\n'
 

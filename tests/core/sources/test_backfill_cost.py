@@ -12,14 +12,13 @@ import pytest
 
 from streamkeeper.amounts import REPEATS, Amount
 from streamkeeper.errors import RequestError, SourceError
-from streamkeeper.manifest.manifest import write_manifest
 from streamkeeper.recover import engine
 from streamkeeper.recover.plans import explain
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.sources.delta.statistics import rows_of
 from streamkeeper.sources.kafka.offsets import Topics
 from tests.worlds.recover.recoveries import FLOW, planned
-from tests.worlds.small_world import READER, World
+from tests.worlds.small_world import READER, World, write_manifest
 from tests.worlds.sources.source_prices import DELTA, HELD, KAFKA, STOOD, Ask, at, begun, broker
 from tests.worlds.tables.delta_logs import PROTOCOL, Table, add
 

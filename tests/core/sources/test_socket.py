@@ -13,11 +13,11 @@ from streamkeeper.drivers.pending_input import what_waits
 from streamkeeper.errors import DeclarationError, RequestError
 from streamkeeper.flows.generations import StartAt
 from streamkeeper.manifest.import_file import load_pipeline
-from streamkeeper.manifest.manifest import read_manifest, write_manifest
+from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from tests.worlds.recover.recoveries import plan_reset as plan
 from tests.worlds.recover.recoveries import price, refused
-from tests.worlds.small_world import EVENTS, World
+from tests.worlds.small_world import EVENTS, World, write_manifest
 from tests.worlds.sources.source_prices import FILES, begun
 
 SOCKET = EVENTS.replace(FILES, 'format="socket", options={"host": "h", "port": 9999}')

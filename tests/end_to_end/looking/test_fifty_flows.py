@@ -30,12 +30,13 @@ from streamkeeper.flows import leases
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.leases import Life
 from streamkeeper.history import events, rows
-from streamkeeper.manifest.manifest import Flow, write_manifest
+from streamkeeper.manifest.manifest import Flow
 from streamkeeper.settings import PROJECT, Settings
 from streamkeeper.storage import LocalStorage, open_storage
 from tests.oracle import counted
 from tests.worlds.flow_world import COLUMNS, SCHEMA, event, quick_settings, running_driver, wait_until
 from tests.worlds.flows import counted_calls
+from tests.worlds.small_world import write_manifest
 
 pytestmark = pytest.mark.long
 

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from streamkeeper.delta import log as delta_log
 from streamkeeper.drivers import submit
-from streamkeeper.manifest.manifest import Flow, write_manifest
+from streamkeeper.manifest.manifest import Flow
 from streamkeeper.readers import drop_repeats
 from streamkeeper.settings import Settings
 from tests.oracle import counted
@@ -28,6 +28,7 @@ from tests.worlds.drivers import batch_of, kill_after_the_sinks_commit
 from tests.worlds.flow_world import COLUMNS, SCHEMA, Flowbed, running_driver
 from tests.worlds.flows.sinks import in_topic, into_files, into_function, into_topic, make_topic, topic_holds
 from tests.worlds.recover.results import MODES, is_exact, totals
+from tests.worlds.small_world import write_manifest
 from tests.worlds.sources.on_s3 import environment_on_s3
 from tests.worlds.sources.s3_proxy import proxy
 from tests.worlds.sources.s3_server import BUCKET, s3_server

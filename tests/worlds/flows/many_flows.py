@@ -16,11 +16,11 @@ from streamkeeper.flows.leases import Heartbeat, Lease, Process
 from streamkeeper.health import flows as health
 from streamkeeper.health import past
 from streamkeeper.history.rows import Totals
-from streamkeeper.manifest.manifest import Flow, Manifest, write_manifest
+from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.settings import Settings
 from streamkeeper.sources.base.format import Lag
 from streamkeeper.storage import LocalStorage, to_json
-from tests.worlds.small_world import World, write_checkpoint
+from tests.worlds.small_world import World, write_checkpoint, write_manifest
 
 A_FILE = 5
 PIPELINE = """

@@ -12,13 +12,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from streamkeeper.flows.ledger import Event, Ledger
-from streamkeeper.manifest.manifest import write_manifest
 from streamkeeper.recover import engine
 from streamkeeper.recover.plans.kind import kind
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.settings import Settings
 from tests.killing import Killed
 from tests.worlds.flow_world import Flowbed
+from tests.worlds.small_world import write_manifest
 
 
 @dataclass

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from streamkeeper.errors import RequestError
-from streamkeeper.manifest.manifest import Manifest, write_manifest
+from streamkeeper.manifest.manifest import Manifest
 from streamkeeper.recover.plans.kind import KINDS, kind
 from streamkeeper.recover.requests.form import RUN, FormField
-from tests.worlds.small_world import World
+from tests.worlds.small_world import World, write_manifest
 
 OF_OTHER_TYPES: dict[str, list[Any]] = {
     "string": [7, True, ["a"], {"a": 1}],
