@@ -13,6 +13,8 @@ from streamkeeper.redaction import redact_text
 
 CHUNK = 256 * 1024
 """Bytes of one read."""
+WIDTH = 2000
+"""Characters of a line that are shown."""
 PAGE_SECONDS = 5.0
 """Seconds between two looks at a page of the cluster."""
 
@@ -107,15 +109,9 @@ class LogTail:
     """
 
     def __init__(
-        self,
-        output: Output,
-        write: Callable[[str], None],
-        *,
-        limit: int = 5000,
-        width: int = 2000,
-        backlog: int | None = None,
+        self, output: Output, write: Callable[[str], None], *, limit: int = 5000, backlog: int | None = None
     ) -> None:
-        self._output, self._write, self._left, self._width = output, write, limit, width
+        self._output, self._write, self._left = output, write, limit
         self._position = 0 if backlog is None else output.near_end(backlog)
         self._rest = b""
 
@@ -133,7 +129,7 @@ class LogTail:
         if self._left <= 0:
             return
         line = redact_text(line)
-        self._write(line if len(line) <= self._width else f"{line[: self._width]}… ({len(line)} characters)")
+        self._write(line if len(line) <= WIDTH else f"{line[:WIDTH]}… ({len(line)} characters)")
         self._left -= 1
         if self._left == 0:
             self._write(f"No more lines are shown here; the driver keeps writing to {self._output.where}.")
