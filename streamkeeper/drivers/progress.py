@@ -20,7 +20,7 @@ from enum import Enum
 
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.drivers.alerts import TROUBLES, Alert
-from streamkeeper.drivers.pending_input import pause_after, what_waits
+from streamkeeper.drivers.pending_input import Read, pause_after, what_waits
 from streamkeeper.flows import generations, leases, status
 from streamkeeper.flows.files import LOOKED, FlowHome
 from streamkeeper.flows.leases import Life
@@ -248,9 +248,8 @@ def _driver(home: FlowHome) -> str:
 
 
 def _age(home: FlowHome, now: float) -> float | None:
-    begun = last_begun(home)
-    checkpoint = Checkpoint(home.storage, begun[1].checkpoint) if begun else None
-    written = checkpoint.committed_at(checkpoint.last_commit()) if checkpoint else None
+    read = Read.of(home)
+    written = None if read.checkpoint is None else read.checkpoint.committed_at(read.last)
     return None if written is None else max(0.0, now - written)
 
 
