@@ -15,7 +15,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from threading import Lock
 from typing import Any
 
@@ -38,8 +37,6 @@ _COMMIT = re.compile(rf"{_LOG}/[0-9]{{20}}\.json")
 _VERSION = re.compile(r"([0-9]{20})\.")
 _NAMES = ("ledger/names", "tables")
 """Folders of the state folder that say what names mean, and whose tables are whose."""
-_FILES = (".parquet", ".json", ".bin", ".delta", ".snapshot", ".changelog", ".zip", ".sst", ".log")
-"""Ends of names that are surely no folders: they are not listed."""
 _NOT_OF_GENERATIONS = re.compile(r"[0-9]{6,}\.change\.json")
 
 
@@ -205,20 +202,6 @@ def _is_of(name: str, version: int, whole: int) -> bool:
 
 def _below(storage: Storage, folder: str) -> Iterator[str]:
     """Yield the names of all files below a folder, without hidden ones."""
-    for name in storage.names(folder):
-        if name.startswith("."):
-            continue
-        full = f"{folder}/{name}" if folder else name
-        if name.endswith(_FILES):
-            yield full
-        elif storage.names(full):
-            yield from _below(storage, full)
-        elif _is_file(storage, full):
-            yield full
-
-
-def _is_file(storage: Storage, name: str) -> bool:
-    """Return whether a name without anything below it is a file; on S3 an empty key stands for a folder."""
-    if "://" in storage.root:
-        return (storage.size(name) or 0) > 0
-    return Path(storage.path(name)).is_file()
+    for name in open_storage(storage.path(folder)).sizes():
+        if not any(part.startswith(".") for part in name.split("/")):
+            yield f"{folder}/{name}" if folder else name

@@ -25,6 +25,7 @@ from streamkeeper.manifest.manifest import Flow
 from streamkeeper.recover.plans.rehearsal import DriverEvidence
 from streamkeeper.recover.steps.rehearse import Rehearsed
 from streamkeeper.settings import Settings
+from streamkeeper.storage import open_storage
 
 OWNER = "rehearsal"
 AT_BOUNDS, ALL_READ = "at its bounds", "all input read"
@@ -124,7 +125,7 @@ def evidence_of(home: FlowHome, name: str, ended: str, seconds: float, since: fl
         batches=len(durations),
         seconds=round(seconds, 1),
         slowest=round(max(durations, default=0.0), 1),
-        state_bytes=_size(checkpoint, "state") if checkpoint is not None else 0,
+        state_bytes=sum(open_storage(checkpoint.path("state")).sizes().values()) if checkpoint else 0,
     )
 
 
@@ -137,12 +138,3 @@ def _durations(checkpoint: Checkpoint, since: float) -> list[float]:
         if planned >= since and ended is not None:
             found.append(max(0.0, ended - planned))
     return found
-
-
-def _size(checkpoint: Checkpoint, folder: str) -> int:
-    total = 0
-    for name in checkpoint.names(folder):
-        inner = f"{folder}/{name}"
-        below = checkpoint.names(inner)
-        total += _size(checkpoint, inner) if below else checkpoint.storage.size(checkpoint.name(inner)) or 0
-    return total
