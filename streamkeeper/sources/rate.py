@@ -44,9 +44,6 @@ class RatePosition:
 class Rate(PlannedFormat[None, RatePosition]):
     """The rate source."""
 
-    def look(self, source: Source) -> None:
-        return None
-
     def after(self, source: Source, before: Before, look: Callable[[], None]) -> Resolved[RatePosition]:
         return self.at(source, before, look, before.offset)
 

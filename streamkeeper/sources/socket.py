@@ -19,7 +19,6 @@ from streamkeeper.sources.base.format import (
     UNREADABLE,
     Before,
     Case,
-    Lag,
     Move,
     PlannedFormat,
     Resolved,
@@ -34,9 +33,6 @@ _ANEW = "a new connection, and its lines"
 
 class Socket(PlannedFormat[None, None]):
     """The socket source. Every generation starts with a new connection: it has no position to begin at."""
-
-    def look(self, source: Source) -> None:
-        return None
 
     def after(self, source: Source, before: Before, look: Callable[[], None]) -> Resolved[None]:
         return Resolved()
@@ -71,9 +67,6 @@ class Socket(PlannedFormat[None, None]):
 
     def waiting(self, source: Source, checkpoint: Checkpoint | None, key: str, end: Any) -> Waiting:
         return Waiting(False, f"whether lines wait in {source.name} ({source.format}), nobody can tell")
-
-    def lag(self, source: Source, checkpoint: Checkpoint | None, key: str, end: Any) -> Lag:
-        return Lag(why="a socket does not tell how much waits")
 
 
 def _read(offset: Any) -> str:

@@ -5,18 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pyspark.sql import SparkSession
-
-from streamkeeper.declare.model import Source
 from streamkeeper.sources.rate import RatePosition
 from streamkeeper_jobs.sources.job_format import JobFormat, Planting
 
 
 class RateInJob(JobFormat[None, RatePosition]):
     """Spark's rate source."""
-
-    def seen(self, spark: SparkSession, source: Source) -> None:
-        return None
 
     def write_position(self, into: Planting, position: RatePosition, look: Callable[[], None]) -> list[Any]:
         into.write(position.started())

@@ -15,9 +15,6 @@ from streamkeeper_jobs.spark.jvm import classes
 class SocketInJob(JobFormat[None, None]):
     """Spark's socket source (``TextSocketMicroBatchStream``)."""
 
-    def seen(self, spark: SparkSession, source: Source) -> None:
-        return None
-
     def write_position(self, into: Planting, position: None, look: Callable[[], None]) -> list[Any]:
         raise NotImplementedError("a new connection has no position to write")
 

@@ -315,13 +315,13 @@ class SourceFormat(ABC, Generic[L, P]):
 class PlannedFormat(SourceFormat[L, P]):
     """A format of source as a plan and the monitor ask for it. It may use clients that no driver has."""
 
-    @abstractmethod
     def look(self, source: Source) -> L:
-        """Return what an opened source holds now, read without a JVM.
+        """Return what an opened source holds now, read without a JVM; asked where unread data can expire.
 
         :raises SourceError: it does not answer, or is not there.
         :raises StorageError: its folder cannot be listed.
         """
+        raise NotImplementedError(f"unread data of {source.format} does not expire")
 
     @abstractmethod
     def price(self, case: Case) -> SourcePrice:

@@ -42,9 +42,6 @@ Look = Callable[[], Listing]
 class Files(PlannedFormat[Listing, FilesPosition]):
     """Files of one of Spark's formats; a position is the set of those that count as processed."""
 
-    def look(self, source: Source) -> Listing:
-        return tuple(FileEntry(path, file.modified_ms, 0) for path, file in list_files(source).items())
-
     def after(self, source: Source, before: Before, look: Look) -> Resolved[FilesPosition]:
         return self.at(source, before, look, before.offset)
 

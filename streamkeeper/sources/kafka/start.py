@@ -106,11 +106,6 @@ def at_end(initial: Offsets | None, topics: Topics) -> KafkaPosition:
     return _at(topics.latest, initial, topics)
 
 
-def at_beginning(topics: Topics) -> KafkaPosition:
-    """Read all retained records."""
-    return KafkaPosition(None, topics.earliest, topics.earliest)
-
-
 def as_declared(source: Source, topics: Callable[[], Topics]) -> KafkaPosition | None:
     """Start at the declared offsets of a source; None for a word, which Spark's own reader understands.
 
@@ -158,7 +153,8 @@ class KafkaStarts(SourceFormat[KafkaLook, KafkaPosition]):
         return after_last(before.offset, initial, look().topics, before.ids(source))
 
     def beginning(self, look: Look) -> KafkaPosition:
-        return at_beginning(look().topics)
+        earliest = look().topics.earliest
+        return KafkaPosition(None, earliest, earliest)
 
     def declared(self, source: Source, look: Look) -> KafkaPosition | None:
         return as_declared(source, lambda: look().topics)
