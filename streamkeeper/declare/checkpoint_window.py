@@ -16,7 +16,7 @@ LEAST, MOST = 100, 10_000
 start (two files a batch, and with state a file a batch and partition).
 """
 
-_TRIGGER = re.compile(r"([1-9][0-9]*) (millisecond|second|minute|hour)s?")
+TRIGGER = re.compile(r"([1-9][0-9]*) (millisecond|second|minute|hour)s?")
 _SECONDS = {"millisecond": 0.001, "second": 1.0, "minute": 60.0, "hour": 3600.0}
 
 
@@ -40,7 +40,7 @@ def reach(conf: Mapping[str, str], trigger: str) -> float:
 
 def trigger_seconds(trigger: str) -> float:
     """Return the seconds of a declared trigger, such as ``10 seconds``."""
-    found = _TRIGGER.fullmatch(trigger)
+    found = TRIGGER.fullmatch(trigger)
     assert found is not None, f"the trigger {trigger!r} was checked when the flow was declared"
     return int(found[1]) * _SECONDS[found[2]]
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from streamkeeper.checkpoint.log_entries import CHANGELOG, PROVIDER, WATERMARK_POLICY
 from streamkeeper.ddl import Column, as_json, columns_of
+from streamkeeper.declare.checkpoint_window import TRIGGER
 from streamkeeper.declare.driver import Driver, check_settings
 from streamkeeper.declare.model import (
     ASK,
@@ -33,7 +34,6 @@ from streamkeeper.settings import TOMBSTONES, pipeline_env
 from streamkeeper.user_environment import variables_in, why_refused
 
 DEFAULT_TRIGGER = "10 seconds"
-_TRIGGER = re.compile(r"[1-9][0-9]* (millisecond|second|minute|hour)s?")
 _DURATION = re.compile(r"([1-9][0-9]*) (second|minute|hour|day)s?")
 _SECONDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0}
 _OURS = ("path", "checkpointlocation", "schema", "startingoffsets", "startingversion", "startingtimestamp")
@@ -65,7 +65,7 @@ def how_often(flow: str, trigger: object, once: object, where: Where) -> str:
             " is there: leave trigger out."
         )
     often = DEFAULT_TRIGGER if trigger is None else trigger
-    if not isinstance(often, str) or not _TRIGGER.fullmatch(often):
+    if not isinstance(often, str) or not TRIGGER.fullmatch(often):
         raise DeclarationError(
             f"{where}: flow {flow} has the trigger {often!r}. Allowed is a number and a unit, such as '10"
             " seconds'."
@@ -356,11 +356,6 @@ def spark_conf_of(what: str, conf: object, where: Where) -> dict[str, str]:
                 " the setting into spark-defaults.conf (SPARK_CONF_DIR)."
             )
     return plain
-
-
-def count_of_parameters(function: Callable[..., Any]) -> int:
-    """Return how many values a function is called with."""
-    return len(inspect.signature(function).parameters)
 
 
 def inputs_of(

@@ -10,6 +10,7 @@ cannot be raises :class:`DeclarationError`, with file, line, what was found and 
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
@@ -29,7 +30,6 @@ from streamkeeper.declare.checks import (
     check_text,
     check_variables,
     conf_of,
-    count_of_parameters,
     driver_given,
     duration,
     expectations_of,
@@ -421,7 +421,7 @@ def foreach_batch_sink(*, name: str | None = None) -> Callable[[Function], Funct
         registry = current(where)
         sink = name or function.__name__
         check_table_name(registry, sink, where)
-        if count_of_parameters(function) != 3:
+        if len(inspect.signature(function).parameters) != 3:
             raise DeclarationError(
                 f"{where}: the function of the sink {sink} must take three parameters: batch, batch_id and"
                 " transaction."

@@ -8,25 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamkeeper.checkpoint.log_entries import (
-    is_number,
-    is_whole,
-    write_commit,
-    write_files_log,
-    write_offsets,
-)
+from streamkeeper.checkpoint.log_entries import is_number, is_whole
 from streamkeeper.declare.model import FORMATS
-
-__all__ = [
-    "check_fits",
-    "describe",
-    "is_reached",
-    "kind_of",
-    "misfit_of",
-    "write_commit",
-    "write_files_log",
-    "write_offsets",
-]
 
 FILES, KAFKA, DELTA, RATE, UNKNOWN = "files", "kafka", "delta", "rate", "unknown"
 
