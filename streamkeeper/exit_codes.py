@@ -47,6 +47,11 @@ class Outcome(IntEnum):
         """
         return 0 if self is Outcome.DONE else int(self)
 
+    @property
+    def words(self) -> str:
+        """The name as it is said, such as ``lease held``."""
+        return self.name.lower().replace("_", " ")
+
 
 PRECEDENCE = (
     Outcome.PARKED,

@@ -28,8 +28,8 @@ def missing_state(checkpoint: Checkpoint, version: int) -> str | None:
 
     :param version: B + 1 for batch B.
     """
-    for operator in _visible(checkpoint, "state"):
-        parts = [part for part in _visible(checkpoint, f"state/{operator}") if is_number(part)]
+    for operator in visible(checkpoint, "state"):
+        parts = [part for part in visible(checkpoint, f"state/{operator}") if is_number(part)]
         if not parts and version:
             return f"all partitions of {checkpoint.path(f'state/{operator}')}"
         for part in parts:
@@ -42,7 +42,7 @@ def missing_state(checkpoint: Checkpoint, version: int) -> str | None:
 
 def _stores(checkpoint: Checkpoint, folder: str) -> Iterator[str]:
     """Yield the folders of one partition's stores: its own folder, or one for each store (joins)."""
-    names = _visible(checkpoint, folder)
+    names = visible(checkpoint, folder)
     inner = [
         name
         for name in names
@@ -56,7 +56,7 @@ def _stores(checkpoint: Checkpoint, folder: str) -> Iterator[str]:
 
 def _missing(checkpoint: Checkpoint, folder: str, version: int) -> str | None:
     found = [
-        match for match in map(VERSIONED.fullmatch, _visible(checkpoint, folder)) if match and not match[4]
+        match for match in map(VERSIONED.fullmatch, visible(checkpoint, folder)) if match and not match[4]
     ]
     base = max(
         (int(match[1]) for match in found if match[3] in WHOLE and int(match[1]) <= version), default=0
@@ -66,5 +66,6 @@ def _missing(checkpoint: Checkpoint, folder: str, version: int) -> str | None:
     return None if lacking is None else f"version {lacking} of {checkpoint.path(folder)}"
 
 
-def _visible(checkpoint: Checkpoint, folder: str) -> list[str]:
+def visible(checkpoint: Checkpoint, folder: str) -> list[str]:
+    """Return the names in a folder of a checkpoint, without hidden ones."""
     return [name for name in checkpoint.names(folder) if not name.startswith(".")]

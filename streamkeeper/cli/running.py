@@ -88,7 +88,7 @@ def _show_sample(settings: Settings, flow: Flow, rows: int, of: str | None, json
 
 def describe_outcome(code: int) -> str:
     """Return a driver's exit code in a word or two: ``stopped``, ``lease held``, ``parked``, ``failed``."""
-    return (Outcome(code) if code in set(Outcome) else Outcome.FAILED).name.lower().replace("_", " ")
+    return (Outcome(code) if code in set(Outcome) else Outcome.FAILED).words
 
 
 def drive(

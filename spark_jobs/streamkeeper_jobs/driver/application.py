@@ -215,7 +215,7 @@ def _together(
                     if not (part.asked.available_now and outcome is Outcome.STOPPED):
                         _end(
                             watches,
-                            f"{part.name} ended ({_in_words(outcome)}), and flows that share a driver end"
+                            f"{part.name} ended ({outcome.words}), and flows that share a driver end"
                             " together",
                         )
                 freed = bystanders.look() if running and bystanders else None
@@ -237,10 +237,6 @@ def _one_of_several(part: _Part, session: Callable[[Flow], SparkSession]) -> Out
 def _end(watches: Iterable[Watch], words: str) -> None:
     for watch in watches:
         watch.terminate(words)
-
-
-def _in_words(outcome: Outcome) -> str:
-    return outcome.name.lower().replace("_", " ")
 
 
 def _fingerprints(pipeline: Pipeline) -> dict[str, str]:

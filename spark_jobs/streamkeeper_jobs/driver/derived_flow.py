@@ -90,7 +90,7 @@ def _drive(
     elif order is not None:
         why = order.words
     elif outcome not in (Outcome.DONE, Outcome.STOPPED):
-        why = f"it ended ({outcome.name.lower().replace('_', ' ')})"
+        why = f"it ended ({outcome.words})"
     return Ended(outcome, why, watch.heartbeat.batch)
 
 

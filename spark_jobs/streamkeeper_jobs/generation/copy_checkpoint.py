@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.checkpoint.log_entries import damaged
-from streamkeeper.checkpoint.state_versions import VERSIONED, WHOLE
+from streamkeeper.checkpoint.state_versions import VERSIONED, WHOLE, visible
 from streamkeeper.declare.offsets import files_batch
 from streamkeeper.storage import Storage
 from streamkeeper_jobs.spark.session import spark_url
@@ -103,7 +103,7 @@ def schema_logs(old: Checkpoint, source: str) -> Iterator[str]:
     """Yield the files in which a Delta source tracks its schemas; none if it does not track them."""
     kept = f"sources/{source}"
     for log in (name for name in old.names(kept) if name.startswith(_SCHEMA_LOG)):
-        yield from (f"{kept}/{log}/{name}" for name in _visible(old, f"{kept}/{log}"))
+        yield from (f"{kept}/{log}/{name}" for name in visible(old, f"{kept}/{log}"))
 
 
 def copy_file(old: Checkpoint, name: str, storage: Storage, folder: str, share: bool = False) -> None:
@@ -171,8 +171,8 @@ def _files_log(old: Checkpoint, source: str, upto: int | None) -> Iterator[str]:
 
 def _state(old: Checkpoint, version: int) -> Iterator[str]:
     """Yield the files of every state store that its version needs, and each operator's metadata."""
-    for operator in _visible(old, "state"):
-        for part in _visible(old, f"state/{operator}"):
+    for operator in visible(old, "state"):
+        for part in visible(old, f"state/{operator}"):
             folder = f"state/{operator}/{part}"
             if part.isdecimal():
                 yield from _partition(old, folder, version)
@@ -183,7 +183,7 @@ def _state(old: Checkpoint, version: int) -> Iterator[str]:
 def _partition(old: Checkpoint, folder: str, version: int) -> Iterator[str]:
     """Yield the files of one partition: of its only store, or of each store with its own folder (joins)."""
     yield from _store(old, folder, version)
-    for name in _visible(old, folder):
+    for name in visible(old, folder):
         if name == "_metadata":
             yield from _all(old, f"{folder}/{name}", version)
         elif VERSIONED.fullmatch(name) is None and name not in {shared for _, shared, _ in _SHARED}:
@@ -197,7 +197,7 @@ def _store(old: Checkpoint, folder: str, version: int) -> Iterator[str]:
     """
     found = [
         match
-        for match in map(VERSIONED.fullmatch, _visible(old, folder))
+        for match in map(VERSIONED.fullmatch, visible(old, folder))
         if match and int(match[1]) <= version
     ]
     whole = [int(match[1]) for match in found if match[3] in WHOLE and not match[4]]
@@ -225,12 +225,8 @@ def _shared(old: Checkpoint, name: str) -> Iterator[str]:
 
 def _all(old: Checkpoint, folder: str, version: int) -> Iterator[str]:
     """Yield all files below a folder; those that are named by a batch only if the batch's state is copied."""
-    for name in _visible(old, folder):
-        if _visible(old, f"{folder}/{name}"):
+    for name in visible(old, folder):
+        if visible(old, f"{folder}/{name}"):
             yield from _all(old, f"{folder}/{name}", version)
         elif not (name.isdecimal() and int(name) >= version):
             yield f"{folder}/{name}"
-
-
-def _visible(old: Checkpoint, folder: str) -> list[str]:
-    return [name for name in old.names(folder) if not name.startswith(".")]

@@ -165,7 +165,7 @@ def _drive(
     )
     if ended.outcome is Outcome.DONE:
         return
-    why = ended.why or f"it ended ({ended.outcome.name.lower().replace('_', ' ')})"
+    why = ended.why or f"it ended ({ended.outcome.words})"
     # By the class, Airflow's tasks decide whether to try again.
     error = StreamkeeperError if ended.outcome in FOR_NOW else RecoveryError
     raise error(

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from delta.tables import DeltaTable
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -23,6 +22,7 @@ from streamkeeper.delta import log as delta_log
 from streamkeeper.drivers.failures import EXPECTATION_FAILED
 from streamkeeper.errors import DeclarationError
 from streamkeeper.flows.generations import Generation
+from streamkeeper_jobs.spark.delta_commit import table_at
 from streamkeeper_jobs.spark.delta_table import ensure_table, last_written, shut_out
 from streamkeeper_jobs.spark.frames import column
 from streamkeeper_jobs.spark.log import say
@@ -200,7 +200,7 @@ def seal_quarantine(job: Job, table: str, number: int, query_id: str, last: int 
         return
     shut_out(job.spark, path, query_id, job.watch.obey)
     ahead = f"{_own(job.flow.full_name, number)} AND batch > {-1 if last is None else last}"
-    there = DeltaTable.forPath(job.spark, spark_url(path))
+    there = table_at(job.spark, path)
     if not there.toDF().where(ahead).isEmpty():
         there.delete(ahead)
 

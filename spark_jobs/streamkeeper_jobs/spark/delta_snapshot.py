@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, DateType, IntegralType, StringType, StructField, TimestampType
 
+from streamkeeper.delta.log import rows_of
 from streamkeeper_jobs.spark.delta_table import snapshot_at
 from streamkeeper_jobs.spark.jvm import Classes, classes, json_of, python_list, scala_seq
 
@@ -96,14 +97,6 @@ def _adds(spark: SparkSession, found: Any) -> Iterator[JsonObject]:
     files = DataFrame(found.allFiles().toDF(), spark).withColumn("dataChange", F.lit(True))
     for row in files.select(F.to_json(F.struct("*")).alias("add")).toLocalIterator():
         yield json.loads(row["add"])
-
-
-def rows_of(add: JsonObject) -> int | None:
-    """Return the number of rows of a file that are not deleted; None if its statistics lack it."""
-    count = json.loads(add.get("stats") or "{}").get("numRecords")
-    return (
-        None if count is None else int(count) - int((add.get("deletionVector") or {}).get("cardinality", 0))
-    )
 
 
 def actions_of(transaction: Any, name: str) -> list[Any] | None:
