@@ -64,7 +64,7 @@ from streamkeeper_jobs.stream.declaration_watch import Declaration
 from streamkeeper_jobs.stream.given_state import as_recorded
 from streamkeeper_jobs.stream.logical_plan import normal_plan
 from streamkeeper_jobs.stream.query import StillRunning, ended, ends_with_its_input, follow
-from streamkeeper_jobs.stream.watch import NothingYet, Reason, Stopped, Watch
+from streamkeeper_jobs.stream.watch import NothingYet, Stopped, Watch
 
 
 @dataclass(frozen=True)
@@ -227,7 +227,7 @@ def _drive(
             return Outcome.DONE
     except Stopped as stopped:
         say(f"{home.full_name} stops: {stopped}.")
-        return Outcome.LEASE_LOST if stopped.order.reason is Reason.LEASE_LOST else Outcome.STOPPED
+        return Outcome.LEASE_LOST if stopped.order.at_once else Outcome.STOPPED
     except NothingYet:
         return Outcome.STOPPED
     except (Py4JNetworkError, ConnectionError) as error:

@@ -32,7 +32,7 @@ from streamkeeper_jobs.stream.given_state import as_recorded, recorded
 from streamkeeper_jobs.stream.in_flight import made_with
 from streamkeeper_jobs.stream.ledger_note import note_in_ledger
 from streamkeeper_jobs.stream.readers import infer_schema, is_empty, is_there
-from streamkeeper_jobs.stream.watch import NothingYet, Order, Reason, Stopped
+from streamkeeper_jobs.stream.watch import NothingYet, Order, Stopped
 
 
 def begin(job: Job, sink: Sink, generation: Generation) -> Start:
@@ -69,7 +69,6 @@ def begin(job: Job, sink: Sink, generation: Generation) -> Start:
         evidence={
             **found,
             **given,
-            **_origin_of(generation),
             "notes": list(made.notes),
             **({"topics": made.topics} if made.topics else {}),
         },
@@ -78,7 +77,7 @@ def begin(job: Job, sink: Sink, generation: Generation) -> Start:
     # Written last: until then, the next driver starts over in a folder of its own.
     if generations.begin(job.home, start) != start:
         words = f"Another driver began generation {generation.number} first. This one stops."
-        raise Stopped(Order(Reason.LEASE_LOST, words))
+        raise Stopped(Order(words, at_once=True))
     told = {**start.evidence, "checkpoint": folder, "seed_batch": made.seed_batch}
     note_in_ledger(job.home, generation.recovery, "driver.began", told)
     _say_begun(job, generation, start)
@@ -184,13 +183,6 @@ def _schema(job: Job, source: Source, known: dict[str, str]) -> str | None:
     if not source.reads_files:
         return None
     return source.schema or known.get(source.name) or infer_schema(job.spark, source)
-
-
-def _origin_of(generation: Generation) -> dict[str, str]:
-    """Return the evidence that only an adopted generation has: its checkpoint and query id."""
-    if generation.start.mode != ADOPTED:
-        return {}
-    return {"adopted": str(generation.start.checkpoint), "query_id": str(generation.start.query_id)}
 
 
 def _say_begun(job: Job, generation: Generation, start: Start) -> None:

@@ -21,7 +21,7 @@ from streamkeeper.sources.starts import starts_of
 from streamkeeper_jobs.generation.start_position import source_keys
 from streamkeeper_jobs.sinks.job import Job
 from streamkeeper_jobs.spark.delta_table import last_written
-from streamkeeper_jobs.stream.watch import Order, Reason, Stopped
+from streamkeeper_jobs.stream.watch import Order, Stopped
 
 _WAYS = (
     "or choose a start: reset_checkpoint from earliest (empty the table before, or rows may be"
@@ -137,6 +137,4 @@ def _check_newest(job: Job, generation: Generation) -> None:
     :raises Stopped: a newer generation was decided, or another driver has the lease.
     """
     if job.home.generations()[-1] > generation.number or job.home.epochs()[-1] > job.lease.epoch:
-        raise Stopped(
-            Order(Reason.LEASE_LOST, f"generation {generation.number} was sealed by another driver")
-        )
+        raise Stopped(Order(f"generation {generation.number} was sealed by another driver", at_once=True))

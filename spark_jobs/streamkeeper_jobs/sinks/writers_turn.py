@@ -16,7 +16,7 @@ from streamkeeper.times import now
 from streamkeeper_jobs.spark.delta_table import shut_out
 from streamkeeper_jobs.spark.jvm import classes
 from streamkeeper_jobs.spark.log import say
-from streamkeeper_jobs.stream.watch import Order, Reason, Stopped
+from streamkeeper_jobs.stream.watch import Order, Stopped
 
 if TYPE_CHECKING:
     from streamkeeper_jobs.sinks.job import Job
@@ -32,9 +32,8 @@ def writers_turn(job: Job, generation: Generation, writes: bool = True) -> Write
         if generations.is_over(job.home, generation.number):
             raise Stopped(
                 Order(
-                    Reason.SUPERSEDED,
                     f"generation {generation.number} was sealed in its table; the next driver continues in"
-                    " the next generation",
+                    " the next generation"
                 )
             )
 

@@ -29,9 +29,6 @@ class Changed:
     words: str
     fingerprint: str | None = None
 
-    def __str__(self) -> str:
-        return self.words
-
 
 class Declaration:
     """The declaration of a flow as its driver runs it.

@@ -12,7 +12,6 @@ import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import Protocol
 
 from streamkeeper.drivers.supervision import Absence
@@ -30,28 +29,12 @@ _BETWEEN_LOOKS = 4
 """Heartbeats without a look at a change that was refused, or waits for a person."""
 
 
-class Reason(Enum):
-    """Reasons for an order to stop."""
-
-    HELD = "held"
-    CHANGED = "changed"
-    SUPERSEDED = "superseded"
-    LEASE_LOST = "lease lost"
-    TERMINATED = "terminated"
-    ORPHANED = "orphaned"
-
-
 @dataclass(frozen=True)
 class Order:
-    """An order to stop. A lost lease is obeyed at once, everything else after the batch."""
+    """An order to stop after the running batch; ``at_once``, without waiting for it: the lease is lost."""
 
-    reason: Reason
     words: str
-
-    @property
-    def at_once(self) -> bool:
-        """Whether the query is stopped without waiting for the running batch."""
-        return self.reason is Reason.LEASE_LOST
+    at_once: bool = False
 
 
 class Stopped(Exception):
@@ -166,7 +149,7 @@ class Watch:
     def terminate(self, words: str = "it received SIGTERM") -> None:
         """Order a stop after the batch, as SIGTERM asks for; an earlier order stays."""
         if self._order is None:
-            self._order = Order(Reason.TERMINATED, words)
+            self._order = Order(words)
             self._told.set()
 
     def obey(self) -> None:
@@ -233,18 +216,16 @@ class Watch:
         try:
             leases.check(self._home, self._lease)
         except LeaseLost as lost:
-            return Order(Reason.LEASE_LOST, str(lost))
+            return Order(str(lost), at_once=True)
         found = holds.all_of(self._home)
         if found:
-            return Order(Reason.HELD, "; ".join(f"held by {hold.owner}: {hold.reason}" for hold in found))
+            return Order("; ".join(f"held by {hold.owner}: {hold.reason}" for hold in found))
         generation = self._heartbeat.generation
         if self._home.storage.read(self._home.generation(generation + 1)) is not None:
-            return Order(
-                Reason.SUPERSEDED, f"generation {generation + 1} was decided; the next driver begins it"
-            )
+            return Order(f"generation {generation + 1} was decided; the next driver begins it")
         silence = self._absence.look() if self._absence else None
         if silence is not None:
-            return Order(Reason.ORPHANED, silence)
+            return Order(silence)
         return self._changed()
 
     def _changed(self) -> Order | None:
@@ -261,7 +242,7 @@ class Watch:
         changed, self._checking = self._checking.result(), None
         if changed is None or changed.fingerprint is None or not self._tried:
             self._trial.of(None)
-            return Order(Reason.CHANGED, str(changed)) if changed else None
+            return Order(changed.words) if changed else None
         self._trial.of(changed.fingerprint)
         return None
 
@@ -289,7 +270,7 @@ class _Trial:
         if found is None:
             return None
         if found.state is ChangeState.READY:
-            return Order(Reason.CHANGED, found.in_words())
+            return Order(found.in_words())
         if found != self._said:
             say(found.in_words())
         self._said, self._skip = found, _BETWEEN_LOOKS
