@@ -242,7 +242,7 @@ def end_dry_run(settings: Settings, pipeline: str, recovery: str) -> None:
 
 def is_open(settings: Settings, pipeline: str, recovery: str) -> bool:
     """Return whether a recovery was begun (its first step started) and neither ended nor given up."""
-    names = {event.event for event in ledger.open(open_storage(settings.state), pipeline, recovery).events()}
+    names = set(ledger.open(open_storage(settings.state), pipeline, recovery).names())
     return any(name.endswith(".started") for name in names) and names.isdisjoint(OVER)
 
 

@@ -375,10 +375,9 @@ def _is_open(storage: Storage, pipeline: str, recovery: str) -> bool:
     """Return whether a recovery was approved or begun, and neither ended nor given up. A mere plan needs no
     backup.
     """
-    events = {event.event for event in ledger.open(storage, pipeline, recovery).events()}
-    return any(
-        event.startswith("approved") or event.endswith(".started") for event in events
-    ) and events.isdisjoint(ledger.OVER)
+    names = set(ledger.open(storage, pipeline, recovery).names())
+    begun = any(name.startswith("approved") or name.endswith(".started") for name in names)
+    return begun and names.isdisjoint(ledger.OVER)
 
 
 def _half_removed(storage: Storage, pipeline: str, table: str) -> list[str]:

@@ -99,23 +99,12 @@ def plan_again(work: Work) -> dict[str, Any]:
     return asdict(shared_steps.PlannedAgain(bool(why), tuple(why), again))
 
 
-def is_decided(work: Work) -> bool:
-    """Return whether the generation of any flow was written by this recovery: from then on it can only be run
-    on.
-    """
-    return shared_steps.is_decided(replace(work, plan=shared_steps.plan_under_hold(work)))
-
-
 def remove_beside(work: Work) -> dict[str, Any]:
-    """Remove what was built, which is in the table's place by now; the checkpoints stay where the flows
-    continue in them.
+    """Remove what was built; the checkpoints stay where the flows continue in them.
+
+    What a driver that may still live works on is left to ``clean_up``.
     """
     return side_table.remove(work.settings, work.plan)
-
-
-def given_up(work: Work) -> None:
-    """Remove what was built. What a driver that may still live works on is left to ``clean_up``."""
-    side_table.remove(work.settings, work.plan)
 
 
 def _cleaned(settings: Settings, writers: list[Flow]) -> dict[str, list[str]]:
@@ -242,7 +231,7 @@ KIND = Kind(
             " table, and replace the old one in one commit",
             "streamkeeper_jobs.recover.full_refresh_beside:put_in_place",
             changes=True,
-            changed=is_decided,
+            changed=shared_steps.is_decided,
         ),
         shared_steps.VERIFY_TABLES,
         shared_steps.RELEASE,
@@ -255,5 +244,5 @@ KIND = Kind(
     ),
     rehearsal=rehearse.STEP,
     noun="full refresh beside",
-    given_up=given_up,
+    given_up=remove_beside,
 )

@@ -6,12 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
-from typing import Any
 
 from streamkeeper.flows.files import open_home
 from streamkeeper.flows.generations import AFTER_LAST, EMPTY, GENERATION
 from streamkeeper.flows.past_positions import at_end
-from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.manifest.environment import opened_if_possible
 from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.recover.plans.kind import Kind
@@ -19,7 +17,7 @@ from streamkeeper.recover.plans.plan import Plan, Refusal
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.restart import pinned_settings
 from streamkeeper.recover.restart.begun_anew import price_of_begun_anew
-from streamkeeper.recover.restart.flow_now import look_at
+from streamkeeper.recover.restart.flow_now import FlowNow, look_at
 from streamkeeper.recover.restart.next_generation import Planned, StartOptions, plan_next, plan_place
 from streamkeeper.recover.restart.written_again import NextStart, written_again
 from streamkeeper.recover.steps import rehearse
@@ -74,17 +72,14 @@ def plan_flow(settings: Settings, flow: Flow, request: ResetRequest) -> Planned:
     if request.start.mode == GENERATION:
         return _from_generation(settings, flow, request)
     present = look_at(settings, flow, strict=request.start.mode == AFTER_LAST)
-    standing, position, stateful, safe = (
-        present.standing,
-        present.position,
-        present.stateful,
-        present.is_safe_to_repeat,
-    )
+    standing, safe = present.standing, present.is_safe_to_repeat
     sources = (opened_if_possible(source, settings) for source in flow.sources)
-    prices = tuple(price_of(source, standing, position, request.restart, stateful) for source in sources)
+    prices = tuple(
+        price_of(source, standing, present.position, request.restart, present.stateful) for source in sources
+    )
     again = written_again(settings, flow, present, prices, NextStart(request.start, request.state))
     notes = (
-        *_notes(flow, standing, request, stateful, position, safe),
+        *_notes(flow, present, request),
         *((replay_steps.OWN_STATE,) if present.makes_its_state and request.state != EMPTY else ()),
         *pinned_settings.changes(flow, standing),
     )
@@ -109,14 +104,8 @@ def _from_generation(settings: Settings, flow: Flow, request: ResetRequest) -> P
     return replace(planned, keeps_schemas=not request.infer_schemas), refused
 
 
-def _notes(  # noqa: PLR0917 - what a plan was made of
-    flow: Flow,
-    standing: CommittedPosition,
-    request: ResetRequest,
-    stateful: bool | None,
-    position: dict[str, Any] | None,
-    safe: bool,
-) -> Iterator[str]:
+def _notes(flow: Flow, present: FlowNow, request: ResetRequest) -> Iterator[str]:
+    standing, safe = present.standing, present.is_safe_to_repeat
     batch = standing.batch
     if batch is None:
         yield ("No batch was ever committed: the new generation starts with the first input of the old one.")
@@ -143,19 +132,19 @@ def _notes(  # noqa: PLR0917 - what a plan was made of
             f"The table {flow.declaration.target} is updated by key and sequence: changes that are read"
             " again have no effect, whether the state is rebuilt or starts empty."
         )
-    if stateful is False:
+    if present.stateful is False:
         yield "The query, as declared now, keeps no state."
     elif request.state == EMPTY and not safe and not flow.declaration.replaces:
         yield (
             "State starts empty: rows that the old state would have dropped as duplicates count as new, so"
             " the target may get them again."
         )
-    if stateful is not False and request.state != EMPTY and not safe:
+    if present.stateful is not False and request.state != EMPTY and not safe:
         yield (
             "If the query has a watermark: rows that were dropped as late are not known, and a rebuilt"
             " state may count them."
         )
-    known = set(standing.start.positions) | set(position or {})
+    known = set(standing.start.positions) | set(present.position or {})
     new = [source.name for source in flow.sources if known and source.name not in known]
     if new and request.start.mode == AFTER_LAST:
         yield f"New sources start at their beginning: {', '.join(new)}."

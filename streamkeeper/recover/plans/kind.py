@@ -153,7 +153,7 @@ class Kind:
     steps: tuple[StepKind, ...]
     noun: str = ""
     rehearsal: StepKind | None = None
-    given_up: Callable[[Work], None] | None = None
+    given_up: Callable[[Work], object] | None = None
 
     def form(self, manifest: Manifest, ill: Mapping[str, str] = NONE_ILL) -> tuple[FormField, ...]:
         """Return the fields of the form; see :meth:`streamkeeper.recover.requests.form.Request.form`."""
