@@ -46,15 +46,6 @@ class OffsetEntry:
     sources: dict[str, Any]
     header: JsonObject = field(default_factory=dict)
 
-    def named(self, names: Iterable[str]) -> dict[str, Any]:
-        """Return the offsets by source; those of a log without names by ``names``, in the order in which the
-        sources began.
-        """
-        known = list(names)
-        if self.version == 1 and len(known) == len(self.sources):
-            return dict(zip(known, self.sources.values(), strict=True))
-        return dict(self.sources)
-
 
 @dataclass(frozen=True)
 class CommitEntry:

@@ -74,11 +74,8 @@ class Read:
         """Yield each source that a flow reads, its name in the checkpoint, and the offset up to which it was
         read.
         """
-        for index, source in enumerate(flow.sources):
-            # Version 1 of the offset log has no names.
-            named = source.name in self.ends or str(index) not in self.ends
-            key = source.name if named else str(index)
-            yield source, key, self.ends.get(key)
+        for source in flow.sources:
+            yield source, source.name, self.ends.get(source.name)
 
 
 def what_waits(home: FlowHome, flow: Flow) -> Waiting:

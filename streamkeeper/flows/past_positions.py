@@ -79,7 +79,7 @@ class Place:
 
         :raises CheckpointError: the file is cut off or garbage.
         """
-        return self.offsets().named(self.start.positions)
+        return self.offsets().sources
 
     def __str__(self) -> str:
         return f"batch {self.batch} of generation {self.generation.number}"

@@ -245,9 +245,8 @@ def _with_offsets(home: FlowHome, stood: FlowAt) -> FlowAt:
     """Add up to where the batch read."""
     if stood.generation is None or stood.batch is None:
         return stood
-    start = _started(home, stood.generation)
-    entry = Checkpoint(home.storage, start.checkpoint).offsets(stood.batch)
-    return replace(stood, offsets=entry.named(start.positions), watermark_ms=entry.watermark_ms)
+    entry = Checkpoint(home.storage, _started(home, stood.generation).checkpoint).offsets(stood.batch)
+    return replace(stood, offsets=entry.sources, watermark_ms=entry.watermark_ms)
 
 
 def _was_done(home: FlowHome, number: int, batch: int) -> bool:

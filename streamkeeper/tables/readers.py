@@ -171,9 +171,5 @@ class _Reader:
         return Checkpoint(self.home.storage, start.checkpoint)
 
     def _offset(self, checkpoint: Checkpoint, batch: int) -> Any:
-        """Read the end offset of a batch in the source: by its name, or in a log without names by its
-        number.
-        """
-        offsets = checkpoint.offsets(batch).sources
-        order = str([source.name for source in self.flow.sources].index(self.source.name))
-        return offsets.get(self.source.name if self.source.name in offsets or order not in offsets else order)
+        """Read the end offset of a batch in the source."""
+        return checkpoint.offsets(batch).sources.get(self.source.name)

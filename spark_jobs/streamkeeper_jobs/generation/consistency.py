@@ -18,7 +18,6 @@ from streamkeeper.errors import RecoveryError, SinkDisagrees
 from streamkeeper.flows.generations import EARLIEST, Generation, Start
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.sources.starts import starts_of
-from streamkeeper_jobs.generation.start_position import source_keys
 from streamkeeper_jobs.sinks.job import Job
 from streamkeeper_jobs.spark.delta_table import last_written
 from streamkeeper_jobs.stream.watch import Order, Stopped
@@ -82,8 +81,6 @@ def check_sources(flow: Flow, checkpoint: Checkpoint, generation: Generation) ->
             _check_starts(flow, sources)
         return
     _check_kinds(flow, sources, newest)
-    if newest.version == 1:
-        return
     known, declared = {*newest.sources, *checkpoint.sources()}, {source.name for source in sources}
     gone, new = sorted(known - declared), sorted(declared - known)
     if gone and new:
@@ -119,9 +116,8 @@ def _check_kinds(flow: Flow, sources: tuple[Source, ...], newest: OffsetEntry) -
 
     :raises RecoveryError: one did; nothing was changed.
     """
-    keys = source_keys(sources, list(newest.sources), newest.version)
-    for source in (item for item in sources if item.name in keys):
-        misfit = misfit_of(source.format, newest.sources[keys[source.name]])
+    for source in (item for item in sources if item.name in newest.sources):
+        misfit = misfit_of(source.format, newest.sources[source.name])
         if misfit is not None:
             raise RecoveryError(
                 f"The source {source.name} of {flow.full_name} was another kind of source up to batch"

@@ -67,7 +67,7 @@ def _find(
         case StartMode.EARLIEST if generation.previous is None:
             return begin.as_declared()
         case StartMode.EARLIEST | StartMode.LATEST | StartMode.TIMESTAMP:
-            return begin.at(start, {}, begin.folders())
+            return begin.at(start, {})
         # kept by a backup: the plan asked for consent to the cost
         case StartMode.OFFSETS if start.generation is not None:
             return _after_kept(begin, start.offsets or {})
@@ -100,26 +100,17 @@ class _Beginning:
     def names(self) -> set[str]:
         return {source.name for source in self.sources}
 
-    def folders(self) -> dict[str, str]:
-        """Map each source to its name in the old checkpoint: its own, or its number in one without names."""
-        kept = self.where.checkpoint.sources() if self.where is not None else self.names
-        return {
-            source.name: source.name if source.name in kept else str(index)
-            for index, source in enumerate(self.sources)
-        }
-
-    def at(self, start: StartAt, stood: Mapping[str, Any], keys: Mapping[str, str]) -> Origin:
+    def at(self, start: StartAt, stood: Mapping[str, Any]) -> Origin:
         """Resolve a start in every source.
 
         :param stood: the processed offset by source name.
-        :param keys: the sources' names in the old checkpoint.
         """
         found: dict[str, Any] = {}
         notes: list[str] = []
         for source in self.sources:
             offset = stood.get(source.name)
             _require_fit(source, offset)
-            before = Before.of(self.where, keys.get(source.name, source.name), offset)
+            before = Before.of(self.where, source.name, offset)
             at = starts_of(source).resolve(source, start, before, partial(self.looks.look, source))
             notes += require(source, at, self.accepted)
             if at.position is not None:
@@ -163,13 +154,12 @@ def require(source: Source, found: Resolved[Any], accepted: tuple[str, ...]) -> 
 def _after_last(begin: _Beginning) -> Origin:
     offsets = begin.where.offsets() if begin.where is not None else None
     if offsets is None:
-        found = begin.at(_ONWARD, {}, {})
+        found = begin.at(_ONWARD, {})
         return replace(found, notes=("nothing was processed before", *found.notes))
-    keys = source_keys(begin.sources, list(offsets.sources), offsets.version)
-    notes = [f"source {name} is new: read from its beginning" for name in sorted(begin.names - keys.keys())]
-    if offsets.version == 2:
-        notes += [f"source {name} is no longer read" for name in offsets.sources if name not in begin.names]
-    found = begin.at(_ONWARD, {name: offsets.sources[key] for name, key in keys.items()}, keys)
+    new = sorted(begin.names - offsets.sources.keys())
+    notes = [f"source {name} is new: read from its beginning" for name in new]
+    notes += [f"source {name} is no longer read" for name in offsets.sources if name not in begin.names]
+    found = begin.at(_ONWARD, offsets.sources)
     return Origin(found.sources, offsets.watermark_ms, (*notes, *found.notes))
 
 
@@ -178,7 +168,7 @@ def _after_kept(begin: _Beginning, kept: Mapping[str, Any]) -> Origin:
     read = {name for name, offset in kept.items() if offset is not None}
     notes = [f"source {name} is new: read from its beginning" for name in sorted(begin.names - read)]
     notes += [f"source {name} is no longer read" for name in sorted(read - begin.names)]
-    found = begin.at(_ONWARD, kept, begin.folders())
+    found = begin.at(_ONWARD, kept)
     return replace(found, notes=(*notes, *found.notes))
 
 
@@ -195,17 +185,10 @@ def _explicit(begin: _Beginning, start: StartAt) -> Origin:
         raise RecoveryError(
             "Explicit offsets need an earlier generation, and there is none. Start from earliest or latest."
         )
-    return begin.at(start, wanted, begin.folders())
+    return begin.at(start, wanted)
 
 
 def _require_fit(source: Source, offset: Any) -> None:
     misfit = check_fits(source.format, offset) if offset is not None else None
     if misfit is not None:
         raise RecoveryError(f"The position of source {source.name} cannot be used: {misfit}")
-
-
-def source_keys(sources: tuple[Source, ...], found: list[str], version: int) -> dict[str, str]:
-    """Map the flow's sources to their names in the old offsets; in a log without names, by order."""
-    if version == 1:
-        return {source.name: str(index) for index, source in enumerate(sources) if str(index) in found}
-    return {source.name: source.name for source in sources if source.name in found}

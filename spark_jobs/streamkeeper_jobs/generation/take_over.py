@@ -19,7 +19,6 @@ from streamkeeper.flows.position import CommittedPosition
 from streamkeeper_jobs.generation.connections import commit_planned, connects_anew
 from streamkeeper_jobs.generation.copy_checkpoint import copy_checkpoint
 from streamkeeper_jobs.generation.seed import NewCheckpoint
-from streamkeeper_jobs.generation.start_position import source_keys
 from streamkeeper_jobs.sinks.job import Job
 from streamkeeper_jobs.spark.log import say
 from streamkeeper_jobs.stream.batch_header import pin_state_partitions
@@ -101,7 +100,5 @@ def copy_from(job: Job, new: NewCheckpoint, where: CommittedPosition) -> tuple[i
         storage.overwrite(
             f"{folder}/commits/{entry.batch}", write_commit(CommitEntry(entry.batch, 1, entry.watermark_ms))
         )
-    keys = source_keys(job.sources, list(entry.sources), entry.version)
-    return entry.batch, {
-        name: entry.sources[key] for name, key in keys.items() if entry.sources[key] is not None
-    }
+    names = {source.name for source in job.sources}
+    return entry.batch, {name: offset for name, offset in entry.sources.items() if name in names}

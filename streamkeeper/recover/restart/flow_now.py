@@ -133,7 +133,7 @@ def _position(standing: CommittedPosition, strict: bool) -> dict[str, Any] | Non
         if strict:
             raise
         return None
-    return {} if entry is None else entry.named(standing.start.positions)
+    return {} if entry is None else entry.sources
 
 
 def is_safe_to_repeat(flow: Flow, operators: Iterable[str]) -> bool:

@@ -61,8 +61,3 @@ def changes(flow: Flow, standing: CommittedPosition) -> Iterator[str]:
             "Watermark: with the policy max, the fastest stream's watermark rules; rows of a stream that is"
             " further behind than its delay are dropped as late."
         )
-    if entry.version == 1:
-        yield (
-            f"Pinned: generation {number} has version 1 of the offset log; the next generation will use"
-            " version 2, with names of sources."
-        )

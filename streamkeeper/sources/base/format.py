@@ -123,7 +123,7 @@ class Case:
     @property
     def before(self) -> Before:
         """What was read of the source, as :meth:`SourceFormat.resolve` takes it."""
-        return Before.of(self.standing, key_of(self.source, self.standing), self.offset, strict=False)
+        return Before.of(self.standing, self.source.name, self.offset, strict=False)
 
     def unreadable(self) -> SourcePrice:
         """Return the price where the old offsets cannot be read, and nothing else tells what was read."""
@@ -134,16 +134,6 @@ class Case:
     def price(self, then: str, **parts: Any) -> SourcePrice:
         """Return a price of this case."""
         return SourcePrice(self.source.name, self.where, then, **parts)
-
-
-def key_of(source: Source, standing: CommittedPosition) -> str:
-    """Return a source's name in a checkpoint; in a log without names, its number."""
-    keys, names = standing.checkpoint.sources(), list(standing.start.positions)
-    if source.name in keys:
-        return source.name
-    if source.name in names and str(names.index(source.name)) in keys:
-        return str(names.index(source.name))
-    return "0" if keys == ("0",) else source.name
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from streamkeeper.declare.offsets import check_fits
 from streamkeeper.errors import CheckpointError, RequestError
 from streamkeeper.flows.generations import AFTER_LAST, LATEST, OFFSETS, TIMESTAMP, StartMode
 from streamkeeper.flows.position import CommittedPosition
-from streamkeeper.sources.base.format import Case, Move, Resolved, key_of, read_again
+from streamkeeper.sources.base.format import Case, Move, Resolved, read_again
 from streamkeeper.sources.files import listing as file_listing
 from streamkeeper.sources.files.listing import SourceFile
 from streamkeeper.sources.files.options import OFF, FileOptions
@@ -137,9 +137,8 @@ def processed_files(
     If the offset is unknown, these are all files of the log.
     """
     last = None if everything else (offset or {}).get("logOffset", -1)
-    key = key_of(source, standing)
-    if key in standing.checkpoint.sources() and last != -1:
-        yield from standing.checkpoint.files_log(key).entries(last)
+    if source.name in standing.checkpoint.sources() and last != -1:
+        yield from standing.checkpoint.files_log(source.name).entries(last)
 
 
 def _files_price(case: Case, files: _Files) -> SourcePrice:

@@ -278,15 +278,13 @@ def changes(setting: str, before: str, then: str) -> str:
     return f"Pinned: {setting} was {before} in generation 1; the next generation will use {then}."
 
 
-def with_header(world: World, conf: dict[str, str], version: int = 2, spark_conf: str = "") -> World:
+def with_header(world: World, conf: dict[str, str], spark_conf: str) -> World:
     """Let three batches be done whose header pins these settings, and the flow declare others."""
     world.declare(
         EVENTS.replace('sources=["events_raw"]', f'sources=["events_raw"], spark_conf={{{spark_conf}}}')
     )
     start = world.processed(3, operators=("dedupe",))
-    name = "events_raw" if version == 2 else "0"
-    header = {"sourceMetadataInfo": {}} if version == 2 else {}
-    entry = OffsetEntry(2, version, 0, 1, conf, {name: {"logOffset": 2}}, header)
+    entry = OffsetEntry(2, 2, 0, 1, conf, {"events_raw": {"logOffset": 2}}, {"sourceMetadataInfo": {}})
     world.home.storage.overwrite(f"{start.checkpoint}/offsets/2", write_offsets(entry))
     return world
 
@@ -324,11 +322,6 @@ def test_a_policy_that_drops_what_slow_streams_deliver_is_said(world: World) -> 
         own = f"'{WATERMARK_POLICY}': '{declared}'"
         found = plan(with_header(world, {WATERMARK_POLICY: "max"}, spark_conf=own))
         assert notes(found).count("Watermark: with the policy max") == said
-
-
-def test_a_log_without_names_is_named(world: World) -> None:
-    said = "has version 1 of the offset log; the next generation will use version 2, with names of sources."
-    assert f"Pinned: generation 1 {said}" in notes(plan(with_header(world, {}, version=1)))
 
 
 def test_an_age_is_read_as_spark_reads_it() -> None:

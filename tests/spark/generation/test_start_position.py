@@ -34,30 +34,6 @@ def source(name: str, kind: str = "json", **options: str) -> Source:
     return Source(name, kind, f"/data/{name}", "id INT", options, Where("p.py", 1))
 
 
-@pytest.mark.parametrize(
-    ("declared", "found", "version", "keys"),
-    [
-        pytest.param(["a", "b"], ["b", "a"], 2, {"a": "a", "b": "b"}, id="by name, in any order"),
-        pytest.param(
-            ["a", "new"],
-            ["a", "gone"],
-            2,
-            {"a": "a"},
-            id="a new one has none, and one that is gone is not given to it",
-        ),
-        pytest.param(["a", "b"], ["0", "1"], 1, {"a": "0", "b": "1"}, id="by order"),
-        pytest.param(["a", "b"], ["0"], 1, {"a": "0"}, id="one more than the log has"),
-        pytest.param(["a"], ["0", "1"], 1, {"a": "0"}, id="one less than the log has"),
-    ],
-)
-def test_a_source_finds_its_old_offset(
-    declared: list[str], found: list[str], version: int, keys: dict[str, str]
-) -> None:
-    from streamkeeper_jobs.generation.start_position import source_keys
-
-    assert source_keys(tuple(map(source, declared)), found, version) == keys
-
-
 @dataclass
 class Seen:
     """What the looks of a driver find: the same topics and the same table for every source."""
