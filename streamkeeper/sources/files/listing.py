@@ -109,11 +109,11 @@ def _local_files(pattern: str) -> Iterator[SourceFile]:
     # Path.glob takes no absolute pattern.
     roots = {root for one in _alternatives(pattern) for root in glob.glob(one)}  # noqa: PTH207
     for root in [pattern] if Path(pattern).exists() else sorted(roots):
-        if Path(root).is_file():
+        if not Path(root).is_file():
+            yield from _below(root)
+        elif not _is_hidden(Path(root).name):
             found = Path(root).stat()
             yield SourceFile(root, found.st_mtime_ns // 1_000_000, found.st_size)
-        else:
-            yield from _below(root)
 
 
 def _below(root: str) -> Iterator[SourceFile]:
@@ -168,7 +168,8 @@ def _remote_files(path: str) -> Iterator[SourceFile]:
     roots = {root for one in _alternatives(base) for root in fs.glob(one)} if is_pattern(base) else {base}
     for root in sorted(roots):
         for key, info in fs.find(root, detail=True).items():
-            if not any(_is_hidden(part) for part in str(key)[len(root) :].split("/") if part):
+            inside = str(key)[len(root) :] or str(key).rpartition("/")[2]
+            if not any(_is_hidden(part) for part in inside.split("/") if part):
                 # Asking for each file's time would be a search in all of them, or a request.
                 told = next((info[name] for name in _TIMES if name in info), None)
                 written = told if isinstance(told, datetime) else fs.modified(key)

@@ -145,6 +145,7 @@ def test_of_an_object_store_the_listing_alone_tells_the_times(
         ("in-[^a]", ["in-b/1", "in-c/1"]),
         ("in-?/{1,2{x,y}}", ["in-a/1", "in-b/1", "in-c/1"]),
         ("in-*", ["in-a/1", "in-b/1", "in-c/1"]),
+        ("out/*", ["out/1"]),
     ],
 )
 def test_a_path_that_is_a_pattern_is_listed_as_hadoop_reads_it(
@@ -152,7 +153,7 @@ def test_a_path_that_is_a_pattern_is_listed_as_hadoop_reads_it(
 ) -> None:
     fsspec = pytest.importorskip("fsspec")
     base = root if "://" in root else str(tmp_path)
-    for name in ("in-a/1", "in-b/1", "in-c/1", "out/1"):
+    for name in ("in-a/1", "in-b/1", "in-c/1", "out/1", "out/_SUCCESS"):
         fsspec.open(f"{base}/{name}", "w", auto_mkdir=True).open().close()
     source = Source("raw", "json", f"{base}/{pattern}", "n INT", {}, Where("p.py", 1))
     assert sorted(list_files(source)) == [f"{base}/{name}".replace("://", ":///") for name in found]
