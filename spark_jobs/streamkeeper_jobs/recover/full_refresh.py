@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
 from streamkeeper.delta import log as delta_log
@@ -18,7 +17,6 @@ from streamkeeper_jobs.cdc.columns import KEYS_PROPERTY
 from streamkeeper_jobs.cdc.table_schema import bind, empty, is_bound
 from streamkeeper_jobs.recover.rewind import seal_flows
 from streamkeeper_jobs.spark.delta_commit import carrying, table_at, table_properties
-from streamkeeper_jobs.spark.session import spark_url
 
 
 def empty_tables(spark: SparkSession, work: Work) -> dict[str, Any]:
@@ -68,5 +66,5 @@ def _empty(spark: SparkSession, path: str, recovery_id: str, before: int | None)
         empty(spark, path, app_id(recovery_id, EMPTIED))
     else:
         with carrying(spark, app_id(recovery_id, EMPTIED), 0):
-            DeltaTable.forPath(spark, spark_url(path)).delete()
+            table_at(spark, path).delete()
     return {"version_before": before, "version": delta_log.latest_version(path)}

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
 from streamkeeper.delta import log as delta_log
@@ -25,11 +24,12 @@ from streamkeeper.recover.restart.put_back import VersionToRestore
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.tables import past_versions, running_vacuums
 from streamkeeper_jobs.generation.seal_earlier import not_sealed, write_end
+from streamkeeper_jobs.spark.delta_commit import table_at
 from streamkeeper_jobs.spark.delta_snapshot import JsonObject, domains_of
 from streamkeeper_jobs.spark.delta_table import action_of, commit, delta_log_of, shut_out, snapshot_at
 from streamkeeper_jobs.spark.jvm import classes
 from streamkeeper_jobs.spark.log import say
-from streamkeeper_jobs.spark.session import spark_url, with_settings
+from streamkeeper_jobs.spark.session import with_settings
 
 _METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
@@ -97,7 +97,7 @@ def put_back(
 
 def _restore(spark: SparkSession, back: VersionToRestore, recovery: str) -> dict[str, Any]:
     with with_settings(spark, {_METADATA: past_versions.mark(recovery)}):
-        told = DeltaTable.forPath(spark, spark_url(back.path)).restoreToVersion(back.version).first()
+        told = table_at(spark, back.path).restoreToVersion(back.version).first()
     put_remembered_back(spark, back.path, back.version)
     at = past_versions.restored_by(back.path, recovery, back.newest)
     if at is None:

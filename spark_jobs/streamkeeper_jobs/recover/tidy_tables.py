@@ -37,9 +37,8 @@ from streamkeeper.tables import running_vacuums
 from streamkeeper.tables.writers_turn import Holder, WritersTurn, describe
 from streamkeeper.times import now
 from streamkeeper_jobs.sinks.writers_turn import jvm_process
-from streamkeeper_jobs.spark.delta_commit import table_properties
+from streamkeeper_jobs.spark.delta_commit import table_at, table_properties
 from streamkeeper_jobs.spark.log import say
-from streamkeeper_jobs.spark.session import spark_url
 
 TURN_SECONDS = 900.0
 """How long a turn is waited for; a flow that has one for longer has a table that is tidied another day."""
@@ -75,7 +74,7 @@ def _tidy(spark: SparkSession, settings: Settings, tidy: TableTidy, path: str) -
     each change.
     """
     state = open_storage(settings.state)
-    table = DeltaTable.forPath(spark, spark_url(path))
+    table = table_at(spark, path)
     turn = turn_on(spark, settings, tidy.pipeline, tidy.table, "tidy_tables")
     with turn() if tidy.turns else nullcontext():
         if (at_work := recovery_at_work(state, tidy)) is not None:  # the turn may have been long in coming
