@@ -126,7 +126,7 @@ def check_table_name(registry: Registry, name: object, where: Where) -> None:
                 f"{where}: the table {name} is declared at {taken.where} already. Remove one of the two."
             )
         if are_nested(str(name), other):
-            raise DeclarationError(nested(where, str(name), other, str(taken.where)))
+            raise DeclarationError(nested(where, str(name), other, taken.where))
 
 
 def are_nested(one: str, other: str) -> bool:
@@ -134,7 +134,7 @@ def are_nested(one: str, other: str) -> bool:
     return other.startswith(f"{one}.") or one.startswith(f"{other}.")
 
 
-def nested(where: Where, name: str, other: str, declared: str) -> str:
+def nested(where: Where, name: str, other: str, declared: Where) -> str:
     """Return the error of a table of which one's folder lies in another's; ``declared`` says where that is
     declared.
     """

@@ -190,7 +190,7 @@ class _Around:
                     if checks.are_nested(table.name, theirs.name) and self._since(
                         other.name, theirs.name
                     ) < self._since(pipeline.name, table.name):
-                        return checks.nested(table.where, table.name, theirs.name, str(theirs.where))
+                        return checks.nested(table.where, table.name, theirs.name, theirs.where)
         return None
 
     def _since(self, pipeline: str, table: str) -> tuple[bool, str, str]:

@@ -100,5 +100,5 @@ def copy_from(job: Job, new: NewCheckpoint, where: CommittedPosition) -> tuple[i
         storage.overwrite(
             f"{folder}/commits/{entry.batch}", write_commit(CommitEntry(entry.batch, 1, entry.watermark_ms))
         )
-    names = {source.name for source in job.sources}
-    return entry.batch, {name: offset for name, offset in entry.sources.items() if name in names}
+    found = {source.name: entry.sources.get(source.name) for source in job.sources}
+    return entry.batch, {name: offset for name, offset in found.items() if offset is not None}

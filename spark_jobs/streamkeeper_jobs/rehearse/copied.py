@@ -202,6 +202,6 @@ def _is_of(name: str, version: int, whole: int) -> bool:
 
 def _below(storage: Storage, folder: str) -> Iterator[str]:
     """Yield the names of all files below a folder, without hidden ones."""
-    for name in open_storage(storage.path(folder)).sizes():
+    for name in storage.sizes(folder):
         if not any(part.startswith(".") for part in name.split("/")):
             yield f"{folder}/{name}" if folder else name

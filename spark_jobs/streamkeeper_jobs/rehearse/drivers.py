@@ -25,7 +25,6 @@ from streamkeeper.manifest.manifest import Flow
 from streamkeeper.recover.plans.rehearsal import DriverEvidence
 from streamkeeper.recover.steps.rehearse import Rehearsed
 from streamkeeper.settings import Settings
-from streamkeeper.storage import open_storage
 
 OWNER = "rehearsal"
 AT_BOUNDS, ALL_READ = "at its bounds", "all input read"
@@ -125,7 +124,7 @@ def evidence_of(home: FlowHome, name: str, ended: str, seconds: float, since: fl
         batches=len(durations),
         seconds=round(seconds, 1),
         slowest=round(max(durations, default=0.0), 1),
-        state_bytes=sum(open_storage(checkpoint.path("state")).sizes().values()) if checkpoint else 0,
+        state_bytes=sum(checkpoint.storage.sizes(checkpoint.name("state")).values()) if checkpoint else 0,
     )
 
 

@@ -149,7 +149,7 @@ def _price(source: Source, present: FlowNow, asked: ResetRequest) -> SourcePrice
 
 def _notes(request: RefreshRequest, path: str, newest: int, felt: list[str]) -> Iterator[str]:
     yield f"All rows of {request.table} are removed by one commit."
-    yield (f"{path} is at version {newest}: restore_table can restore it until VACUUM removes its files.")
+    yield f"{path} is at version {newest}: restore_table can restore it until VACUUM removes its files."
     yield "Readers see a partly filled table until the flows have caught up."
     yield from (f"It is read as a stream: {reader}." for reader in felt)
 

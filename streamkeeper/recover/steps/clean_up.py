@@ -134,7 +134,8 @@ def _remove_unneeded(work: Work, home: FlowHome, item: Removal) -> str | None:
     number = item.generation
     if number is not None and _is_in_use(home, number):
         return f"generation {number} is in use again"
-    for (flow, generation), recovery in needed(home.storage, home.pipeline):
+    of_checkpoints = number is not None or item.forget
+    for (flow, generation), recovery in needed(home.storage, home.pipeline) if of_checkpoints else ():
         if flow == home.full_name and (item.forget or generation == number):
             return f"the recovery {recovery} is not over and needs generation {generation}"
     only = [] if item.generation is None else [item.generation]
