@@ -83,6 +83,9 @@ def sequence(schema: StructType, spec: CdcSpec, layout: Layout) -> Column:
 SEVERAL = "several"
 """Column of a reduced frame whose keys may have one row each only."""
 
+JOINS = "joins"
+"""Column of a reduced frame: whether one version (SCD type 2) may show the change with the one before."""
+
 BROADCAST_KEYS, BROADCAST_ROWS = 1_000_000, 100_000
 """Keys of a batch, or whole rows, up to which they are broadcast to every executor: some tens of megabytes.
 """
@@ -103,6 +106,7 @@ class Facts:
     Values are in the form of :func:`streamkeeper_jobs.cdc.expressions.portable`. ``deletes`` says which
     deletes must be remembered, ``truncated`` is the highest sequence of a truncate, ``lowest`` and
     ``highest`` are the bounds of the first key column. ``earliest`` is what :func:`facts_of` was asked for.
+    ``joins`` is how many changes do, of frames with that column.
     """
 
     keys: int
@@ -111,6 +115,7 @@ class Facts:
     lowest: Any
     highest: Any
     earliest: Any = None
+    joins: int = 0
 
 
 @dataclass(frozen=True)
@@ -177,16 +182,17 @@ def facts_of(
         F.min(UNUSABLE).alias(UNUSABLE),
         *bounds_of(layout, needed, F.col("deleted")),
         *([F.min(SEVERAL).alias(SEVERAL)] if SEVERAL in reduced.columns else []),
-        *([portable(F.min(at), layout.sequence).alias("earliest")] if at is not None else []),
+        (portable(F.min(at), layout.sequence) if at is not None else F.lit(None)).alias("earliest"),
+        (F.count_if(JOINS) if JOINS in reduced.columns else F.lit(0)).alias(JOINS),
     )
     with measured(reduced, *aggregates) as (kept, found):
         _check_usable(found, layout)
         _check_single(found, layout)
         truncated = found["truncated"] if found["truncates"] else None
-        earliest = found["earliest"] if at is not None else None
+        bounds = (found["lowest"], found["highest"])
         yield (
             kept,
-            Facts(found["keys"], bounds_in(found), truncated, found["lowest"], found["highest"], earliest),
+            Facts(found["keys"], bounds_in(found), truncated, *bounds, found["earliest"], found[JOINS]),
         )
 
 

@@ -217,13 +217,13 @@ def _replace(target: Opened, cut: Cut, layout: Layout, facts: Facts, kept: ExitS
 
     A batch that is newer than all of them replaces or ends each: they are not compared.
     """
+    if facts.earliest is not None and target.all_below(facts.earliest, BOOKKEEPING, SEQUENCE):
+        keys = cut.keys.select(*named(plain_key(layout, KEY)))
+        every = met(target, nearby(keys, facts), layout).select(PLACE)
+        target.replace(every, _rows(cut.keys.where(_lives(cut)), layout, facts), cut.learned)
+        return
     living = _living(cut)
     upserts = living.where(F.col("latest").isNotNull())
-    if facts.earliest is not None and target.all_below(facts.earliest, BOOKKEEPING, SEQUENCE):
-        key = plain_key(layout, KEY)
-        every = met(target, nearby(living.withColumns(key).select(*key), facts), layout).select(PLACE)
-        target.replace(every, _rows(upserts, layout, facts), cut.learned)
-        return
     each = (F.count_if(F.col(FATE) == fate).alias(fate) for fate in (GOES, TIED, STANDS))
     found, numbers = kept.enter_context(measured(_fates(target, living, cut.truncated, layout, facts), *each))
     fates = {fate for fate, number in numbers.asDict().items() if number}
@@ -333,11 +333,15 @@ def dead(at: Column, barrier: Column, truncated: Column | None) -> Column:
 
 def _living(cut: Cut) -> DataFrame:
     """Remove upserts that a delete or a truncate ends, and keys without anything left."""
-    ended = dead(column("latest", AT), F.col("barrier"), cut.truncated)
-    living = cut.keys.withColumn("latest", F.when(~ended, F.col("latest")))
+    living = cut.keys.withColumn("latest", F.when(_lives(cut), F.col("latest")))
     return living.where(F.col("latest").isNotNull() | F.col("barrier").isNotNull()).select(
         KEY, "latest", "barrier"
     )
+
+
+def _lives(cut: Cut) -> Column:
+    """Return whether a key has an upsert that no delete and no truncate ends."""
+    return F.col("latest").isNotNull() & ~dead(column("latest", AT), F.col("barrier"), cut.truncated)
 
 
 def _stored(layout: Layout, *side: str) -> dict[str, Column]:

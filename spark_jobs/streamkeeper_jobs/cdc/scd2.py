@@ -1,6 +1,9 @@
 """SCD type 2: the versions of each key, computed again from all changes of the batch's keys; or continued
 from the open version of each, if the batch is newer than all that is known of its keys.
 
+Mostly each change makes a version of its own: then the open versions end where these begin, and nothing is
+sorted or sent by key but the batch. Changes that one version shows are told by a window over both.
+
 A version that comes from one change is that change. A version of several changes shows only part of them:
 these are remembered beside the rows, as deletes are. (With ``ignore_null_updates`` a version is filled from
 earlier ones, so every change is remembered.)
@@ -21,6 +24,7 @@ from streamkeeper_jobs.cdc.columns import SEQUENCE, Layout
 from streamkeeper_jobs.cdc.events import (
     AT,
     DELETE,
+    JOINS,
     KEY,
     KIND,
     ROW,
@@ -56,6 +60,11 @@ from streamkeeper_jobs.spark.frames import column, materialised, measured, named
 LATE = "late"
 """Whether a version is not older than all changes that the batch has of its key."""
 
+NEXT, BEGINS, DIGEST = "next", "begins", "digest"
+"""Columns of a change: the sequence of what follows; whether nothing of the batch comes before it; and a
+number that rows have alike which one version may show.
+"""
+
 KNOWN, SHOWN, GUESSED = 3, 2, 1
 """Certainty of a change.
 
@@ -69,7 +78,8 @@ def apply_history(changes: DataFrame, spec: CdcSpec, work: Work) -> None:
     layout = work.layout
     with ExitStack() as kept:
         at = F.col(AT) if bounded(layout.sequence) else None
-        reduced, facts = kept.enter_context(facts_of(reduce(changes, spec, layout), layout, F.lit(False), at))
+        deleted = F.col("deleted").isNotNull()
+        reduced, facts = kept.enter_context(facts_of(reduce(changes, spec, layout), layout, deleted, at))
         if not facts.keys:
             work.target.commit_nothing(work.target.remembered)
             return
@@ -95,14 +105,17 @@ def apply_history(changes: DataFrame, spec: CdcSpec, work: Work) -> None:
 
 
 def reduce(changes: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
-    """Return one row for each key and sequence, with the columns of :func:`plain_key`.
+    """Return one row for each key and sequence, with the columns of :func:`plain_key`, ``next``, ``begins``
+    and ``digest``.
 
-    ``deleted`` is the sequence if one of its changes is a delete; else ``row`` is the upsert's row.
+    ``deleted`` is the sequence if one of its changes is a delete; else ``row`` is the upsert's row. One that
+    ``joins`` may be shown by one version with the change before it.
     """
     key = plain_key(layout, KEY)
-    # Brought together by key alone: so they are sorted once.
+    # Brought together by key alone: so they are sorted once, for the windows, too.
     grouped = changes.withColumns(key).repartition(*key).groupBy(*key, AT)
-    return grouped.agg(*_aggregates(spec, layout)).select(*key, *_reduced(layout))
+    single = grouped.agg(*_aggregates(spec, layout)).select(*key, *_reduced(layout))
+    return single.select("*", *_neighbours(spec, layout))
 
 
 @once
@@ -128,17 +141,42 @@ def _reduced(layout: Layout) -> tuple[Column, ...]:
     )
 
 
+@once
+def _neighbours(spec: CdcSpec, layout: Layout) -> tuple[Column, ...]:
+    by_at, upsert = _by_at(layout), F.col("deleted").isNull()
+    digest = F.when(upsert, _digest(spec, layout))
+    joins = upsert if spec.ignore_null_updates else upsert & (F.lag(digest).over(by_at) == digest)
+    return (
+        F.lead(AT).over(by_at).alias(NEXT),
+        F.lag(AT).over(by_at).isNull().alias(BEGINS),
+        digest.alias(DIGEST),
+        joins.alias(JOINS),
+    )
+
+
+@once
+def _digest(spec: CdcSpec, layout: Layout) -> Column:
+    """Return a number that rows have alike if their tracked columns are equal.
+
+    Delta has no columns of another collation, of which equal texts may differ in their bytes.
+    """
+    hashed = [field for field in layout.stored.fields if _tracks(spec, field.name)]
+    values = [ordered(column(ROW, field.name), field.dataType) for field in hashed]
+    return F.xxhash64(F.lit(0), *values)
+
+
 def _near(reduced: DataFrame, target: Opened, layout: Layout, facts: Facts) -> DataFrame:
-    """Return the versions of the batch's keys that have no end, with columns as :func:`_present` gives them.
+    """Return the versions of the batch's keys that have no end, with columns as :func:`_present` gives them,
+    and of the key's ``first`` change its sequence and ``digest``.
 
     And those that are ``late``: not older than all that the batch has of their key.
     """
     # Most versions of a long history ended before all of the batch: they are left aside before the join.
     earliest = by_reference(literal(facts.earliest, layout.sequence), column(START_AT))
     near = replace(target, rows=target.rows.where(column(END_AT).isNull() | (column(END_AT) >= earliest)))
-    first = nearby(reduced.groupBy(*plain_key(layout)).agg(F.min(AT).alias("first")), facts)
+    first = reduced.where(BEGINS).select(*plain_key(layout), F.col(AT).alias("first"), DIGEST)
     late = F.greatest("last", "end") >= F.col("first")
-    versions = met(near, first, layout, *_of_version(layout)).withColumn(LATE, late)
+    versions = met(near, nearby(first, facts), layout, *_of_version(layout)).withColumn(LATE, late)
     return versions.where(F.col("end").isNull() | F.col(LATE))
 
 
@@ -152,9 +190,18 @@ def _continue(  # noqa: PLR0917 - one caller
     """
     layout = work.layout
     key, (of_version, of_change) = plain_key(layout), _points(spec, layout)
+    before = _near(reduced, target, layout, facts)
+    if not facts.joins:
+        same = F.count_if(F.col(DIGEST) == _digest(spec, layout)).alias(JOINS)
+        before, found = kept.enter_context(measured(before, F.count_if(LATE).alias(LATE), same))
+        if found[LATE]:
+            return False
+        if not found[JOINS]:
+            learned = remembered.learn(_deletes(reduced), facts.deletes, None, work, kept)
+            target.replace(before, _rows(_each_its_own(before, reduced), layout, facts), learned)
+            return True
     # Brought together by key, as the changes are already: so these are not sent again.
-    before = _near(reduced, target, layout, facts).repartition(*key).select(*of_version)
-    both = before.unionByName(reduced.select(*of_change))
+    both = before.repartition(*key).select(*of_version).unionByName(reduced.select(*of_change))
     wanted = F.col("new") if spec.ignore_null_updates else F.col("deletes") | _merged()
     bounds = bounds_of(layout, wanted, F.col(AT))
     timeline, found = kept.enter_context(
@@ -166,6 +213,18 @@ def _continue(  # noqa: PLR0917 - one caller
     present = timeline.where(F.col(PLACE).isNotNull())
     target.replace(present, _rows(_versions(timeline), layout, facts), learned)
     return True
+
+
+def _each_its_own(before: DataFrame, reduced: DataFrame) -> DataFrame:
+    """Return versions as :func:`_versions` does, of changes that each make one.
+
+    :param before: the version that each key had, which its ``first`` change ends.
+    """
+    ended = before.select(KEY, "start", F.col("first").alias("end"), "last", ROW)
+    upserts = reduced.where(F.col("deleted").isNull())
+    return ended.unionByName(
+        upserts.select(KEY, F.col(AT).alias("start"), F.col(NEXT).alias("end"), F.col(AT).alias("last"), ROW)
+    )
 
 
 @once
@@ -314,7 +373,7 @@ def _told(spec: CdcSpec, layout: Layout) -> tuple[tuple[Column, Column], dict[st
     start = F.last(F.when(~F.col("goes_on"), F.col("start")), ignorenulls=True).over(by_at)
     newest = ~F.coalesce(F.lead("goes_on").over(by_at), F.lit(False))
     alone = ~F.col("goes_on") & newest
-    followed = (F.lead(AT).over(by_at).alias("next"), goes_on.alias("goes_on"))
+    followed = (F.lead(AT).over(by_at).alias(NEXT), goes_on.alias("goes_on"))
     return followed, {"start": start, "newest": newest, "alone": alone}
 
 
@@ -341,12 +400,16 @@ def _filled(single: DataFrame, layout: Layout) -> DataFrame:
 
 def _hidden(reduced: DataFrame, timeline: DataFrame, spec: CdcSpec) -> DataFrame:
     """Return what the target will not show: what must be remembered."""
-    kind = F.when(F.col("deleted").isNotNull(), DELETE).otherwise(UPSERT).alias(KIND)
     if spec.ignore_null_updates:
+        kind = F.when(F.col("deleted").isNotNull(), DELETE).otherwise(UPSERT).alias(KIND)
         return reduced.select(kind, KEY, AT, ROW)
-    deletes = reduced.where(F.col("deleted").isNotNull()).select(kind, KEY, AT, ROW)
     taken_together = timeline.where(_merged())
-    return deletes.unionByName(taken_together.select(F.lit(UPSERT).alias(KIND), KEY, AT, ROW))
+    return _deletes(reduced).unionByName(taken_together.select(F.lit(UPSERT).alias(KIND), KEY, AT, ROW))
+
+
+def _deletes(reduced: DataFrame) -> DataFrame:
+    deletes = reduced.where(F.col("deleted").isNotNull())
+    return deletes.select(F.lit(DELETE).alias(KIND), KEY, AT, ROW)
 
 
 @once
@@ -358,7 +421,7 @@ def _merged() -> Column:
 def _versions(timeline: DataFrame) -> DataFrame:
     """Return the versions that the target must have: ``key``, ``start``, ``end``, ``last``, ``row``."""
     newest = timeline.where(~F.col("deletes") & F.col("newest"))
-    return newest.select(KEY, "start", F.col("next").alias("end"), F.col(AT).alias("last"), ROW)
+    return newest.select(KEY, "start", F.col(NEXT).alias("end"), F.col(AT).alias("last"), ROW)
 
 
 def _differing(wanted: DataFrame, present: DataFrame, layout: Layout) -> DataFrame:

@@ -31,7 +31,7 @@ from streamkeeper_jobs.cdc.remembered import forget
 from streamkeeper_jobs.spark.delta_snapshot import Listed, null_or_from
 from streamkeeper_jobs.spark.delta_table import seal
 
-from streamkeeper.declare.cdc_spec import BOOKKEEPING, END_AT, CdcSpec
+from streamkeeper.declare.cdc_spec import BOOKKEEPING, END_AT, START_AT, CdcSpec
 from streamkeeper.declare.model import Table
 from streamkeeper.delta.log import last_transaction
 from streamkeeper.errors import ChangeRefused, DeclarationError
@@ -55,8 +55,8 @@ NESTED = (
 
 @pytest.fixture
 def make(spark: SparkSession, tmp_path: Path) -> Callable[..., CdcBed]:
-    """Make a target; ``make(spec, schema)`` for another declaration."""
-    return lambda spec=SPEC, schema=SCHEMA: CdcBed(spark, tmp_path, spec, schema).prepare()
+    """Make a target; ``make(spec, schema, table)`` for another declaration."""
+    return lambda spec=SPEC, schema=SCHEMA, table=TABLE: CdcBed(spark, tmp_path, spec, schema).prepare(table)
 
 
 @pytest.fixture(params=long_after(1, [50, 0]), ids=["listed", "not listed"])
@@ -385,6 +385,22 @@ def test_maps_arrays_and_odd_names_are_stored_and_tied_rows_of_them_compared(
     assert (by_id[2]["tags"], by_id[2]["items"], by_id[2]["odd.name"]) == ({}, [], None)
 
 
+@pytest.mark.parametrize("batches", [1, 2])
+def test_equal_values_are_shown_as_one_version_whatever_their_bytes(
+    batches: int, spark: SparkSession, tmp_path: Path
+) -> None:
+    columns = "zero DOUBLE, nothing ARRAY<FLOAT>, tags MAP<STRING, INT>"
+    rows = [
+        f"SELECT 1 AS id, {at}L AS at, 'U' AS op, {zero} AS zero, array(CAST('NaN' AS FLOAT)) AS nothing,"
+        f" map({tags}) AS tags"
+        for at, zero, tags in ((0, "0.0D", "'b', 1, 'a', 2"), (1, "-0.0D", "'a', 2, 'b', 1"))
+    ]
+    bed = CdcBed(spark, tmp_path, VERSIONS, f"id INT, at BIGINT, op STRING, {columns}").prepare()
+    for number, query in enumerate(rows if batches == 2 else [" UNION ALL ".join(rows)]):
+        apply_changes(spark.sql(query), VERSIONS, bed.path, Step(bed.query_id, number), alone)
+    assert [(row[START_AT], row[END_AT]) for row in bed.rows()] == [(0, None)]
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("spec", [SPEC, replace(VERSIONS, ignore_null_updates=True)])
 def test_a_null_variant_is_smaller_than_any_other(spec: CdcSpec, make: Callable[..., CdcBed]) -> None:
@@ -635,18 +651,26 @@ def test_a_batch_leaves_neither_settings_nor_blocks_behind(make: Callable[..., C
 
 
 @pytest.mark.parametrize(
-    ("scd_type", "table", "most"), [(1, TABLE, 6), (2, TABLE, 8), (1, WITHOUT_VECTORS, 6)]
+    ("spec", "table", "given", "most"),
+    [
+        (SPEC, TABLE, "a", 6),
+        (VERSIONS, TABLE, "abc", 8),
+        (VERSIONS, TABLE, "a", 9),
+        (SPEC, WITHOUT_VECTORS, "a", 6),
+    ],
+    ids=["type 1", "type 2", "type 2, shown as one", "without vectors"],
 )
 def test_a_batch_in_order_takes_few_spark_jobs(
-    scd_type: int, table: Table, most: int, spark: SparkSession, tmp_path: Path
+    spec: CdcSpec, table: Table, given: str, most: int, make: Callable[..., CdcBed]
 ) -> None:
     """What a small batch costs is planning and scheduling: each further job is some tenth of a second."""
-    bed, jobs = CdcBed(spark, tmp_path, VERSIONS if scd_type == 2 else SPEC).prepare(table), []
+    bed, jobs = make(spec, table=table), []
     context = bed.spark.sparkContext
     for at in (1, 2, 3):
-        group = f"{tmp_path.name}, batch {at}"
+        group = f"{bed.path}, batch {at}"
         context.setLocalProperty("spark.jobGroup.id", group)
-        bed.apply(*((key, at, "D" if key == at else "U", "a", "x") for key in range(9)))
+        name = given[at % len(given)]
+        bed.apply(*((key, at, "D" if key == at else "U", name, "x") for key in range(9)))
         jobs.append(len(context.statusTracker().getJobIdsForGroup(group)))
     context.setLocalProperty("spark.jobGroup.id", None)
     assert max(jobs[1:]) <= most, jobs

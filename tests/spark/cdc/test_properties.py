@@ -68,15 +68,19 @@ SPECS: dict[str, CdcSpec] = {
 
 
 def history(random: Random, *, truncates: bool) -> list[Source]:
-    """Make the changes of all keys: few sequences and few values, so that they tie, repeat and come back."""
+    """Make the changes of all keys: few sequences and few values, so that they tie, repeat and come back; or
+    now and then names that never come back, so that each makes a version of its own.
+    """
     made: list[Source] = []
+    fresh = random.random() < 0.4
     for key in range(KEYS):
         for _ in range(random.randint(1, CHANGES)):
             at, op = random.randint(0, LATEST), random.choice("UUUUD")
             address = random.choice(
                 [None, (random.choice([None, "Ulm", "Bonn"]), random.choice([None, 1, 2]))]
             )
-            made.append((key, at, op, random.choice([None, "a", "b"]), address))
+            name = f"name {len(made)}" if fresh else random.choice([None, "a", "b"])
+            made.append((key, at, op, name, address))
     if truncates:
         made += [(None, random.randint(0, LATEST // 2), "T", None, None) for _ in range(random.randint(0, 2))]
     return made
