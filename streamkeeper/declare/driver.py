@@ -21,6 +21,9 @@ CHECKPOINT_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 S3_CHECKPOINT_MANAGER = "streamkeeper.storage.S3CheckpointFileManager"
 """That class where any of them are on S3; it writes others as Spark does."""
 
+LOCAL_FILES = "streamkeeper.storage.LocalFiles"
+"""Hadoop's local file system, as the class path of a local master has it."""
+
 OURS: Mapping[str, str] = {
     "spark.sql.streaming.queryEvolution.enableSourceEvolution": "true",
     "spark.sql.streaming.offsetLog.formatVersion": "2",

@@ -20,6 +20,7 @@ from streamkeeper.declare.driver import (
     CHECKPOINT_MANAGER,
     FAIR,
     LISTS,
+    LOCAL_FILES,
     LOG_STORE,
     OURS,
     REFUSED,
@@ -319,6 +320,8 @@ def _on_one_machine(cores: int) -> dict[str, str]:
         PARTITIONS: str(cores),
         "spark.databricks.delta.snapshotPartitions": str(cores),
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(cores),
+        "spark.hadoop.fs.file.impl": LOCAL_FILES,
+        "spark.hadoop.fs.AbstractFileSystem.file.impl": f"{LOCAL_FILES}$InContext",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
     }
