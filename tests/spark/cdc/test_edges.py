@@ -387,7 +387,7 @@ def test_maps_arrays_and_odd_names_are_stored_and_tied_rows_of_them_compared(
 
 @pytest.mark.parametrize("batches", [1, 2])
 def test_equal_values_are_shown_as_one_version_whatever_their_bytes(
-    batches: int, spark: SparkSession, tmp_path: Path
+    batches: int, make: Callable[..., CdcBed]
 ) -> None:
     columns = "zero DOUBLE, nothing ARRAY<FLOAT>, tags MAP<STRING, INT>"
     rows = [
@@ -395,9 +395,9 @@ def test_equal_values_are_shown_as_one_version_whatever_their_bytes(
         f" map({tags}) AS tags"
         for at, zero, tags in ((0, "0.0D", "'b', 1, 'a', 2"), (1, "-0.0D", "'a', 2, 'b', 1"))
     ]
-    bed = CdcBed(spark, tmp_path, VERSIONS, f"id INT, at BIGINT, op STRING, {columns}").prepare()
+    bed = make(VERSIONS, f"id INT, at BIGINT, op STRING, {columns}")
     for number, query in enumerate(rows if batches == 2 else [" UNION ALL ".join(rows)]):
-        apply_changes(spark.sql(query), VERSIONS, bed.path, Step(bed.query_id, number), alone)
+        apply_changes(bed.spark.sql(query), VERSIONS, bed.path, Step(bed.query_id, number), alone)
     assert [(row[START_AT], row[END_AT]) for row in bed.rows()] == [(0, None)]
 
 
