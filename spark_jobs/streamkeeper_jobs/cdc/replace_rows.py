@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import wait
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from typing import Any, cast
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import IntegralType, StructField, StructType
 
 from streamkeeper.declare.cdc_spec import END_AT
 from streamkeeper.delta.remembered import DOMAIN, Remembered, restored_since
@@ -34,12 +34,13 @@ from streamkeeper_jobs.spark.delta_snapshot import (
     actions_of,
     files_of,
     metadata_of,
+    name_in_files,
     null_or_from,
     within_bounds,
 )
 from streamkeeper_jobs.spark.delta_table import commit, delta_log_of, set_transaction
 from streamkeeper_jobs.spark.frames import column, measured, once
-from streamkeeper_jobs.spark.jvm import Classes, classes, python_list, scala_object, scala_seq
+from streamkeeper_jobs.spark.jvm import Classes, classes, java_list, python_list, scala_object, scala_seq
 from streamkeeper_jobs.spark.session import begun
 
 PLACE, FILE, INDEX = "place", "file", "index"
@@ -197,16 +198,40 @@ class Opened:
         :param remembered: returns what the target remembers from then on; asked once the rows are written.
         :raises DeltaConcurrentModificationException: another commit came in between; one of its subclasses.
         """
-        if self.target.properties.get(_VECTORS) == "true":
-            actions = self._marked_beside(gone, rows)
+        if self._has_vectors:
+            mark = partial(self._mark, gone) if gone is not None else None
+            actions = self._marked_beside(mark, rows)
         else:
             actions = self._rewritten(gone, rows)
         self.target.commit_step(actions, remembered())
 
-    def _marked_beside(self, gone: DataFrame | None, rows: DataFrame) -> Any:
+    def replace_keys(
+        self,
+        key: Sequence[StructField],
+        keys: DataFrame,
+        search: Callable[[], DataFrame],
+        rows: DataFrame,
+        remembered: Callable[[], Remembered],
+    ) -> None:
+        """Remove all rows of some keys and add others, as :meth:`replace` does.
+
+        :param key: the target's columns of which ``keys`` has values, in the same order.
+        :param search: returns the ``place`` of each row of the keys; called if no index knows them.
+        """
+        if self._has_vectors:
+            actions = self._marked_beside(lambda: self._mark_known(key, keys) or self._mark(search()), rows)
+        else:
+            actions = self._rewritten(search(), rows)
+        self.target.commit_step(actions, remembered())
+
+    @property
+    def _has_vectors(self) -> bool:
+        return self.target.properties.get(_VECTORS) == "true"
+
+    def _marked_beside(self, mark: Callable[[], tuple[Any, int]] | None, rows: DataFrame) -> Any:
         """Append rows, and mark others meanwhile; return the actions."""
         session = rows.sparkSession
-        marking = begun(session, lambda: self._mark(gone)) if gone is not None else None
+        marking = begun(session, mark) if mark is not None else None
         try:
             added = self._transaction.writeFiles(self._laid_out(rows)._jdf)
         finally:
@@ -261,6 +286,31 @@ class Opened:
         names = [column(name) for name in self.target.partitions]
         return rows.repartition(*names) if names else rows
 
+    def _mark_known(self, key: Sequence[StructField], keys: DataFrame) -> tuple[Any, int] | None:
+        """Mark all rows of keys as :meth:`_mark` does, by the index that the driver keeps; None without it.
+
+        It keeps one for a key of one column of whole numbers that is in the files, of a table whose files the
+        checksum lists.
+        """
+        java, listed = classes(keys.sparkSession), self._listed
+        one = len(key) == 1 and isinstance(key[0].dataType, IntegralType)
+        if listed is None or not one or key[0].name in self.target.partitions:
+            return None
+        assert self.target.files is not None, "some of them are listed"
+        found = (
+            java("streamkeeper.cdc.KeyIndex")
+            .of(self.target.path)
+            .mark(
+                keys.sparkSession._jsparkSession,
+                self._transaction,
+                self.target.files.files,
+                listed.rows,
+                name_in_files(self.target.schema[key[0].name]),
+                keys.select(column(*keys.columns).cast("bigint"))._jdf,
+            )
+        )
+        return None if found is None else _made(found)
+
     def _mark(self, gone: DataFrame) -> tuple[Any, int]:
         """Write deletion vectors; return the actions that activate them, and how many rows they mark."""
         java = classes(gone.sparkSession)
@@ -280,25 +330,17 @@ class Opened:
         vectors = java("org.apache.spark.sql.delta.commands.DMLWithDeletionVectorsHelper")
         touched = vectors.findFilesWithMatchingRows(self._transaction, self._by_name(java), found)
         files = python_list(touched)
-        if all(file.fileLogEntry().numPhysicalRecords().isDefined() for file in files):
-            return self._marked(java, files), sum(int(file.numberOfModifiedRows()) for file in files)
+        entries = [file.fileLogEntry() for file in files]
+        if all(entry.numPhysicalRecords().isDefined() for entry in entries):
+            new = java_list(java, [file.newDeletionVector() for file in files])
+            return _made(
+                java("streamkeeper.cdc.DeletionVectors").of(java_list(java, self._whole(entries)), new)
+            )
         # Files without statistics: Delta reads them, since a file with a deletion vector must have some.
         statistics = java("org.apache.spark.sql.delta.stats.StatsCollectionUtils")
         length = statistics.getDataSkippingStringPrefixLength(session, self._transaction.metadata())
         done = vectors.processUnmodifiedData(session, touched, self._transaction.snapshot(), length)
         return done._1(), int(done._2().apply("numModifiedRows"))
-
-    def _marked(self, java: Classes, files: list[Any]) -> Any:
-        """Return the actions that activate deletion vectors, of files that have statistics.
-
-        The same as Delta's ``processUnmodifiedData``, which joins the files with the log twice.
-        """
-        entries, now = [file.fileLogEntry() for file in files], int(time.time() * 1000)
-        actions = [entry.removeWithTimestamp(now, True) for entry in entries]
-        for file, entry in zip(files, self._whole(entries), strict=True):
-            if not file.isFullyReplaced():
-                actions.append(entry.removeRows(file.newDeletionVector(), True, True)._1())
-        return scala_seq(java, actions)
 
     def _whole(self, entries: list[Any]) -> list[Any]:
         """Return entries of files with all their statistics, of which ``filterFiles`` keeps one number."""
@@ -330,6 +372,11 @@ class Opened:
         to_map = scala_object(java, "scala.collection.immutable.Map")
         as_map = to_map.__getattr__("from")(java("scala.jdk.javaapi.CollectionConverters").asScala(metrics))
         self._transaction.registerSQLMetrics(session._jsparkSession, as_map)
+
+
+def _made(vectors: Any) -> tuple[Any, int]:
+    """Return the actions of new deletion vectors, and how many rows they mark."""
+    return vectors.actions(), int(vectors.rows())
 
 
 @once

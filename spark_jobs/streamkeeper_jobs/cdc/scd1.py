@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from delta.tables import DeltaMergeBuilder
@@ -16,6 +17,7 @@ from streamkeeper_jobs.cdc import remembered
 from streamkeeper_jobs.cdc.columns import SEQUENCE, Layout
 from streamkeeper_jobs.cdc.events import (
     AT,
+    BROADCAST_KEYS,
     BROADCAST_ROWS,
     DELETE,
     KEY,
@@ -219,8 +221,12 @@ def _replace(target: Opened, cut: Cut, layout: Layout, facts: Facts, kept: ExitS
     """
     if facts.earliest is not None and target.all_below(facts.earliest, BOOKKEEPING, SEQUENCE):
         keys = cut.keys.select(*named(plain_key(layout, KEY)))
-        every = met(target, nearby(keys, facts), layout).select(PLACE)
-        target.replace(every, _rows(cut.keys.where(_lives(cut)), layout, facts), cut.learned)
+        search = partial(_all_of, target, keys, layout, facts)
+        rows = _rows(cut.keys.where(_lives(cut)), layout, facts)
+        if facts.keys <= BROADCAST_KEYS:
+            target.replace_keys(layout.keys, keys, search, rows, cut.learned)
+        else:
+            target.replace(search(), rows, cut.learned)
         return
     living = _living(cut)
     upserts = living.where(F.col("latest").isNotNull())
@@ -235,6 +241,11 @@ def _replace(target: Opened, cut: Cut, layout: Layout, facts: Facts, kept: ExitS
         )
     gone = found.where(F.col(FATE) == GOES) if fates & {GOES, TIED} else None
     target.replace(gone, _rows(upserts, layout, facts), cut.learned)
+
+
+def _all_of(target: Opened, keys: DataFrame, layout: Layout, facts: Facts) -> DataFrame:
+    """Return the ``place`` of each row of some keys."""
+    return met(target, nearby(keys, facts), layout).select(PLACE)
 
 
 def _fates(

@@ -122,6 +122,11 @@ class Listed:
         files = scala_seq(java, [self.files.apply(number) for number in wanted])
         return Listed(files, tuple(self.statistics[number] for number in wanted))
 
+    @property
+    def rows(self) -> int:
+        """The number of rows in them by statistics, marked ones included."""
+        return sum(int(one.get("numRecords", 0)) for one in self.statistics)
+
     def all_below(self, value: Any, *path: StructField) -> bool:
         """Return whether all rows have a lower value of a column, as far as statistics say that.
 
@@ -168,7 +173,7 @@ def null_or_from(field: StructField, least: Any) -> Callable[[JsonObject], bool]
 
     def holds(statistics: JsonObject) -> bool:
         most = _bound(statistics, "maxValues", field)
-        nulls = statistics.get("nullCount", {}).get(_name_in_files(field))
+        nulls = statistics.get("nullCount", {}).get(name_in_files(field))
         return nulls != 0 or most is None or bool(most >= least)
 
     return holds
@@ -181,7 +186,7 @@ def _bound(statistics: JsonObject, which: str, *path: StructField) -> Any:
     """
     found: Any = statistics.get(which)
     for field in path:
-        found = found.get(_name_in_files(field)) if isinstance(found, dict) else None
+        found = found.get(name_in_files(field)) if isinstance(found, dict) else None
     try:
         return None if found is None else _compared(found, which, path[-1].dataType)
     except ValueError:  # Spark knows years below 1 and above 9999
@@ -211,7 +216,8 @@ def _latest(at: datetime) -> int:
     return (at - _1970 + cut) // timedelta(microseconds=1)
 
 
-def _name_in_files(field: StructField) -> str:
+def name_in_files(field: StructField) -> str:
+    """Return the name that a column, or a field of one, from the table's own schema has in its files."""
     return str((field.metadata or {}).get("delta.columnMapping.physicalName", field.name))
 
 
