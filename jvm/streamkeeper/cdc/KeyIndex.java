@@ -68,6 +68,9 @@ public final class KeyIndex {
 
   private static final int MUCH = 1_000_000;
 
+  /** Rows have numbers of 32 bits, and each file takes one more. */
+  private static final long MOST_ROWS = 2_000_000_000;
+
   private final Map<String, KnownFile> files = new HashMap<>();
 
   /** The same, by the numbers of their first rows. */
@@ -146,7 +149,7 @@ public final class KeyIndex {
     others.forEach(file -> files.remove(file.name));
     List<AddFile> unknown = new ArrayList<>(listed.values());
     unknown.removeIf(file -> files.containsKey(file.path()));
-    if (places == null || nextRow + rows(unknown) > Integer.MAX_VALUE) {
+    if (places == null || nextRow + rows(unknown) > MOST_ROWS) {
       forget();
       unknown = new ArrayList<>(listed.values());
     }
@@ -158,7 +161,7 @@ public final class KeyIndex {
     List<KnownFile> fresh = new ArrayList<>();
     for (AddFile file : unknown) {
       fresh.add(new KnownFile(file, (int) nextRow));
-      nextRow += physicalRows(file);
+      nextRow += physicalRows(file) + 1; // so that no two begin with the same, not even empty ones
     }
     fresh.parallelStream().forEach(file -> file.gone = stored.vector(listed.get(file.name)));
     inOrder = Stream.concat(files.values().stream(), fresh.stream())
@@ -167,7 +170,7 @@ public final class KeyIndex {
     firstRows = Arrays.stream(inOrder).mapToInt(file -> file.firstRow).toArray();
     fresh.parallelStream().forEach(file -> put(file, stored.keys(file)));
     fresh.forEach(file -> files.put(file.name, file)); // known only if all were read
-    if (fresh.size() == files.size()) {
+    if (!fresh.isEmpty() && fresh.size() == files.size()) {
       LOG.info("The places of {} keys of {} take {} MB.", keys(unknown), stored.table, bytes >> 20);
     }
     return true;
@@ -179,7 +182,7 @@ public final class KeyIndex {
       long others = OF_TABLES.values().stream().mapToLong(index -> index.bytes).sum();
       long wanted = keys + Math.max(keys / 4, Math.min(keys + FEW, MUCH));
       long most = Math.min(wanted, Places.keysIn(Runtime.getRuntime().maxMemory() / OF_HEAP - others));
-      if (most < keys || rows > Integer.MAX_VALUE) {
+      if (most < keys || rows > MOST_ROWS) {
         return false;
       }
       bytes = Places.bytes(most);

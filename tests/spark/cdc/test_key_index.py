@@ -69,10 +69,10 @@ def upserts(at: int, *keys: int) -> list[Row]:
 
 
 def test_rows_of_known_keys_are_replaced_without_a_look_at_the_table(
-    make: Callable[..., CdcBed], searches: list[int]
+    spark: SparkSession, tmp_path: Path, searches: list[int]
 ) -> None:
-    bed = make()
-    bed.apply(*upserts(1, *range(20)))
+    bed = CdcBed(spark, tmp_path).prepare(replace(TABLE, partition_cols=("city",)))
+    bed.apply(*((key, 1, "U", f"{key} at 1", "odd: %20 ö/") for key in range(20)))
     bed.apply(*upserts(2, *range(5, 30)), (3, 2, "D", None, None))
     bed.apply(*upserts(3, 1, 3, 5, 29, 31), (4, 3, "D", None, None), (99, 3, "D", None, None))
     wanted = {key: f"{key} at 1" for key in range(5)} | {key: f"{key} at 2" for key in range(5, 30)}
