@@ -7,7 +7,12 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import pytest
+from pyspark.sql import SparkSession
+from streamkeeper_jobs.spark.jvm import classes
+
 from streamkeeper.drivers.submit import driver
+from streamkeeper.errors import SettingsError
 from tests.worlds.flow_world import Flowbed, pipeline
 
 JOB = """
@@ -42,3 +47,8 @@ def test_a_driver_has_the_master_of_spark_submit_and_its_settings_where_the_flow
         check=False,
     )
     assert "found local[3] 3 UTC true" in done.stdout, done.stdout[-3000:]
+
+
+def test_a_class_that_no_jar_has_is_named_with_the_way_out(spark: SparkSession) -> None:
+    with pytest.raises(SettingsError, match=r"class streamkeeper\.cdc\.Later: .* `make setup`"):
+        classes(spark)("streamkeeper.cdc.Later")
