@@ -4,6 +4,7 @@ import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Collection;
 import java.util.Comparator;
 import java.util.HashMap;
 import java.util.List;
@@ -26,7 +27,6 @@ import org.apache.spark.sql.SparkSession;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.delta.OptimisticTransaction;
 import org.apache.spark.sql.delta.actions.AddFile;
-import org.apache.spark.sql.delta.actions.DeletionVectorDescriptor;
 import org.apache.spark.sql.delta.commands.DeletionVectorData;
 import org.apache.spark.sql.delta.commands.DeletionVectorResult;
 import org.apache.spark.sql.delta.commands.DeletionVectorWriter;
@@ -79,7 +79,6 @@ public final class KeyIndex {
   private int[] firstRows = {};
   private long nextRow;
   private Places places;
-  private long bytes;
   private long spared;
   private boolean useless;
 
@@ -107,35 +106,32 @@ public final class KeyIndex {
       long spared,
       String column,
       Dataset<Row> keys) {
-    this.spared += spared;
-    if (useless || !refreshed(transaction, CollectionConverters.asJava(all), column)) {
+    if (useless) {
       return null;
     }
-    return written(session, transaction, all, found(keys));
+    this.spared += spared;
+    Map<String, AddFile> listed = new HashMap<>();
+    CollectionConverters.asJava(all).forEach(file -> listed.put(file.path(), file));
+    Stored stored = new Stored(transaction, column);
+    return refreshed(listed, stored) ? written(session, transaction, listed, stored, found(keys)) : null;
   }
 
   /** Reads what is new in a table's files; returns whether that was worth it, and possible. */
-  private boolean refreshed(OptimisticTransaction transaction, List<AddFile> all, String column) {
-    Map<String, AddFile> listed = new HashMap<>();
-    long rows = 0;
-    for (AddFile file : all) {
-      if (file.numPhysicalRecords().isEmpty()) {
-        return false;
-      }
-      listed.put(file.path(), file);
-      rows += physicalRows(file);
+  private boolean refreshed(Map<String, AddFile> listed, Stored stored) {
+    if (listed.values().stream().anyMatch(file -> file.numPhysicalRecords().isEmpty())) {
+      return false;
     }
-    spared = Math.min(spared, WORTH * rows);
+    spared = Math.min(spared, WORTH * rows(listed.values()));
     files.keySet().retainAll(listed.keySet());
     try {
-      return learned(listed, new Stored(transaction, column));
+      return learned(listed, stored);
     } catch (Places.Full full) {
       forget(); // to begin anew, with more room, once that is worth it
       return false;
     } catch (Exception | OutOfMemoryError error) {
       useless = !(error instanceof IOException || error instanceof UncheckedIOException);
       String then = useless ? "from now on" : "until their places were read anew";
-      LOG.warn("Rows of {} are looked up in its files {}.", transaction.deltaLog().dataPath(), then, error);
+      LOG.warn("Rows of {} are looked up in its files {}.", stored.table, then, error);
       spared = 0;
       forget();
       return false;
@@ -171,7 +167,7 @@ public final class KeyIndex {
     fresh.parallelStream().forEach(file -> put(file, stored.keys(file)));
     fresh.forEach(file -> files.put(file.name, file)); // known only if all were read
     if (!fresh.isEmpty() && fresh.size() == files.size()) {
-      LOG.info("The places of {} keys of {} take {} MB.", keys(unknown), stored.table, bytes >> 20);
+      LOG.info("The places of {} keys of {} take {} MB.", keys(unknown), stored.table, bytes() >> 20);
     }
     return true;
   }
@@ -179,16 +175,20 @@ public final class KeyIndex {
   /** Makes room for the places of some keys, and of new ones; returns false if there is none. */
   private boolean begun(long keys, long rows) {
     synchronized (KeyIndex.class) {
-      long others = OF_TABLES.values().stream().mapToLong(index -> index.bytes).sum();
+      long others = OF_TABLES.values().stream().mapToLong(KeyIndex::bytes).sum();
       long wanted = keys + Math.max(keys / 4, Math.min(keys + FEW, MUCH));
       long most = Math.min(wanted, Places.keysIn(Runtime.getRuntime().maxMemory() / OF_HEAP - others));
       if (most < keys || rows > MOST_ROWS) {
         return false;
       }
-      bytes = Places.bytes(most);
       places = new Places((int) most);
       return true;
     }
+  }
+
+  private long bytes() {
+    Places held = places;
+    return held == null ? 0 : held.bytes();
   }
 
   private void put(KnownFile file, long[] keys) {
@@ -223,7 +223,11 @@ public final class KeyIndex {
   }
 
   private DeletionVectors written(
-      SparkSession session, OptimisticTransaction transaction, Seq<AddFile> all, Map<String, RoaringBitmapArray> found) {
+      SparkSession session,
+      OptimisticTransaction transaction,
+      Map<String, AddFile> listed,
+      Stored stored,
+      Map<String, RoaringBitmapArray> found) {
     List<DeletionVectorData> wanted = new ArrayList<>();
     found.forEach(
         (name, gone) -> {
@@ -234,24 +238,15 @@ public final class KeyIndex {
         });
     Iterator<DeletionVectorResult> results =
         DeletionVectorWriter.createMapperToStoreDeletionVectors(
-                session,
-                transaction.deltaLog().newDeltaHadoopConf(),
-                transaction.deltaLog().dataPath(),
-                Utils.getRandomPrefixLength(transaction.metadata()))
+                session, stored.conf, stored.table, Utils.getRandomPrefixLength(transaction.metadata()))
             .apply(CollectionConverters.asScala(wanted.iterator()));
-    Map<String, DeletionVectorDescriptor> vectors = new HashMap<>();
+    DeletionVectors made = new DeletionVectors();
     while (results.hasNext()) {
       DeletionVectorResult result = results.next();
       KnownFile file = files.get(result.filePath());
       file.gone = found.get(file.name);
       file.vector = result.deletionVector().uniqueId();
-      vectors.put(file.name, result.deletionVector());
-    }
-    DeletionVectors made = new DeletionVectors();
-    for (AddFile file : CollectionConverters.asJava(all)) {
-      if (vectors.containsKey(file.path())) {
-        made.add(file, vectors.get(file.path()));
-      }
+      made.add(listed.get(file.name), result.deletionVector());
     }
     return made;
   }
@@ -260,7 +255,6 @@ public final class KeyIndex {
     files.clear();
     inOrder = new KnownFile[0];
     places = null;
-    bytes = 0;
     nextRow = 0;
   }
 
@@ -268,7 +262,7 @@ public final class KeyIndex {
     return (Long) file.numPhysicalRecords().get();
   }
 
-  private static long rows(List<AddFile> files) {
+  private static long rows(Collection<AddFile> files) {
     return files.stream().mapToLong(KeyIndex::physicalRows).sum();
   }
 

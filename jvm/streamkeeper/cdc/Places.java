@@ -32,9 +32,9 @@ final class Places {
     rows = new int[pieces][PIECE];
   }
 
-  /** Returns the bytes of a table that takes some keys. */
-  static long bytes(long most) {
-    return (most + most / 3 + PIECE) * BYTES_A_SLOT;
+  /** Returns how many bytes it takes. */
+  long bytes() {
+    return (long) rows.length * PIECE * BYTES_A_SLOT;
   }
 
   /** Returns how many keys a table of some bytes takes. */
