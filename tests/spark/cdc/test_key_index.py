@@ -6,7 +6,7 @@ A small table would be read nearly always, because that is cheaper: here the ind
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -38,7 +38,7 @@ Row = tuple[Any, ...]
 
 
 @pytest.fixture
-def searches(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+def searches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Let the index cost nothing, and list each batch that reads the table's keys all the same."""
     made: list[int] = []
     really = Opened._mark

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.worlds.sources.on_s3 import environment_on_s3
+from tests.worlds.sources.on_s3 import python_on_s3
 from tests.worlds.sources.s3_server import BUCKET
 
 pytestmark = pytest.mark.long
@@ -17,11 +14,7 @@ pytestmark = pytest.mark.long
 BATCHES = f"""
 import sys
 sys.path.insert(0, "spark_jobs")
-from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
-from streamkeeper.declare.model import AppendFlow, Where
-from streamkeeper.drivers.submit import spark_settings
-from streamkeeper.settings import Settings
 from streamkeeper_jobs.cdc import Step, apply_changes, prepare
 from streamkeeper_jobs.cdc.replace_rows import Opened
 from streamkeeper_jobs.spark.delta_snapshot import Listed
@@ -32,11 +25,6 @@ def searched(*_):
 
 Listed.rows = property(lambda _: 10**6)  # so that the index costs nothing
 Opened._mark = searched
-flow = AppendFlow("flow", "table", (), "", "1 second", {{}}, Where("pipeline", 1))
-builder = SparkSession.builder.master("local[2]")
-for name, value in spark_settings(Settings.from_environment(), flow).items():
-    builder = builder.config(name, value)
-spark = builder.getOrCreate()
 schema, path, wanted = StructType.fromDDL(SCHEMA), "s3://{BUCKET}/warehouse/customers", {{}}
 prepare(spark, schema, SPEC, path, TABLE, alone)
 for at in range(5):
@@ -53,11 +41,5 @@ assert sorted(found) == sorted(wanted.items()), found
 
 
 def test_rows_of_known_keys_are_replaced_without_a_look_at_the_table(server: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", BATCHES],
-        env={**os.environ, **environment_on_s3(tmp_path, f"http://{server}")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = python_on_s3(tmp_path, server, BATCHES)
     assert done.returncode == 0, done.stderr[-4000:]

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.worlds.sources.on_s3 import environment_on_s3
+from tests.worlds.sources.on_s3 import python_on_s3
 from tests.worlds.sources.s3_server import BUCKET
 
 pytestmark = pytest.mark.long
@@ -17,17 +14,8 @@ pytestmark = pytest.mark.long
 OBJECTS = 60
 READS = f"""
 import re, subprocess
-from pyspark.sql import SparkSession
-from streamkeeper.declare.model import AppendFlow, Where
-from streamkeeper.drivers.submit import spark_settings
-from streamkeeper.settings import Settings
 from tools.waiting import NotYet, wait_until
 
-flow = AppendFlow("flow", "table", (), "", "1 second", {{}}, Where("pipeline", 1))
-builder = SparkSession.builder.master("local[2]")
-for name, value in spark_settings(Settings.from_environment(), flow).items():
-    builder = builder.config(name, value)
-spark = builder.getOrCreate()
 place = "s3a://{BUCKET}/rows"
 spark.range({OBJECTS}).repartition({OBJECTS}).write.parquet(place)
 assert spark.read.parquet(place).agg({{"id": "sum"}}).first()[0] == sum(range({OBJECTS}))
@@ -45,11 +33,5 @@ wait_until(few, 30, "what was read is let go", 0.5)
 
 
 def test_it_keeps_nothing_of_a_parquet_file(server: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", READS],
-        env={**os.environ, **environment_on_s3(tmp_path, f"http://{server}")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = python_on_s3(tmp_path, server, READS)
     assert done.returncode == 0, done.stderr[-4000:]

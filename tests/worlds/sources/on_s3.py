@@ -39,6 +39,29 @@ def environment_on_s3(root: Path, endpoint: str) -> dict[str, str]:
     }
 
 
+SESSION = """
+from pyspark.sql import SparkSession
+from streamkeeper.declare.model import AppendFlow, Where
+from streamkeeper.drivers.submit import spark_settings
+from streamkeeper.settings import Settings
+
+flow = AppendFlow("flow", "table", (), "", "1 second", {}, Where("pipeline", 1))
+builder = SparkSession.builder.master("local[2]")
+for name, value in spark_settings(Settings.from_environment(), flow).items():
+    builder = builder.config(name, value)
+spark = builder.getOrCreate()
+"""
+
+
+def python_on_s3(root: Path, server: str, code: str) -> subprocess.CompletedProcess[str]:
+    """Run code in a process of its own, where ``spark`` is a session as a driver on the server has it."""
+    return subprocess.run(
+        [sys.executable, "-c", SESSION + code],
+        env={**os.environ, **environment_on_s3(root, f"http://{server}")},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
 def on_s3(root: Path, pipeline: str, text: str) -> Streamkeeper:
     """Declare a pipeline; return what runs a command, given the address of the server and arguments."""
     (root / "pipelines").mkdir()
