@@ -15,8 +15,6 @@ from streamkeeper.errors import SettingsError
 PROJECT = Path(__file__).resolve().parent.parent
 """Folder of the package, the DAGs and the jobs."""
 
-TOMBSTONES = "__tombstones"
-"""Suffix of the name of a table in which an earlier release kept deletes; no declared table may have it."""
 BACKUPS = "__backups"
 """Folder of backups in the warehouse; no declared table may have such a name."""
 
@@ -185,12 +183,6 @@ class Settings:
         them.
         """
         return (self.backups or f"{self.warehouse.rstrip('/')}/{BACKUPS}").rstrip("/")
-
-    def tombstones_path(self, table: str) -> str:
-        """Return where an earlier release kept an AUTO CDC table's deletes and truncates: a table of their
-        own, which is taken over.
-        """
-        return f"{self.table_path(table)}{TOMBSTONES}"
 
 
 def of_environment(name: str, environment: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -31,7 +31,7 @@ def show_backups(table: str | None, as_json: bool) -> None:
 
 
 def _row(item: Backup) -> list[str]:
-    target = item.target
+    target = item.copy
     stood = (f"{flow.flow.partition('.')[2]}: {_where(flow.generation, flow.batch)}" for flow in item.flows)
     return [
         item.id,

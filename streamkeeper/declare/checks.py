@@ -30,7 +30,7 @@ from streamkeeper.declare.model import (
 from streamkeeper.declare.registry import Registry, listed
 from streamkeeper.errors import DeclarationError
 from streamkeeper.redaction import is_secret
-from streamkeeper.settings import TOMBSTONES, pipeline_env
+from streamkeeper.settings import pipeline_env
 from streamkeeper.user_environment import variables_in, why_refused
 
 DEFAULT_TRIGGER = "10 seconds"
@@ -115,11 +115,6 @@ def check_table_name(registry: Registry, name: object, where: Where) -> None:
     contains.
     """
     check_named_table(name, where)
-    if str(name).lower().endswith(TOMBSTONES):
-        raise DeclarationError(
-            f"{where}: the table name {name!r} ends in {TOMBSTONES}. Beside an AUTO CDC table Streamkeeper"
-            " keeps one of its own under such a name. Give the table another."
-        )
     for other, taken in registry.tables.items():
         if other == name:
             raise DeclarationError(

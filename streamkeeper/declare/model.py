@@ -449,10 +449,7 @@ def _plain(value: Any) -> Any:
 
 
 def pipeline_from_json(value: JsonObject) -> Pipeline:
-    """Return a pipeline from a JSON object of :func:`pipeline_to_json`; its functions are None.
-
-    JSON of an earlier release may lack fields: these are treated as not declared.
-    """
+    """Return a pipeline from a JSON object of :func:`pipeline_to_json`; its functions are None."""
     return replace(
         read_as(Pipeline, {**value, "flows": ()}), flows=tuple(map(_flow_from_json, value["flows"]))
     )
@@ -460,6 +457,6 @@ def pipeline_from_json(value: JsonObject) -> Pipeline:
 
 def _flow_from_json(value: JsonObject) -> AnyFlow:
     plain = {name: item for name, item in value.items() if name != "kind"}
-    if value.get("kind", APPEND) == APPEND:
+    if value["kind"] == APPEND:
         return read_as(AppendFlow, plain)
     return read_as(AutoCdcFlow, plain)

@@ -30,7 +30,6 @@ FEATURE = "domainMetadata"
 BOUND = "streamkeeper.remembered"
 """Table property of a table whose log says what it remembers.
 
-A table without it is of an earlier release, which kept that in a table of its own.
 """
 
 Bounds = tuple[Any, Any]

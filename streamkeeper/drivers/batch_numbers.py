@@ -96,7 +96,7 @@ class Numbers:
 
 
 def told_by(beat: Heartbeat | None) -> Numbers:
-    """Return the numbers of a heartbeat; those of a driver of an earlier release are not there."""
+    """Return the numbers of a heartbeat; a driver that has only begun has none yet."""
     details = {} if beat is None else beat.details
     batch = details.get(BATCH)
     return Numbers(

@@ -23,7 +23,6 @@ from streamkeeper.declare.driver import (
     LOCAL_FILES,
     LOG_STORE,
     OURS,
-    REFUSED,
     S3_CHECKPOINT_MANAGER,
     common_conf,
     executors_conf,
@@ -270,8 +269,7 @@ def _application(settings: Settings, declared: Mapping[str, str], master: str) -
     return {
         **defaults,
         **executors_conf(declared, master),
-        # A flow that keeps its declaration of an earlier release may still have them.
-        **{name: value for name, value in declared.items() if name not in REFUSED},
+        **declared,
         **OURS,
         **_checkpoints(settings.state),
         **_jars(settings.jars, declared, cores is not None),

@@ -176,7 +176,7 @@ def _rows(path: str, version: int) -> int | None:
 def _backups(home: FlowHome, table: str) -> list[dict[str, Any]]:
     found = backups.listed(home.storage, home.pipeline, table)[-BACKUPS:]
     return [
-        {**_only(one, "id", "at", "bytes"), "version": one.target.version, "rows": one.target.checksum.rows}
+        {**_only(one, "id", "at", "bytes"), "version": one.copy.version, "rows": one.copy.checksum.rows}
         for one in found
     ]
 

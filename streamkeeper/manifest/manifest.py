@@ -36,7 +36,7 @@ from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage, read_json, to_json
 from streamkeeper.user_environment import is_allowed
 
-FORMAT = 5
+FORMAT = 1
 SETTLE = "streamkeeper.tables.claims:settle"
 CHECK_SCHEDULES = "streamkeeper.recover.plans.schedules:check_schedules"
 """Checks of a whole manifest, by name: they need packages above this one."""

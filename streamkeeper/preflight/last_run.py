@@ -1,7 +1,6 @@
 """What the last driver of a generation ran: kept beside the generation, to compare a new declaration with it.
 
-The file is overwritten by each driver that runs something else. A generation that only drivers of an earlier
-release ran has none.
+The file is overwritten by each driver that runs something else.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class LastRun:
     functions, the lines of its normalized logical plan, and its pipeline's declaration and files.
 
     ``pipeline`` is as declared, made by :func:`streamkeeper.declare.model.pipeline_to_json`; ``files`` are
-    texts by their names in the pipelines folder. Both are empty where an earlier release wrote it.
+    texts by their names in the pipelines folder.
     """
 
     fingerprint: str

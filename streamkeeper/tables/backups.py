@@ -5,7 +5,6 @@
 {state}/{pipeline}/tables/<table>/backups/<id>.removed.json  mark of a removal that has begun: from then on
                                                              the backup is not listed
 {backups}/{pipeline}/<table>/<id>/target/                    copy of the table: a Delta table by itself
-{backups}/{pipeline}/<table>/<id>/tombstones/                copy of an AUTO CDC table's tombstones
 {backups}/{pipeline}/<table>/<id>/target.commit              commit that turns the copied files into a table
 """
 
@@ -25,7 +24,10 @@ from streamkeeper.storage import Storage, open_storage, read_record, to_json
 from streamkeeper.tables.flows_at_version import FlowAt
 
 FORMAT = 1
-TARGET, TOMBSTONES = "target", "tombstones"
+TARGET = "target"
+"""Name of the copied table in a backup's folder."""
+COMMIT = f"{TARGET}.commit"
+"""Name, in a backup's folder, of the commit that turns the copied files into a table."""
 PIN, COPY, VERIFY, ENTER = "pin", "copy", "verify", "enter"
 """Steps that make a backup."""
 NEWEST = "newest"
@@ -47,22 +49,17 @@ class Checksum:
 
 @dataclass(frozen=True)
 class Copying:
-    """What a backup copies: the table at ``path``, empty in a plan of an earlier release, into ``folder``;
-    ``flows`` were declared to write it.
-    """
+    """What a backup copies: the table at ``path`` into ``folder``; ``flows`` were declared to write it."""
 
     folder: str
     flows: tuple[str, ...]
-    path: str = ""
+    path: str
 
 
 @dataclass(frozen=True)
 class CopiedVersion:
-    """Version of one table that is copied to ``path``: ``what`` is ``target`` or ``tombstones``; ``bytes``
-    are those of its active files.
-    """
+    """Version of a table that is copied to ``path``; ``bytes`` are those of its active files."""
 
-    what: str
     source: str
     path: str
     version: int
@@ -73,7 +70,7 @@ class CopiedVersion:
 
 @dataclass(frozen=True)
 class PinnedTable(CopiedVersion):
-    """Version of one table that is to be copied."""
+    """Version of a table that is to be copied."""
 
     rows: int | None
     source_id: str
@@ -81,31 +78,23 @@ class PinnedTable(CopiedVersion):
 
 @dataclass(frozen=True)
 class Pinned:
-    """What the step ``pin`` hands on: versions to copy, and each flow's position in them."""
+    """What the step ``pin`` hands on: the version to copy, and each flow's position in it."""
 
-    tables: tuple[PinnedTable, ...]
+    table: PinnedTable
     flows: tuple[FlowAt, ...]
 
 
 @dataclass(frozen=True)
-class VerifiedTable:
-    """What the step ``verify`` found in a copy."""
+class Verified:
+    """What the step ``verify`` read in the copy."""
 
-    what: str
     checksum: Checksum
     schema: str
 
 
 @dataclass(frozen=True)
-class Verified:
-    """What the step ``verify`` hands on."""
-
-    tables: tuple[VerifiedTable, ...]
-
-
-@dataclass(frozen=True)
 class TableBackup(CopiedVersion):
-    """Copy of one table in a backup."""
+    """Copy of the table in a backup."""
 
     checksum: Checksum
     schema: str
@@ -124,7 +113,7 @@ class Backup:
     table: str
     at: str
     by: str
-    tables: tuple[TableBackup, ...]
+    copy: TableBackup
     flows: tuple[FlowAt, ...]
     kept_days: float | None = None
     keep_last: int | None = None
@@ -134,12 +123,7 @@ class Backup:
     @property
     def bytes(self) -> int:
         """Bytes of its files, without their logs."""
-        return sum(table.bytes for table in self.tables)
-
-    @property
-    def target(self) -> TableBackup:
-        """Copy of the table itself."""
-        return next(table for table in self.tables if table.what == TARGET)
+        return self.copy.bytes
 
     def expires(self) -> datetime | None:
         """Return the time at which its age expires; None without ``kept_days``, or if the time is beyond the
@@ -168,11 +152,6 @@ def folder(settings: Settings, pipeline: str, table: str, backup: str) -> str:
     """Return the folder or URL of a backup's copies."""
     known = names.read(open_storage(settings.state))
     return f"{settings.backups_path}/{known.folder(pipeline)}/{table}/{backup}"
-
-
-def commit_file(what: str) -> str:
-    """Return the name, in a backup's folder, of the commit that turns the copied files into a table."""
-    return f"{what}.commit"
 
 
 def enter(storage: Storage, backup: Backup) -> Backup:

@@ -35,8 +35,6 @@ from streamkeeper_jobs.cdc.events import (
     Bounds,
     Facts,
     Work,
-    bounds_in,
-    bounds_of,
     nearby,
     within,
 )
@@ -46,7 +44,6 @@ from streamkeeper_jobs.cdc.expressions import (
     literal,
     of_text,
     orderable,
-    portable,
     to_text,
 )
 from streamkeeper_jobs.cdc.replace_rows import Target, opened
@@ -57,13 +54,11 @@ from streamkeeper_jobs.spark.frames import column, materialised
 from streamkeeper_jobs.spark.session import begun
 
 LEARNED = "learned"
+_A_FILE = 500_000
+"""Changes in one file of a run."""
 
 Learned = Callable[[], Remembered]
 """Waits for what is written, and returns what the target remembers then."""
-
-_ISO = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
-_A_FILE = 500_000
-"""Changes in one file of a run."""
 
 
 def run_schema(layout: Layout) -> StructType:
@@ -222,37 +217,6 @@ def _left(target: Target, layout: Layout, before: datetime) -> tuple[Remembered,
     return replace(found, runs=(*young, kept)), had - left
 
 
-def adopted(
-    session: SparkSession, path: str, layout: Layout, rows: DataFrame, found: Remembered
-) -> Remembered:
-    """Write what an earlier release kept in a table of its own, and return what its target remembers then.
-
-    :param rows: of that table: ``kind``, ``key``, ``sequence``, ``row`` (SCD type 2), ``written_at``.
-    :param found: what the target remembers so far.
-    """
-    truncate, written = F.col(KIND) == TRUNCATE, F.col("written_at")
-    facts = rows.agg(
-        *bounds_of(layout, ~truncate, F.col(AT)),
-        F.date_format(F.to_utc_timestamp(F.min(F.when(~truncate, written)), _zone(session)), _ISO).alias(
-            "first"
-        ),
-        F.date_format(F.to_utc_timestamp(F.max(F.when(truncate, written)), _zone(session)), _ISO).alias(
-            "last"
-        ),
-        portable(F.max(F.when(truncate, F.col(AT))), layout.sequence).alias("truncated"),
-    ).first()
-    assert facts is not None, "an aggregate without groups has one row"
-    if facts["last"] is not None:
-        at = to_text(facts["truncated"], layout.sequence)
-        found = replace(found, truncate=Truncate(at, f"{facts['last']}+00:00"))
-    bounds = bounds_in(facts)
-    if not bounds.rows:
-        return found
-    run = Run((), bounds.rows, *_texts(bounds, layout), f"{facts['first']}+00:00")
-    changes = rows.where(~truncate).withColumnRenamed("written_at", LEARNED)
-    return found.with_run(_written(session, path, changes, layout, run, ()))
-
-
 def _needed(old: DataFrame, target: Target) -> DataFrame:
     """Return the old changes of an SCD type 2 target that are still needed.
 
@@ -374,7 +338,3 @@ def _place(value: Any, dtype: DataType) -> Any:
 
 def _is_before(learned: str, limit: datetime) -> bool:
     return datetime.fromisoformat(learned) < limit
-
-
-def _zone(session: SparkSession) -> str:
-    return str(session.conf.get("spark.sql.session.timeZone"))

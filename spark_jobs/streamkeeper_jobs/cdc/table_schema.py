@@ -21,14 +21,12 @@ from streamkeeper_jobs.cdc.columns import (
     check_spec,
     field_of,
     holds,
-    layout_by,
     layout_of,
     sequence_type,
     stored_fields,
     target_schema,
 )
 from streamkeeper_jobs.cdc.expressions import whole_numbers
-from streamkeeper_jobs.cdc.remembered import adopted
 from streamkeeper_jobs.cdc.replace_rows import domain, remembered_by
 from streamkeeper_jobs.cdc.steps import Turn
 from streamkeeper_jobs.spark.delta_commit import table_at, table_properties
@@ -41,12 +39,7 @@ from streamkeeper_jobs.spark.session import spark_url
 NULLS_PROPERTY = "streamkeeper.ignoreNullUpdates"
 """Table property on whether its flows ignore nulls."""
 TRACKED_PROPERTY = "streamkeeper.trackedHistory"
-"""Table property with the columns that distinguish versions, with SCD type 2.
-
-Tables of earlier releases have none yet.
-"""
-CLOSED = "delta.constraints.taken_over_by_a_newer_release"
-"""A constraint that no row meets: of the table in which an earlier release kept what its target remembers."""
+"""Table property with the columns that distinguish versions, with SCD type 2."""
 DELETION_VECTORS = "delta.enableDeletionVectors"
 """On unless declared otherwise: a batch then marks the rows that it replaces, and rewrites no file."""
 
@@ -60,14 +53,6 @@ class Addition:
     after: str | None
 
 
-@dataclass(frozen=True)
-class Lack:
-    """What a table lacks for a flow: columns, fields, and properties that an earlier release did not set."""
-
-    columns: Sequence[Addition]
-    properties: Mapping[str, str]
-
-
 def prepare(  # noqa: PLR0917 - it mirrors apply_changes
     spark: SparkSession,
     schema: StructType,
@@ -76,43 +61,33 @@ def prepare(  # noqa: PLR0917 - it mirrors apply_changes
     table: Table,
     turn: Turn,
     order: DataType | None = None,
-    sibling: str | None = None,
 ) -> tuple[str, ...]:
     """Create a target if absent, else add the columns that it lacks, and return these; repeatable.
 
     :param order: the type of the sequences in a new table, if the flow's own is a literal and other flows
         determine it.
-    :param sibling: where an earlier release kept what the target remembers, which is taken over.
     :raises DeclarationError: the declaration does not fit its source, or the existing target; nothing was
         changed.
     """
     check_spec(schema, spec)
     with turn():
-        there = delta_log.exists(path)
-        made, lack = _check_target(spark, schema, spec, path, table, there, order, sibling)
-        if there:
-            _set(spark, path, lack.properties)
-            _add(spark, path, lack.columns)
+        exists = delta_log.exists(path)
+        columns, additions = _check_target(spark, schema, spec, path, table, exists, order)
+        if exists:
+            _add(spark, path, additions)
         else:
-            _make(spark, path, made, table, spec)
-        bind(spark, path, sibling)
-    return tuple(".".join(item.path) for item in lack.columns) if there else ()
+            _make(spark, path, columns, table, spec)
+        _bind(spark, path)
+    return tuple(".".join(item.path) for item in additions)
 
 
-def check_target(  # noqa: PLR0917 - it mirrors prepare
-    spark: SparkSession,
-    schema: StructType,
-    spec: CdcSpec,
-    path: str,
-    table: Table,
-    sibling: str | None = None,
-) -> None:
+def check_target(spark: SparkSession, schema: StructType, spec: CdcSpec, path: str, table: Table) -> None:
     """Check that a flow can write its target, as it is or would be created; change nothing.
 
     :raises DeclarationError: the declaration does not fit its source, or the existing table.
     """
     check_spec(schema, spec)
-    _check_target(spark, schema, spec, path, table, delta_log.exists(path), None, sibling)
+    _check_target(spark, schema, spec, path, table, delta_log.exists(path), None)
 
 
 def _check_target(  # noqa: PLR0917 - it mirrors prepare
@@ -121,31 +96,30 @@ def _check_target(  # noqa: PLR0917 - it mirrors prepare
     spec: CdcSpec,
     path: str,
     table: Table,
-    there: bool,
+    exists: bool,
     order: DataType | None,
-    sibling: str | None,
-) -> tuple[StructType, Lack]:
-    """Return the target's columns, or those that it would have, and what it lacks for the flow."""
-    lack = _fit(spark, schema, spec, path, table) if there else Lack((), {})
-    if not there:
+) -> tuple[StructType, Sequence[Addition]]:
+    """Return the target's columns, or those that it would have, and what it lacks of the flow's."""
+    additions = _fit(spark, schema, spec, path, table) if exists else ()
+    if not exists:
         _check_partitions(schema, spec, table)
-    made = table_at(spark, path).toDF().schema if there else target_schema(schema, spec, order)
-    _check_literal(spec, layout_of(made, spec.keys), table)
-    if there:
-        _check_bound(spark, path, sibling)
-    return made, lack
+    columns = table_at(spark, path).toDF().schema if exists else target_schema(schema, spec, order)
+    _check_literal(spec, layout_of(columns, spec.keys), table)
+    if exists:
+        _check_bound(spark, path)
+    return columns, additions
 
 
-def _check_bound(spark: SparkSession, path: str, sibling: str | None) -> None:
+def _check_bound(spark: SparkSession, path: str) -> None:
     """Check that it is known what an existing target remembers."""
     transaction = delta_log_of(spark, path).startTransaction()
     if BOUND in _properties(spark, transaction):
         remembered_by(spark, path, transaction)
-    elif int(transaction.snapshot().numOfFiles()) and not (sibling and delta_log.exists(sibling)):
+    elif int(transaction.snapshot().numOfFiles()):
         raise DeclarationError(
-            f"What {path} remembers of deleted keys is gone: its log does not say it, and the table"
-            f" {sibling}, in which an earlier release kept it, is not there. Without it a late change could"
-            " bring a deleted row back. Put a backup back with restore_table, or refresh the table in full."
+            f"What {path} remembers of deleted keys is gone: its log does not say it. Without it a late"
+            " change could bring a deleted row back. Put a backup back with restore_table, or refresh the"
+            " table in full."
         )
 
 
@@ -154,50 +128,26 @@ def is_bound(spark: SparkSession, path: str) -> bool:
     return BOUND in _properties(spark, delta_log_of(spark, path).startTransaction())
 
 
-def bind(spark: SparkSession, path: str, sibling: str | None) -> None:
-    """Let the log of a target say what it remembers, from now on; take over what an earlier release kept.
-
-    One commit, with the property that says so: killed before it, the next start does it.
-    """
+def _bind(spark: SparkSession, path: str) -> None:
+    """Let the log of a new target say what it remembers: nothing. The next start does it after a kill."""
     java = classes(spark)
     transaction = delta_log_of(spark, path).startTransaction()
-    properties = _properties(spark, transaction)
-    if BOUND in properties:
+    if BOUND in _properties(spark, transaction):
         return
-    found = Remembered(str(transaction.metadata().id()), int(transaction.snapshot().version()))
-    if sibling and delta_log.exists(sibling):
-        _close(spark, sibling)
-        layout = layout_by(table_at(spark, path).toDF().schema, properties)
-        found = adopted(spark, path, layout, table_at(spark, sibling).toDF(), found)
+    nothing = Remembered(str(transaction.metadata().id()), int(transaction.snapshot().version()))
     protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": [FEATURE]}
     needed = scala_seq(java, [action_of(java, {"protocol": protocol})])
     transaction.updateProtocol(transaction.protocol().merge(needed))
-    _configure(spark, transaction, BOUND, "true")
-    commit(java, transaction, [domain(java, found)])
-
-
-def _close(spark: SparkSession, sibling: str) -> None:
-    """Let Delta refuse what a driver of an earlier release would add to its table of tombstones from now on:
-    nobody would read it.
-    """
-    java = classes(spark)
-    transaction = delta_log_of(spark, sibling).startTransaction()
-    if CLOSED not in _properties(spark, transaction):
-        _configure(spark, transaction, CLOSED, "false")
-        commit(java, transaction, ())
+    metadata = metadata_of(spark, transaction)
+    metadata = {**metadata, "configuration": {**metadata["configuration"], BOUND: "true"}}
+    transaction.updateMetadata(action_of(java, {"metaData": metadata}), False)
+    commit(java, transaction, [domain(java, nothing)])
 
 
 def _properties(spark: SparkSession, transaction: Any) -> dict[str, str]:
     """Return the table properties that a transaction sees."""
     found: dict[str, str] = metadata_of(spark, transaction)["configuration"]
     return found
-
-
-def _configure(spark: SparkSession, transaction: Any, name: str, value: str) -> None:
-    """Set a table property in a transaction."""
-    metadata = metadata_of(spark, transaction)
-    metadata = {**metadata, "configuration": {**metadata["configuration"], name: value}}
-    transaction.updateMetadata(action_of(classes(spark), {"metaData": metadata}), False)
 
 
 def empty(spark: SparkSession, path: str, app_id: str) -> None:
@@ -233,8 +183,10 @@ def _check_partitions(schema: StructType, spec: CdcSpec, table: Table) -> None:
         )
 
 
-def _fit(spark: SparkSession, schema: StructType, spec: CdcSpec, path: str, table: Table) -> Lack:
-    """Return what a target lacks for a flow.
+def _fit(
+    spark: SparkSession, schema: StructType, spec: CdcSpec, path: str, table: Table
+) -> Sequence[Addition]:
+    """Return the columns that a target lacks for a flow.
 
     :raises DeclarationError: it is no AUTO CDC target, or one of another kind.
     """
@@ -264,26 +216,24 @@ def _fit(spark: SparkSession, schema: StructType, spec: CdcSpec, path: str, tabl
                 " good."
             )
     _check_sequence(schema, spec, layout, says)
-    columns = list(_lacking(layout.stored, StructType(stored_fields(schema, spec)), (), says))
-    return Lack(columns, _check_tracked(spec, properties, says))
+    _check_tracked(spec, properties, says)
+    return list(_lacking(layout.stored, StructType(stored_fields(schema, spec)), (), says))
 
 
-def _check_tracked(spec: CdcSpec, properties: Mapping[str, str], says: str) -> dict[str, str]:
-    """Return the property with the tracked columns, if the table has none yet.
+def _check_tracked(spec: CdcSpec, properties: Mapping[str, str], says: str) -> None:
+    """Check that a target tracks the columns that its flow declares.
 
     :raises DeclarationError: it tracks other columns: its versions would be merged or split differently than
         they were shown.
     """
-    declared = _tracked(spec)
-    for name, value in declared.items():
-        if properties.get(name, value) != value:
+    for name, value in _tracked(spec).items():
+        if properties.get(name) != value:
             raise DeclarationError(
-                f"{says} tracks {properties[name]} in its history, and the flow declares {value}. Existing"
-                " versions would be lost. Declare track_history_column_list and"
+                f"{says} tracks {properties.get(name)} in its history, and the flow declares {value}."
+                " Existing versions would be lost. Declare track_history_column_list and"
                 " track_history_except_column_list as before, in all flows of the table, or rebuild it:"
                 " full_refresh_beside with the definition 'declared'."
             )
-    return {name: value for name, value in declared.items() if name not in properties}
 
 
 def _check_sequence(schema: StructType, spec: CdcSpec, layout: Layout, says: str) -> None:
@@ -343,12 +293,6 @@ def _lacking_fields(
         else:
             yield Addition((*path, field.name), field.dataType, None if path else last)
             last = field.name
-
-
-def _set(spark: SparkSession, path: str, properties: Mapping[str, str]) -> None:
-    for name, value in properties.items():
-        said = value.replace("\\", "\\\\").replace("'", "\\'")
-        spark.sql(f"ALTER TABLE delta.{quoted(spark_url(path))} SET TBLPROPERTIES ('{name}' = '{said}')")
 
 
 def _add(spark: SparkSession, path: str, additions: Sequence[Addition]) -> None:

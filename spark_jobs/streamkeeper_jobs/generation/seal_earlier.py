@@ -58,9 +58,7 @@ def seal_earlier(job: Job, generation: Generation) -> Sealed:
 def _seal_quarantine(job: Job, number: int, app_id: str, last: int | None) -> None:
     """Seal a generation in the quarantine table that its last driver wrote, and in the present one."""
     ran = last_run.read(job.home, number)
-    then = None
-    if ran is not None and ran.pipeline:
-        then = quarantine_of(ran.flow(job.flow.name).declaration)
+    then = None if ran is None else quarantine_of(ran.flow(job.flow.name).declaration)
     tables = {then, quarantine_of(job.flow.declaration)} - {None}
     if not tables:
         return

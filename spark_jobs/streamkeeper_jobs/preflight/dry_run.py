@@ -178,7 +178,7 @@ def _check_table(
         if declared.spec is None:
             _check_columns(spark, settings, flow, frame)
             return
-        check_target(spark, frame.schema, declared.spec, path, table, settings.tombstones_path(target))
+        check_target(spark, frame.schema, declared.spec, path, table)
     except DeclarationError as error:
         raise RecoveryError(
             f"The flow {flow.full_name} cannot write its table: {error} Nothing was changed."

@@ -22,6 +22,7 @@ from streamkeeper.recover.plans.kind import Work
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import recovery_lock
 from streamkeeper.tables.backups import (
+    COMMIT,
     PIN,
     TARGET,
     Checksum,
@@ -29,13 +30,9 @@ from streamkeeper.tables.backups import (
     Pinned,
     PinnedTable,
     Verified,
-    VerifiedTable,
-    commit_file,
 )
 from streamkeeper.tables.flows_at_version import FlowAt, WritersAt, flow_at, query_ids
 from streamkeeper.tables.other_writers import undeclared
-from streamkeeper_jobs.cdc.table_schema import bind, is_bound
-from streamkeeper_jobs.recover.tidy_tables import turn_on
 from streamkeeper_jobs.spark.delta_snapshot import JsonObject, Snapshot, read_snapshot
 from streamkeeper_jobs.spark.log import say
 from streamkeeper_jobs.spark.row_checksums import checksum
@@ -47,12 +44,9 @@ _CLOCKED_SINCE = ("delta.inCommitTimestampEnablementVersion", "delta.inCommitTim
 
 
 def pin(spark: SparkSession, work: Work) -> dict[str, Any]:
-    """Choose the versions to copy, and write the commit that each copy will have.
+    """Choose the version to copy, and write the commit that the copy will have.
 
-    An AUTO CDC table of an earlier release takes over first what it remembers, in the writers' turn.
-
-    :raises TableLocked: a recovery works on the table, or began to during the wait for the turn; nothing was
-        copied.
+    :raises TableLocked: a recovery works on the table, or began to meanwhile; nothing was copied.
     """
     plan = work.plan
     [table] = plan.tables
@@ -61,25 +55,19 @@ def pin(spark: SparkSession, work: Work) -> dict[str, Any]:
         recovery_lock.check_free(work.book.storage, plan.pipeline, table, plan.recovery_id)
 
     check_free()
-    # A plan of an earlier release has no path; the table is the first that it copies.
-    path = plan.known(Copying).path or plan.copies[0].source
-    sibling = work.settings.tombstones_path(table)
-    if not is_bound(spark, path) and delta_log.exists(sibling):
-        with turn_on(spark, work.settings, plan.pipeline, table, plan.recovery)():
-            check_free()  # the wait may have been long, and a recovery that restores tables takes no turn
-            bind(spark, path, sibling)
+    path = plan.known(Copying).path
     version = delta_log.latest_version(path)
-    check_free()
+    check_free()  # again: a version of a table that is being restored must not be pinned
     found = _read(spark, path, version)
-    return asdict(Pinned((_pin(work, TARGET, path, found),), tuple(_flows(work, table, found))))
+    return asdict(Pinned(_pin(work, path, found), tuple(_flows(work, table, found))))
 
 
 def verify(spark: SparkSession, work: Work) -> dict[str, Any]:
-    """Compare the pinned versions with their copies: rows, checksums, columns.
+    """Compare the pinned version with its copy: rows, checksums, columns.
 
     :raises RecoveryError: a copy differs from what was pinned, or either cannot be read.
     """
-    return asdict(Verified(tuple(_verify(spark, work, table) for table in work.result(PIN, Pinned).tables)))
+    return asdict(_verify(spark, work, work.result(PIN, Pinned).table))
 
 
 def _flows(work: Work, table: str, found: Snapshot) -> list[FlowAt]:
@@ -120,9 +108,9 @@ def _read(spark: SparkSession, path: str, version: int | None) -> Snapshot:
     return read_snapshot(spark, path, version)
 
 
-def _pin(work: Work, what: str, path: str, found: Snapshot) -> PinnedTable:
+def _pin(work: Work, path: str, found: Snapshot) -> PinnedTable:
     check_copyable(path, found.protocol)
-    table_id = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{work.plan.recovery_id}/{what}"))
+    table_id = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{work.plan.recovery_id}/{TARGET}"))
     lines = commit_of(
         found,
         table_id,
@@ -130,12 +118,11 @@ def _pin(work: Work, what: str, path: str, found: Snapshot) -> PinnedTable:
     )
     files = sum(1 for _ in files_of(lines))
     copies = open_storage(work.plan.known(Copying).folder)
-    copies.overwrite(commit_file(what), ("\n".join(lines) + "\n").encode())
+    copies.overwrite(COMMIT, ("\n".join(lines) + "\n").encode())
     say(f"{path} is backed up at version {found.version}: {files:,} files, {found.bytes:,} bytes.")
     return PinnedTable(
-        what=what,
         source=path,
-        path=copies.path(what),
+        path=copies.path(TARGET),
         version=found.version,
         table_id=table_id,
         files=files,
@@ -189,7 +176,7 @@ def make_table(
     open_storage(path).create(FIRST_COMMIT, ("\n".join(lines) + "\n").encode())
 
 
-def _verify(spark: SparkSession, work: Work, table: PinnedTable) -> VerifiedTable:
+def _verify(spark: SparkSession, work: Work, table: PinnedTable) -> Verified:
     work.check_stop()
     source = read_version(spark, table.source, table.version)
     copy = read_version(spark, table.path, 0)
@@ -205,7 +192,7 @@ def _verify(spark: SparkSession, work: Work, table: PinnedTable) -> VerifiedTabl
             f" {table.version} of {table.source} has {describe(wanted)}. {_ANEW}"
         )
     say(f"{table.path} has the rows of the chosen version: {describe(found)}.")
-    return VerifiedTable(table.what, found, copy.schema.json())
+    return Verified(found, copy.schema.json())
 
 
 _ANEW = "It is not listed as a backup. Give this one up and back up the table again."

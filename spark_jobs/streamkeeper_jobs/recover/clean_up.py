@@ -55,7 +55,7 @@ def act(spark: SparkSession, work: Work) -> dict[str, Any]:
                     if why is None:
                         before = datetime.fromisoformat(item.before)
                         path = work.settings.table_path(table)
-                        if is_bound(spark, path):  # else no flow ran since an earlier release
+                        if is_bound(spark, path):  # else its first start has not ended
                             forgotten[table] = forget(spark, path, before, nullcontext)
                             _remove_strays(spark, path)
             if why is not None:

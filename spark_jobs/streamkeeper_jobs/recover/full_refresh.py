@@ -13,36 +13,28 @@ from streamkeeper.recover.requests.full_refresh import Emptying
 from streamkeeper.recover.restart import put_back as put_backs
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.tables.past_versions import EMPTIED, app_id, is_emptied
-from streamkeeper_jobs.cdc.columns import KEYS_PROPERTY
-from streamkeeper_jobs.cdc.table_schema import bind, empty, is_bound
+from streamkeeper_jobs.cdc.table_schema import empty, is_bound
 from streamkeeper_jobs.recover.rewind import seal_flows
 from streamkeeper_jobs.spark.delta_commit import carrying, table_at, table_properties
 
 
 def empty_tables(spark: SparkSession, work: Work) -> dict[str, Any]:
-    """Check that every table may be emptied, seal its writers, and delete its rows.
+    """Check that the table may be emptied, seal its writers, and delete its rows.
 
     :raises PlanRefused: the price was not accepted.
-    :raises RecoveryError: a table takes appends only, or something was written to it since the plan was made
+    :raises RecoveryError: it takes appends only, or something was written to it since the plan was made
         under the hold; it was not emptied.
     """
     shared_steps.check_go(work)
     plan = shared_steps.plan_under_hold(work)
-    paths = plan.known(Emptying).paths
-    for path in paths:
-        _check_may_be_emptied(spark, path)
+    path = plan.known(Emptying).path
+    _check_may_be_emptied(spark, path)
     put_backs.check_unchanged(work, plan, put_backs.before_decided(plan))
-    before = {path: delta_log.latest_version(path) for path in paths}
+    before = delta_log.latest_version(path)
     seal_flows(spark, work, plan)
     # Again: until the seal, a driver that was taken for gone may have ended its batch.
     put_backs.check_unchanged(work, plan, put_backs.once_sealed(plan))
-    done = []
-    for number, path in enumerate(paths, start=1):
-        work.check_stop()
-        done.append({"path": path, **_empty(spark, path, plan.recovery_id, before[path])})
-        _bind(spark, path)
-        work.progress(table=number, of=len(paths), path=path)
-    return {"tables": done}
+    return {"path": path, **_empty(spark, path, plan.recovery_id, before)}
 
 
 def _check_may_be_emptied(spark: SparkSession, path: str) -> None:
@@ -51,12 +43,6 @@ def _check_may_be_emptied(spark: SparkSession, path: str) -> None:
             f"{path} has the property delta.appendOnly, so no row of it can be removed. Nothing was changed."
             " Unset the property, and run this step again."
         )
-
-
-def _bind(spark: SparkSession, path: str) -> None:
-    """Let a table of an earlier release remember nothing: it would take over what is of its old rows."""
-    if not is_bound(spark, path) and KEYS_PROPERTY in table_properties(table_at(spark, path)):
-        bind(spark, path, None)
 
 
 def _empty(spark: SparkSession, path: str, recovery_id: str, before: int | None) -> dict[str, Any]:

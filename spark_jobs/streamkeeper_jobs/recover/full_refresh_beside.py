@@ -62,16 +62,12 @@ def build(spark: SparkSession, work: Work) -> dict[str, Any]:
     """
     shared_steps.check_go(work)
     plan = work.plan
-    found = {
-        what: read_snapshot(spark, path)
-        for what, path in plan.known(SideTables).unit.items()
-        if delta_log.exists(path)
-    }
-    for what, snapshot in found.items():
-        path, definition = plan.known(SideTables).unit[what], plan.request["definition"]
+    path, definition = plan.known(SideTables).path, plan.request["definition"]
+    if delta_log.exists(path):
+        snapshot = read_snapshot(spark, path)
         side_table.check_replaceable(path, snapshot.protocol, snapshot.metadata, definition)
-        if plan.request["definition"] != DECLARED:
-            _define(snapshot, plan, what)
+        if definition != DECLARED:
+            _define(snapshot, plan)
     flows = builders(work, plan)
     for builder in flows:
         holds.release(builder.side, holds.recovery(plan.recovery_id))
@@ -105,7 +101,7 @@ def put_in_place(spark: SparkSession, work: Work) -> dict[str, Any]:
             holds.release(builder.side, holds.recovery(plan.recovery_id))
         batches = read_what_is_there(spark, work, flows)
         work.progress(batches=batches)
-        _check_definitions(spark, plan)
+        _check_definition(spark, plan)
         put_backs.check_unchanged(work, plan, put_backs.before_decided(plan))
     stop_for_good(work, flows)
     brought = _bring(spark, work)
@@ -115,30 +111,27 @@ def put_in_place(spark: SparkSession, work: Work) -> dict[str, Any]:
         for builder in flows
         if last_begun(builder.side) is not None
     }
-    tables = [
-        _replace(spark, plan, what)
-        for what in sorted(plan.known(SideTables).beside, key=lambda what: what == TARGET)
-    ]
+    replaced = _replace(spark, plan)
     for builder in flows:
         if last_begun(builder.side) is None:  # its sources are still empty
             generations.decide(builder.home, shared_steps.generation_of(plan, builder.plan, builder.home))
-    return {"tables": tables, "files": brought, "flows": standing}
+    return {"table": replaced, "files": brought, "flows": standing}
 
 
-def _define(found: Snapshot, plan: Plan, what: str) -> None:
+def _define(found: Snapshot, plan: Plan) -> None:
     """Create the side table, without rows, with the definition of the present table, unless it exists."""
-    path = plan.known(SideTables).beside[what]
+    tables = plan.known(SideTables)
     nothing = [action for action in (remembered.emptied(action) for action in found.others) if action]
     empty = replace(
         found, adds=(), others=(*(action for action in found.others if _is_definition(action)), *nothing)
     )
     told = {
-        "source": plan.known(SideTables).unit[what],
+        "source": tables.path,
         "sourceVersion": str(found.version),
         _DEFINITION: _digest(found),
     }
-    table_id = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{plan.recovery_id}/{what}"))
-    make_table(path, empty, told, table_id=table_id)
+    table_id = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{plan.recovery_id}/{TARGET}"))
+    make_table(tables.beside, empty, told, table_id=table_id)
 
 
 def _is_definition(action: JsonObject) -> bool:
@@ -155,45 +148,37 @@ def _digest(found: Snapshot) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _check_definitions(spark: SparkSession, plan: Plan) -> None:
-    """Check that the present tables still have the definitions that the side tables were made from.
+def _check_definition(spark: SparkSession, plan: Plan) -> None:
+    """Check that the present table still has the definition that the side table was made from.
 
-    :raises RecoveryError: one was changed; nothing was touched.
+    :raises RecoveryError: it was changed; nothing was touched.
     """
-    for what, path in plan.known(SideTables).unit.items():
-        first = open_storage(plan.known(SideTables).beside[what]).read(FIRST_COMMIT)
-        info = json.loads(first.splitlines()[0]).get("commitInfo", {}) if first else {}
-        made_by = info.get("operationParameters", {}).get(_DEFINITION)
-        if made_by is not None and made_by != _digest(read_snapshot(spark, path)):
-            raise RecoveryError(
-                f"The columns, properties or constraints of {path} were changed while the table was built"
-                " beside, so those changes would be lost. Nothing was changed. Give this recovery up"
-                f" (streamkeeper abandon {plan.recovery_id}), and plan again."
-            )
-
-
-def _bring(spark: SparkSession, work: Work) -> dict[str, int]:
-    """Copy the files of the side tables into the tables' folders, yet unreferenced.
-
-    Return the number of files of each.
-    """
-    found = {}
-    for what, path in work.plan.known(SideTables).beside.items():
-        if not delta_log.exists(path):
-            raise RecoveryError(
-                f"There is no table at {path}: its sources had no rows yet, or someone removed it. The old"
-                " table was not changed."
-            )
-        built = read_snapshot(spark, path)
-        actions = chain(built.others, ({"add": add} for add in built.adds))
-        files = list(files_of(json.dumps(action) for action in actions))
-        progress = Progress(
-            lambda what=what, **numbers: work.progress(what=what, **numbers), work.check_stop, len(files)
+    tables = plan.known(SideTables)
+    first = open_storage(tables.beside).read(FIRST_COMMIT)
+    info = json.loads(first.splitlines()[0]).get("commitInfo", {}) if first else {}
+    made_by = info.get("operationParameters", {}).get(_DEFINITION)
+    if made_by is not None and made_by != _digest(read_snapshot(spark, tables.path)):
+        raise RecoveryError(
+            f"The columns, properties or constraints of {tables.path} were changed while the table was built"
+            " beside, so those changes would be lost. Nothing was changed. Give this recovery up"
+            f" (streamkeeper abandon {plan.recovery_id}), and plan again."
         )
-        into = open_storage(work.plan.known(SideTables).unit[what])
-        copy_files(open_storage(path), into, files, progress, share=True)
-        found[what] = len(files)
-    return found
+
+
+def _bring(spark: SparkSession, work: Work) -> int:
+    """Copy the files of the side table into the table's folder, yet unreferenced; return their number."""
+    tables = work.plan.known(SideTables)
+    if not delta_log.exists(tables.beside):
+        raise RecoveryError(
+            f"There is no table at {tables.beside}: its sources had no rows yet, or someone removed it. The"
+            " old table was not changed."
+        )
+    built = read_snapshot(spark, tables.beside)
+    actions = chain(built.others, ({"add": add} for add in built.adds))
+    files = list(files_of(json.dumps(action) for action in actions))
+    progress = Progress(work.progress, work.check_stop, len(files))
+    copy_files(open_storage(tables.beside), open_storage(tables.path), files, progress, share=True)
+    return len(files)
 
 
 def _is_decided(builder: Builder, plan: Plan) -> bool:
@@ -228,10 +213,10 @@ def _begin(builder: Builder, plan: Plan) -> dict[str, Any]:
     return {"generation": number, "query_id": beside.query_id, "checkpoint": start.checkpoint, "batch": last}
 
 
-def _replace(spark: SparkSession, plan: Plan, what: str) -> dict[str, Any]:
-    """Replace one table, in one commit that carries the batches of the queries that will continue with it."""
+def _replace(spark: SparkSession, plan: Plan) -> dict[str, Any]:
+    """Replace the table, in one commit that carries the batches of the queries that will continue with it."""
     tables, writer = plan.known(SideTables), app_id(plan.recovery_id, PUT_IN_PLACE)
-    path, beside = tables.unit[what], tables.beside[what]
+    path, beside = tables.path, tables.beside
     wanted, before = read_snapshot(spark, beside), delta_log.latest_version(path)
     wrote = [action for action in wanted.others if "txn" in action and int(action["txn"]["version"]) < SEAL]
     if before is None:
@@ -242,5 +227,5 @@ def _replace(spark: SparkSession, plan: Plan, what: str) -> dict[str, Any]:
         numbers = replace_table(spark, path, wanted, writer, wrote)
     version = delta_log.latest_version(path)
     say(f"{path} was replaced by the table built beside, in version {version}.")
-    found = {"what": what, "path": path, "version_before": before, "version": version}
-    return {**found, "rows": wanted.rows, **numbers}
+    replaced = {"path": path, "version_before": before, "version": version}
+    return {**replaced, "rows": wanted.rows, **numbers}

@@ -1,4 +1,4 @@
-"""The Spark steps of ``restore_table``: check the copy, restore each table in one commit, verify its rows."""
+"""The Spark steps of ``restore_table``: check the copy, restore the table in one commit, verify its rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from streamkeeper.recover.restart import put_back as put_backs
 from streamkeeper.recover.restart.put_back import TableToRestore, VersionToRestore
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.tables import past_versions
-from streamkeeper.tables.backups import TARGET, Checksum
+from streamkeeper.tables.backups import Checksum
 from streamkeeper_jobs.recover.backup_table import describe, make_table, read_checksum, read_version
 from streamkeeper_jobs.recover.rewind import put_back as put_version_back
 from streamkeeper_jobs.recover.rewind import seal_flows
@@ -45,9 +45,9 @@ _OF_ROWS = ("baseRowId", "defaultRowCommitVersion")
 
 @dataclass(frozen=True)
 class _Checked:
-    """What ``check_copy`` and ``verify_rows`` find: the checksum of each table."""
+    """What ``check_copy`` and ``verify_rows`` read."""
 
-    tables: dict[str, Checksum]
+    checksum: Checksum
 
 
 def check_copy(spark: SparkSession, work: Work) -> dict[str, Any]:
@@ -58,48 +58,38 @@ def check_copy(spark: SparkSession, work: Work) -> dict[str, Any]:
     :raises RecoveryError: it differs from its catalog entry; nothing was changed.
     :raises RequestError: Delta would refuse it; nothing was changed.
     """
-    found = {}
-    for table in put_backs.tables_of(shared_steps.plan_under_hold(work)):
-        work.check_stop()
-        _check_replaceable(spark, table)
-        checked = read_checksum(read_version(spark, table.source, table.from_version), table.source)
-        if table.checksum is not None:
-            then = "Nothing was changed. Restore another backup."
-            _compare(table.source, checked, table.checksum, then)
-        found[table.what] = asdict(checked)
-    return {"tables": found}
+    table = put_backs.table_of(shared_steps.plan_under_hold(work))
+    _check_replaceable(spark, table)
+    checked = read_checksum(read_version(spark, table.source, table.from_version), table.source)
+    if table.checksum is not None:
+        then = "Nothing was changed. Restore another backup."
+        _compare(table.source, checked, table.checksum, then)
+    return asdict(_Checked(checked))
 
 
 def put_back(spark: SparkSession, work: Work) -> dict[str, Any]:
-    """Restore each table in one commit, which carries the recovery's id; skip one that has this commit.
+    """Restore the table in one commit, which carries the recovery's id; do nothing if it has this commit.
 
-    :raises RecoveryError: something was written to a table since the plan was made under the hold; it was not
+    :raises RecoveryError: something was written to it since the plan was made under the hold; it was not
         restored.
     """
     shared_steps.check_go(work)
     plan = shared_steps.plan_under_hold(work)
     put_backs.check_unchanged(work, plan, put_backs.once_decided(plan))
     seal_flows(spark, work, plan)
-    return {
-        "tables": [
-            _put_back(spark, work, plan, item) for item in _tombstones_first(put_backs.tables_of(plan))
-        ]
-    }
+    return _put_back(spark, work, plan, put_backs.table_of(plan))
 
 
 def verify_rows(spark: SparkSession, work: Work) -> dict[str, Any]:
-    """Compare the rows of the restored tables with what was restored.
+    """Compare the rows of the restored table with what was restored.
 
     :raises RecoveryError: they differ; the flows stay held.
     """
-    was = work.result("check_copy", _Checked)
-    found = {}
-    for table in put_backs.tables_of(shared_steps.plan_under_hold(work)):
-        checked = read_checksum(read_version(spark, table.path), table.path)
-        then = "The flows stay held. Restore another backup."
-        _compare(table.path, checked, was.tables[table.what], then)
-        found[table.what] = asdict(checked)
-    return {"tables": found}
+    table = put_backs.table_of(shared_steps.plan_under_hold(work))
+    checked = read_checksum(read_version(spark, table.path), table.path)
+    then = "The flows stay held. Restore another backup."
+    _compare(table.path, checked, work.result("check_copy", _Checked).checksum, then)
+    return asdict(_Checked(checked))
 
 
 def _check_replaceable(spark: SparkSession, table: TableToRestore) -> None:
@@ -112,11 +102,6 @@ def _check_replaceable(spark: SparkSession, table: TableToRestore) -> None:
         check_may_become(table.path, read_metadata(spark, table.path), wanted)
 
 
-def _tombstones_first(tables: Iterable[TableToRestore]) -> list[TableToRestore]:
-    """Return the tables in the order in which a batch writes them: the target never lacks its tombstones."""
-    return sorted(tables, key=lambda table: table.what == TARGET)
-
-
 def _compare(path: str, found: Checksum, wanted: Checksum, then: str) -> None:
     if found != wanted:
         raise RecoveryError(f"{path} has {describe(found)}; its entry says {describe(wanted)}. {then}")
@@ -127,9 +112,9 @@ def _put_back(spark: SparkSession, work: Work, plan: Plan, table: TableToRestore
     if not table.is_backup:
         assert table.newest is not None, "a version is restored of a table that is there"
         back = VersionToRestore(table.path, table.from_version, table.newest)
-        return {"what": table.what, **next(put_version_back(spark, work, plan, [back]))}
+        return next(put_version_back(spark, work, plan, [back]))
     put_backs.bring(work, table)
-    evidence = {"what": table.what, "path": table.path, **_put_backup_back(spark, work, plan, table)}
+    evidence = {"path": table.path, **_put_backup_back(spark, work, plan, table)}
     # Again: a VACUUM that began earlier may have removed files before the commit referenced them.
     put_backs.bring(work, table)
     return evidence

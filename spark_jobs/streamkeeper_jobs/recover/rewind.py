@@ -119,7 +119,7 @@ def put_remembered_back(spark: SparkSession, path: str, version: int) -> None:
     if remembered.DOMAIN not in present:
         return
     wanted = domains_of(snapshot_at(spark, path, version)).get(remembered.DOMAIN)
-    if wanted is None:  # of an earlier release, whose rows are taken over again by the next start
+    if wanted is None:  # before the first start had ended; the next one does that again
         action: JsonObject = {"domainMetadata": {**present[remembered.DOMAIN], "removed": True}}
     else:
         action = remembered.moved({"domainMetadata": wanted}, str(transaction.metadata().id()), newest)

@@ -63,7 +63,6 @@ class CdcSink(Sink):
                 job.table,
                 turn,
                 order,
-                job.settings.tombstones_path(self._flow.target),
             )
         if added:
             text = f"the table {self._flow.target} has new columns: {', '.join(added)}"

@@ -30,7 +30,6 @@ from streamkeeper.sources.base.format import Reading
 from streamkeeper.sources.formats import format_of
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import backups
-from streamkeeper.tables.backups import TARGET, TOMBSTONES
 from streamkeeper.times import now
 
 RECOVERY = "backfill"
@@ -186,10 +185,8 @@ def _what(
         entry = backups.find(
             open_storage(settings.state), flow.pipeline.name, flow.declaration.target, request.backup
         )
-        paths = {table.what: table.path for table in entry.tables}
-        places = Backup(paths[TARGET], paths.get(TOMBSTONES))
-        held = Reading(Amount(entry.target.files, entry.target.bytes, entry.target.checksum.rows))
-        return replace(request, backup=entry.id), places, _chosen(held, request)
+        held = Reading(Amount(entry.copy.files, entry.copy.bytes, entry.copy.checksum.rows))
+        return replace(request, backup=entry.id), Backup(entry.copy.path), _chosen(held, request)
     declared = next(source for source in flow.sources if source.name == request.source)
     if request.read == HISTORY and declared.kind.records and request.to_offsets is None:
         request = replace(request, to_offsets=_stands_at(home, declared))

@@ -7,7 +7,7 @@ versions. Only then they are listed as a backup. The table, its flows and their 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from streamkeeper.delta import log as delta_log
@@ -25,18 +25,18 @@ from streamkeeper.sources.delta.statistics import rows_of
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import backups
 from streamkeeper.tables.backups import (
+    COMMIT,
     COPY,
     ENTER,
     PIN,
     TARGET,
     VERIFY,
     Backup,
+    CopiedVersion,
     Copying,
     Pinned,
-    PinnedTable,
     TableBackup,
     Verified,
-    commit_file,
 )
 from streamkeeper.times import now
 
@@ -52,7 +52,7 @@ def plan(settings: Settings, manifest: Manifest, request: BackupRequest, recover
     path = settings.table_path(table.name)
     folder = backups.folder(settings, pipeline.name, table.name, recovery_id)
     notes: list[str] = []
-    copies = (_copy(TARGET, path, f"{folder}/{TARGET}", notes),)
+    copies = (_copy(path, f"{folder}/{TARGET}", notes),)
     flows = tuple(flow.name for flow in pipeline.flows if flow.target == table.name)
     return Plan(
         recovery=RECOVERY,
@@ -73,13 +73,17 @@ def copy(work: Work) -> dict[str, Any]:
     """Copy the files of what was pinned, then write the commit that makes them a table; what is there already
     is left.
     """
-    copies = open_storage(work.plan.known(Copying).folder)
-    return {
-        "tables": [
-            _copy_table(work, table, copies.read(commit_file(table.what)))
-            for table in work.result(PIN, Pinned).tables
-        ]
-    }
+    table, folder = work.result(PIN, Pinned).table, work.plan.known(Copying).folder
+    commit = open_storage(folder).read(COMMIT)
+    if commit is None:
+        raise RecoveryError(
+            f"The copied log of {table.source} is missing from {folder}: someone removed the folder during"
+            " the copy. Give this backup up and back up the table again."
+        )
+    target = open_storage(table.path)
+    progress = copy_table(work, (open_storage(table.source), target), commit, table.files)
+    target.create(FIRST_COMMIT, commit)
+    return progress
 
 
 def enter(work: Work) -> dict[str, Any]:
@@ -87,27 +91,15 @@ def enter(work: Work) -> dict[str, Any]:
     pinned = work.result(PIN, Pinned)
     [table] = work.plan.tables
     asked = work.plan.request  # of this recovery, or of one that backs the table up first
-    proven = {found.what: found for found in work.result(VERIFY, Verified).tables}
+    verified = work.result(VERIFY, Verified)
+    copied = {item.name: getattr(pinned.table, item.name) for item in fields(CopiedVersion)}
     entry = Backup(
         id=work.plan.recovery_id,
         pipeline=work.plan.pipeline,
         table=table,
         at=now(),
         by=work.plan.by,
-        tables=tuple(
-            TableBackup(
-                what=found.what,
-                source=found.source,
-                path=found.path,
-                version=found.version,
-                table_id=found.table_id,
-                files=found.files,
-                bytes=found.bytes,
-                checksum=proven[found.what].checksum,
-                schema=proven[found.what].schema,
-            )
-            for found in pinned.tables
-        ),
+        copy=TableBackup(**copied, checksum=verified.checksum, schema=verified.schema),
         flows=pinned.flows,
         kept_days=asked.get("kept_days"),
         keep_last=asked.get("keep_last"),
@@ -125,19 +117,7 @@ def is_entered(work: Work) -> bool:
     )
 
 
-def _copy_table(work: Work, table: PinnedTable, commit: bytes | None) -> dict[str, Any]:
-    if commit is None:
-        raise RecoveryError(
-            f"The copied log of {table.source} is missing from {work.plan.known(Copying).folder}: someone"
-            " removed the folder during the copy. Give this backup up and back up the table again."
-        )
-    source, target = open_storage(table.source), open_storage(table.path)
-    done = copy_table(work, table.what, (source, target), commit, table.files)
-    target.create(FIRST_COMMIT, commit)
-    return done
-
-
-def _copy(what: str, path: str, destination: str, notes: list[str]) -> CopyPlan:
+def _copy(path: str, destination: str, notes: list[str]) -> CopyPlan:
     version = delta_log.latest_version(path)
     if version is None:
         raise RequestError(
@@ -147,12 +127,12 @@ def _copy(what: str, path: str, destination: str, notes: list[str]) -> CopyPlan:
     summary = read_summary(path, version)
     if summary is None:
         notes.append(
-            f"The log of the {what} has no summary of version {version}, so its size is known only in the"
+            f"The log of the table has no summary of version {version}, so its size is known only in the"
             " step pin."
         )
-        return CopyPlan(what, path, destination, 0, None, 0)
+        return CopyPlan(TARGET, path, destination, 0, None, 0)
     check_copyable(path, summary.protocol)
-    return CopyPlan(what, path, destination, summary.bytes, _rows(path, version), summary.files)
+    return CopyPlan(TARGET, path, destination, summary.bytes, _rows(path, version), summary.files)
 
 
 def _rows(path: str, version: int) -> int | None:

@@ -77,7 +77,7 @@ def plan(
         flows=tuple(flow for flow, _ in planned),
         steps=KIND.step_names,
         at=now(),
-        details=asdict(Emptying((path,), tuple(felt), tuple(_notes_of_others(others)), {path: newest})),
+        details=asdict(Emptying(path, tuple(felt), tuple(_notes_of_others(others)), newest)),
         notes=(*_notes(request, path, newest, felt), *_notes_of_others(others)),
         refusals=(
             *reset_checkpoint.refusals_of_all(planned),
@@ -178,7 +178,7 @@ def _emptied_any(work: Work) -> bool:
         for flow in work.plan.flows
         if flow.previous is not None
     )
-    return shut or any(is_emptied(path, work.plan.recovery_id) for path in work.plan.known(Emptying).paths)
+    return shut or is_emptied(work.plan.known(Emptying).path, work.plan.recovery_id)
 
 
 KIND = Kind(

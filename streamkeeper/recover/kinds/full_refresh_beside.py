@@ -12,7 +12,6 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from streamkeeper.amounts import LOSS, PRICES, Amount, in_words, unknown
-from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.summary import newest_summary
 from streamkeeper.errors import RecoveryError
 from streamkeeper.flows import generations
@@ -46,13 +45,7 @@ def plan(settings: Settings, manifest: Manifest, request: BesideRequest, recover
     refresh = full_refresh.plan(settings, manifest, request, recovery_id)
     pipeline, table = declared_table(request.table, manifest, "The full refresh was not planned")
     emptied = refresh.known(Emptying)
-    unit = {TARGET: settings.table_path(table.name)}
-    beside = {TARGET: settings.table_path(name_of(table.name, recovery_id))}
-    copies = tuple(
-        _copy(what, unit[what], beside[what], request.definition)
-        for what in unit
-        if delta_log.exists(unit[what])
-    )
+    beside = settings.table_path(name_of(table.name, recovery_id))
     cleaned = _cleaned(settings, manifest.writers(pipeline.name, table.name))
     return replace(
         refresh,
@@ -62,9 +55,9 @@ def plan(settings: Settings, manifest: Manifest, request: BesideRequest, recover
             _with_generation(_with_cleaned(flow, cleaned.get(flow.flow, ()))) for flow in refresh.flows
         ),
         steps=KIND.step_names,
-        copies=copies,
-        details={**asdict(SideTables(unit, beside)), "newest": emptied.newest},
-        notes=(*_notes(request, beside[TARGET], emptied.readers), *emptied.others),
+        copies=(_copy(emptied.path, beside, request.definition),),
+        details={**asdict(SideTables(emptied.path, beside)), "newest": emptied.newest},
+        notes=(*_notes(request, beside, emptied.readers), *emptied.others),
         refusals=(*refresh.refusals, *_price_of_cleaned(cleaned, request.accept)),
     )
 
@@ -171,13 +164,13 @@ def _with_generation(flow: FlowPlan) -> FlowPlan:
     )
 
 
-def _copy(what: str, path: str, beside: str, definition: str) -> CopyPlan:
+def _copy(path: str, beside: str, definition: str) -> CopyPlan:
     """Return what is written beside: about as much as there is now."""
     summary = newest_summary(path)
     if summary is None:
-        return CopyPlan(what, path, beside, 0, None, 0)
+        return CopyPlan(TARGET, path, beside, 0, None, 0)
     side_table.check_replaceable(path, summary.protocol, summary.metadata, definition)
-    return CopyPlan(what, path, beside, summary.bytes, None, summary.files)
+    return CopyPlan(TARGET, path, beside, summary.bytes, None, summary.files)
 
 
 def _notes(request: BesideRequest, beside: str, felt: tuple[str, ...]) -> Iterator[str]:

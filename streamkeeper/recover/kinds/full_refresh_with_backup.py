@@ -30,7 +30,7 @@ from streamkeeper.recover.restart.flow_now import look_at
 from streamkeeper.recover.steps import rehearse
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
-from streamkeeper.tables.backups import COPY, ENTER, PIN, TARGET, TOMBSTONES, VERIFY
+from streamkeeper.tables.backups import COPY, ENTER, PIN, VERIFY
 
 RECOVERY = "full_refresh_with_backup"
 VERIFY_FILLED = "verify_filled"
@@ -98,10 +98,9 @@ def _nothing_to_fill(work: Work) -> dict[str, Any] | None:
 
 def _filling(request: WithBackupRequest, flow: Flow, backup: Plan) -> FillingIn:
     """Return what the step ``fill`` needs, where the backup fills the table."""
-    paths = {copy.what: copy.destination for copy in backup.copies}
+    [copy] = backup.copies
     asked = BackfillRequest(flow.full_name, BACKUP, backup=backup.recovery_id)
-    places = Backup(paths[TARGET], paths.get(TOMBSTONES))
-    return FillingIn(flow.full_name, flow.fingerprint, None, places, asdict(asked))
+    return FillingIn(flow.full_name, flow.fingerprint, None, Backup(copy.destination), asdict(asked))
 
 
 def _goes_on(

@@ -33,7 +33,7 @@ from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import backups, flows_at_version, past_versions
-from streamkeeper.tables.backups import NEWEST, TARGET, TOMBSTONES, Backup
+from streamkeeper.tables.backups import NEWEST, TARGET, Backup
 from streamkeeper.tables.flows_at_version import FlowAt
 from streamkeeper.tables.readers import effects_on_readers
 from streamkeeper.times import now
@@ -43,7 +43,7 @@ RECOVERY = "restore_table"
 
 @dataclass(frozen=True)
 class _Chosen:
-    """What is restored: the source of each table, and the position of each flow in it.
+    """What is restored: the source of the table, and the position of each flow in it.
 
     ``untouched`` are flows that wrote nothing for as long as the log reaches back: nothing of theirs is
     undone. ``other_commits`` describes commits after ``version`` that changed rows and are no flow's.
@@ -51,7 +51,7 @@ class _Chosen:
     """
 
     words: str
-    tables: tuple[TableToRestore, ...]
+    table: TableToRestore
     flows: dict[str, FlowAt]
     untouched: frozenset[str] = frozenset()
     copies: tuple[CopyPlan, ...] = ()
@@ -99,9 +99,7 @@ def plan(settings: Settings, manifest: Manifest, request: RestoreRequest, recove
         steps=KIND.step_names,
         at=now(),
         copies=chosen.copies,
-        details=asdict(
-            Restoring(tuple(item.to_json() for item in chosen.tables), request.backup, chosen.words)
-        ),
+        details=asdict(Restoring(chosen.table, request.backup, chosen.words)),
         notes=tuple(_notes(table.name, chosen, [flow for flow, _ in planned], felt)),
         refusals=refusals,
     )
@@ -111,9 +109,8 @@ def copy_back(work: Work) -> dict[str, Any]:
     """Copy the files of a backup into the table's folder, where nothing names them yet; what is there already
     is left.
     """
-    return {
-        "tables": [put_back.bring(work, table) for table in put_back.tables_of(work.plan) if table.is_backup]
-    }
+    table = put_back.table_of(work.plan)
+    return put_back.bring(work, table) if table.is_backup else {"note": "its files are in the table's folder"}
 
 
 def _chosen(
@@ -121,42 +118,23 @@ def _chosen(
 ) -> _Chosen:
     if request.backup is not None:
         found = backups.find(open_storage(settings.state), pipeline.name, table, request.backup)
-        return _of_backup(settings.table_path(table), settings.tombstones_path(table), found)
+        return _of_backup(settings.table_path(table), found)
     assert request.version is not None, "a request has one of the two"
     return _of_version(settings, table, writers, request.version)
 
 
-def _of_backup(path: str, sibling: str, backup: Backup) -> _Chosen:
-    # A backup of an earlier release holds what the table remembered as a table of its own, which is taken
-    # over again by the next start of a flow.
-    unit = {TARGET: path, TOMBSTONES: sibling}
-    for found in (item for item in backup.tables if item.what in unit):
-        _check_replaceable(unit[found.what], found.path)
-    tables = tuple(
-        TableToRestore(
-            what=found.what,
-            path=unit[found.what],
-            source=found.path,
-            from_version=0,
-            newest=delta_log.latest_version(unit[found.what]),
-            files=found.files,
-            checksum=found.checksum,
-            schema=found.schema,
-        )
-        for found in backup.tables
-        if found.what in unit
+def _of_backup(path: str, backup: Backup) -> _Chosen:
+    copy = backup.copy
+    _check_replaceable(path, copy.path)
+    table = TableToRestore(
+        path, copy.path, 0, delta_log.latest_version(path), copy.files, copy.checksum, copy.schema
     )
-    copies = tuple(
-        CopyPlan(found.what, found.path, unit[found.what], found.bytes, found.checksum.rows, found.files)
-        for found in backup.tables
-        if found.what in unit
-    )
-    words = f"the backup {backup.id} of {backup.at}, version {backup.target.version} of the table then"
+    files = CopyPlan(TARGET, copy.path, path, copy.bytes, copy.checksum.rows, copy.files)
+    words = f"the backup {backup.id} of {backup.at}, version {copy.version} of the table then"
     rest = "Rows written by others since then are lost too: no flow can produce them again."
-    wrote = {action["appId"]: int(action["version"]) for action in _actions(backup.target.path, "txn")}
-    return _Chosen(
-        words, tables, {flow.flow: flow for flow in backup.flows}, copies=copies, notes=(rest,), wrote=wrote
-    )
+    wrote = {action["appId"]: int(action["version"]) for action in _actions(copy.path, "txn")}
+    flows = {flow.flow: flow for flow in backup.flows}
+    return _Chosen(words, table, flows, copies=(files,), notes=(rest,), wrote=wrote)
 
 
 def _of_version(settings: Settings, table: str, writers: list[Flow], version: int) -> _Chosen:
@@ -178,10 +156,10 @@ def _of_version(settings: Settings, table: str, writers: list[Flow], version: in
             f"Version {version} of {path} cannot be restored: VACUUM removed {lacking[0]} and perhaps more."
             " Nothing was changed. Choose a newer version, or a backup (`streamkeeper backups`)."
         )
-    tables = (TableToRestore(TARGET, path, path, version, newest),)
     words = f"version {version} of the table; its newest is {newest}"
+    table_version = TableToRestore(path, path, version, newest)
     return _Chosen(
-        words, tables, flows, frozenset(untouched), version=version, other_commits=past.other_commits
+        words, table_version, flows, frozenset(untouched), version=version, other_commits=past.other_commits
     )
 
 

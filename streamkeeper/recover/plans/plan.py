@@ -17,7 +17,7 @@ from streamkeeper.json_values import read_as
 from streamkeeper.redaction import redact
 
 T = TypeVar("T")
-FORMAT = 2
+FORMAT = 1
 IN_THE_TABLE = "in the table"
 """Name of what a refusal covers that was counted in the table's log, and not in a source."""
 

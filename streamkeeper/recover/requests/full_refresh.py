@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from streamkeeper.errors import RequestError
@@ -124,12 +124,11 @@ class WithBackupRequest(RefreshRequest):
 
 @dataclass(frozen=True)
 class Emptying:
-    """What a full refresh empties: ``paths`` of tables (two in a plan of an earlier release). ``readers`` say
-    which streams read them, ``others`` which rows of others are lost or return. ``newest`` are the tables'
-    versions when that was planned, which a plan of an earlier release lacks.
+    """What a full refresh empties: the table at ``path``, which had the version ``newest`` when that was
+    planned. ``readers`` say which streams read it, ``others`` which rows of others are lost or return.
     """
 
-    paths: tuple[str, ...] = ()
+    path: str = ""
     readers: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
-    newest: dict[str, int] = field(default_factory=dict)
+    newest: int = 0

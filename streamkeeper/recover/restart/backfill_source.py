@@ -58,8 +58,8 @@ class Filled:
 
 @dataclass(frozen=True)
 class Backup:
-    """A backup as a backfill reads it: paths or URLs of the copied target and of its tombstones, which one of
-    an earlier release alone has; and of how many columns a sequence is made.
+    """A backup as a backfill reads it: paths or URLs of the copied target and, for AUTO CDC, of the deletes
+    that it remembers, which the driver writes as a table; and of how many columns a sequence is made.
     """
 
     target: str

@@ -18,7 +18,6 @@ from streamkeeper.delta.copy_files import FIRST_COMMIT, Progress, copy_files, fi
 from streamkeeper.delta.log import SEAL, LogCommit
 from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.flows.generations import AFTER_LAST
-from streamkeeper.json_values import read_as
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.requests.full_refresh import Emptying
@@ -56,7 +55,6 @@ class TableToRestore:
     ``checksum`` and ``schema`` are those of a backup.
     """
 
-    what: str
     path: str
     source: str
     from_version: int
@@ -70,34 +68,28 @@ class TableToRestore:
         """Whether a backup replaces the table, and not one of its own versions."""
         return self.source != self.path
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as it is kept in a plan."""
-        named = {"from" if name == "source" else name: value for name, value in asdict(self).items()}
-        return {name: value for name, value in named.items() if value is not None or name == "newest"}
-
 
 @dataclass(frozen=True)
 class Restoring:
-    """What a restore replaces: ``tables``, each as :meth:`TableToRestore.to_json` returns it, by ``backup``,
-    None if by an earlier version; ``words`` name either.
+    """What a restore replaces: ``table``, by ``backup``, None if by an earlier version; ``words`` name
+    either.
     """
 
-    tables: tuple[dict[str, Any], ...] = ()
+    table: TableToRestore | None = None
     backup: str | None = None
     words: str = ""
 
 
 def versions_of(plan: Plan) -> tuple[VersionToRestore, ...]:
-    """Return the versions that the plan of a rewind restores, those of tombstones first."""
+    """Return the versions that the plan of a rewind restores."""
     return plan.known(Rewinding).put_back
 
 
-def tables_of(plan: Plan) -> tuple[TableToRestore, ...]:
-    """Return the tables that the plan of a restore replaces."""
-    return tuple(
-        read_as(TableToRestore, {"source" if name == "from" else name: value for name, value in item.items()})
-        for item in plan.known(Restoring).tables
-    )
+def table_of(plan: Plan) -> TableToRestore:
+    """Return the table that the plan of a restore replaces."""
+    table = plan.known(Restoring).table
+    assert table is not None, "restore_table planned it"
+    return table
 
 
 def bring(work: Work, table: TableToRestore) -> dict[str, Any]:
@@ -114,12 +106,10 @@ def bring(work: Work, table: TableToRestore) -> dict[str, Any]:
             f"{source.path(FIRST_COMMIT)} is gone: the backup was removed. Give this recovery up, and restore"
             " another."
         )
-    return copy_table(work, table.what, (source, target), commit, table.files or 0)
+    return copy_table(work, (source, target), commit, table.files or 0)
 
 
-def copy_table(
-    work: Work, what: str, between: tuple[Storage, Storage], commit: bytes, files: int
-) -> dict[str, Any]:
+def copy_table(work: Work, between: tuple[Storage, Storage], commit: bytes, files: int) -> dict[str, Any]:
     """Copy the files that the commit of a copy names from one storage into another; what is there already is
     left.
 
@@ -127,9 +117,9 @@ def copy_table(
     :raises RecoveryError: a file is not there any more.
     """
     began = time.monotonic()
-    progress = Progress(lambda **numbers: work.progress(what=what, **numbers), work.check_stop, files)
+    progress = Progress(work.progress, work.check_stop, files)
     done = copy_files(*between, files_of(commit.decode().splitlines()), progress)
-    return {"what": what, **asdict(done), "seconds": round(time.monotonic() - began, 2)}
+    return {**asdict(done), "seconds": round(time.monotonic() - began, 2)}
 
 
 def check_unchanged(work: Work, plan: Plan, then: str) -> None:
@@ -139,11 +129,12 @@ def check_unchanged(work: Work, plan: Plan, then: str) -> None:
     :param then: what to do if one is not, for the message.
     :raises RecoveryError: someone wrote to a table since.
     """
-    backs: tuple[VersionToRestore | TableToRestore, ...] = (*versions_of(plan), *tables_of(plan))
+    restored, emptied = plan.known(Restoring).table, plan.known(Emptying)
+    backs: tuple[VersionToRestore | TableToRestore, ...] = (*versions_of(plan), *filter(None, [restored]))
     for back in backs:
         written_late(work, plan, back.path, back.newest, then)
-    for path, newest in plan.known(Emptying).newest.items():
-        written_late(work, plan, path, newest, then, rows_alone=True)
+    if emptied.path:
+        written_late(work, plan, emptied.path, emptied.newest, then, rows_alone=True)
 
 
 def before_decided(plan: Plan) -> str:

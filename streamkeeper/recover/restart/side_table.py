@@ -39,10 +39,10 @@ _IDENTITY = "delta.identity.step"
 
 @dataclass(frozen=True)
 class SideTables:
-    """Paths of the tables that are replaced, and of those built beside, by what they are (``target``)."""
+    """Path of the table that is replaced, and of the one built beside."""
 
-    unit: dict[str, str]
-    beside: dict[str, str]
+    path: str
+    beside: str
 
 
 def check_replaceable(path: str, protocol: dict[str, Any], metadata: dict[str, Any], definition: str) -> None:
@@ -90,7 +90,7 @@ def _remains(settings: Settings, plan: Plan) -> bool:
         for home in homes
     ):
         return True
-    return any(open_storage(path).names() for path in plan.known(SideTables).beside.values())
+    return bool(open_storage(plan.known(SideTables).beside).names())
 
 
 def remove(settings: Settings, plan: Plan) -> dict[str, Any]:
@@ -107,9 +107,9 @@ def remove(settings: Settings, plan: Plan) -> dict[str, Any]:
             return {
                 "left": f"{side.full_name} may still be driven; clean_up removes it once its driver is gone"
             }
-    for path in plan.known(SideTables).beside.values():
-        folder, _, name = path.rstrip("/").rpartition("/")
-        open_storage(folder).remove(name)
+    beside = plan.known(SideTables).beside
+    folder, _, name = beside.rstrip("/").rpartition("/")
+    open_storage(folder).remove(name)
     for table in plan.tables:
         turns = TableTurns(storage, plan.pipeline, name_of(table, plan.recovery_id))
         storage.remove(turns.root.rpartition("/")[0])
@@ -117,7 +117,7 @@ def remove(settings: Settings, plan: Plan) -> dict[str, Any]:
         for name in _checkpoints(home, plan.recovery_id):
             storage.remove(name)
         storage.remove(side_home(home, plan.recovery_id).root)
-    return {"removed": list(plan.known(SideTables).beside.values())}
+    return {"removed": beside}
 
 
 def _checkpoints(home: FlowHome, recovery_id: str) -> list[str]:

@@ -317,13 +317,6 @@ def test_the_newest_holder_that_was_not_proven_dead_is_remembered_through_later_
     assert (lease.took_over, lease.unproven) == (leases.SILENT, 4)
 
 
-def test_a_lease_that_an_earlier_release_wrote_is_read(world: World) -> None:
-    lease = asdict(Lease(1, HERE, 1, "then"))
-    del lease["took_over"], lease["unproven"]
-    world.home.storage.create(world.home.lease(1), to_json(lease))
-    assert leases.current(world.home) == Lease(1, HERE, 1, "then")
-
-
 class Listed(LocalStorage):
     """A storage that remembers what was asked of it."""
 

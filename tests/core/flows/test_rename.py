@@ -296,7 +296,7 @@ def test_two_pipelines_never_both_have_a_tables_lock(stands: World) -> None:
         recovery_lock.take(storage(stands), "copy_of_events", "events", "r2")
 
 
-def test_a_lock_and_a_turn_of_an_earlier_release_are_honoured(stands: World) -> None:
+def test_a_lock_and_a_turn_lie_in_the_folder_of_the_pipeline(stands: World) -> None:
     storage(stands).create(
         "events/tables/events/lock/recovery.json", to_json({"recovery": "r1", "at": "then"})
     )

@@ -60,13 +60,3 @@ def test_a_look_becomes_a_row_with_the_numbers_of_every_driver_since_the_last(wo
     assert (second.state_rows, second.state_bytes, second.watermark) == (42, 4096, 12.5)
     assert (second.lag_seconds, second.lag_records, second.state) == (9.5, 70, "stopped")
     assert (second.lag_files, second.lag_bytes, second.lag_versions) == (3, 900, None)
-
-
-def test_totals_of_a_driver_of_an_earlier_release_are_read_on(world: World) -> None:
-    world.begin([], 0, 0)
-    lease = leases.acquire(world.home, 1, 1.0)
-    details = {"totals": {"batches": 3, "rows": 30, "seconds": 1.5, "late": 0}}
-    leases.beat(world.home, Heartbeat(lease.epoch, 1, "running", 1, "then", details=details))
-    past.keep(world.home, seen(world), time.time() + 60)
-    (row,) = rows.minutes(world.home)
-    assert (row.batches, row.rows, row.rows_out, row.phases) == (3, 30, None, {})

@@ -36,7 +36,7 @@ def test_what_the_sources_still_have_is_read_again_and_costs_nothing(stands: Wor
     assert (flow.start.mode, flow.generation, flow.next_generation, refused(found)) == ("earliest", 1, 2, [])
     assert (price(found).lost.rows, price(found).repeated.rows) == (0, 0)
     assert price(found).notes[0] == "3 files, 120 B, 6 rows of the rows read before are read again"
-    assert (found.tables, found.details["paths"]) == (("events",), [stands.settings.table_path("events")])
+    assert (found.tables, found.details["path"]) == (("events",), stands.settings.table_path("events"))
     said = "is at version 3: restore_table can restore it until VACUUM removes its files."
     assert said in " ".join(found.notes)
 
@@ -97,7 +97,7 @@ def test_a_table_by_key_is_emptied_and_a_once_flow_runs_again(world: World) -> N
     world.declare(CHANGES % ", once=True")
     world.processed(2)
     found = plan(world)
-    assert found.details["paths"] == [world.settings.table_path("events")]
+    assert found.details["path"] == world.settings.table_path("events")
     assert found.flows[0].once
 
 

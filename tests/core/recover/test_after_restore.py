@@ -185,13 +185,12 @@ def test_offsets_whose_checkpoint_is_half_removed_are_no_place_to_go_on_from(wor
         plan(world)
 
 
-def put_transactions(world: World, wrote: dict[str, int], *more: str) -> None:
+def put_transactions(world: World, wrote: dict[str, int]) -> None:
     """Enter a backup whose copy has transactions of writers, and whose entry names no flow."""
     copy = World(world.root, table="b1")
     copy.commit(*({"txn": {"appId": writer, "version": last}} for writer, last in wrote.items()))
-    target = replace(entry("b1").tables[0], path=copy.settings.table_path("b1"))
-    tables = (target, *(replace(target, what=name) for name in more))
-    backups.enter(world.home.storage, entry("b1", 1, tables=tables, flows=()))
+    target = replace(entry("b1").copy, path=copy.settings.table_path("b1"))
+    backups.enter(world.home.storage, entry("b1", 1, copy=target, flows=()))
 
 
 def test_a_flow_that_a_backup_does_not_name_and_has_rows_of_goes_on_after_its_batch_there(
@@ -223,7 +222,7 @@ def test_a_flow_whose_rows_a_backup_has_and_nobody_knows_up_to_where_comes_twice
 def test_a_table_by_key_takes_rows_that_a_backup_has_a_second_time(world: World) -> None:
     world.declare(CHANGES % "")
     world.processed(3)
-    put_transactions(world, {world.query_id: SEAL}, "tombstones")
+    put_transactions(world, {world.query_id: SEAL})
     assert refused(world) == []
 
 

@@ -24,7 +24,7 @@ from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import recovery_lock
-from streamkeeper.tables.backups import commit_file
+from streamkeeper.tables.backups import COMMIT
 from tests.killing import Killed, Mortal
 from tests.worlds.recover import recoveries
 from tests.worlds.recover.asked import ASKED, SET_APART
@@ -70,15 +70,13 @@ def in_spark(act: str, work: Work) -> dict[str, Any]:
     match act.rpartition(":")[2]:
         case "pin":
             folder = work.plan.details["folder"]
-            open_storage(folder).overwrite(commit_file("target"), b'{"metaData":{"id":"copy"}}\n')
+            open_storage(folder).overwrite(COMMIT, b'{"metaData":{"id":"copy"}}\n')
             source = work.settings.table_path("events")
-            place = {"what": "target", "source": source, "path": f"{folder}/target"}
+            place = {"source": source, "path": f"{folder}/target"}
             copied = {"version": 3, "table_id": "copy", "files": 0, "bytes": 0, "rows": 0, "source_id": "t"}
-            return {"tables": [{**place, **copied}], "flows": []}
+            return {"table": {**place, **copied}, "flows": []}
         case "verify":
-            return {
-                "tables": [{"what": "target", "checksum": {"rows": 0, "sum": "0", "xor": 0}, "schema": "{}"}]
-            }
+            return {"checksum": {"rows": 0, "sum": "0", "xor": 0}, "schema": "{}"}
         case "fill_step":
             return {"flow": "", "query_id": "", "done": True, "batch": 0, "missing": None}
     return {"tables": []}

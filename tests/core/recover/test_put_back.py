@@ -94,13 +94,13 @@ def bench(world: World) -> Bench:
     open_storage(str(copy)).create(
         FIRST_COMMIT, b'{"protocol":{}}\n{"metaData":{"id":"b","configuration":{}}}\n'
     )
-    table = replace(entry("b1").tables[0], path=str(copy), version=4)
+    table = replace(entry("b1").copy, path=str(copy), version=4)
     offsets = {"events_raw": {"logOffset": 1}}
     stood = tuple(
         FlowAt(f"events.{name}", 1, 1, replace(world, name=name).query_id, offsets)
         for name in ("clean_events", "late_events")
     )
-    backups.enter(world.home.storage, entry("b1", 1, tables=(table,), flows=stood))
+    backups.enter(world.home.storage, entry("b1", 1, copy=table, flows=stood))
     return Bench(world)
 
 

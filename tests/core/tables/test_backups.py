@@ -485,12 +485,12 @@ def test_the_copy_is_a_table_once_all_of_it_is_there_and_a_backup_once_it_is_ent
     made = approve(world, planned(world, BACKUP, "b1", table=TABLE, keep_last=2))
     folder = open_storage(made.details["folder"])
     commit = "\n".join([add("f0.parquet"), add("f1.parquet")])
-    folder.create(backups.commit_file("target"), commit.encode())
-    place = {"what": "target", "source": table.root, "path": folder.path("target"), "source_id": "s"}
+    folder.create(backups.COMMIT, commit.encode())
+    place = {"source": table.root, "path": folder.path("target"), "source_id": "s"}
     pinned = {**place, "version": 2, "table_id": "t", "files": 2, "bytes": 8, "rows": None}
-    checked = {"what": "target", "checksum": asdict(Checksum(4, "9", 1)), "schema": "{}"}
+    checked = {"checksum": asdict(Checksum(4, "9", 1)), "schema": "{}"}
     flows = [asdict(FlowAt("events.clean_events", 1, 1, "q"))]
-    evidence = {"pin": {"tables": [pinned], "flows": flows}, "verify": {"tables": [checked]}}
+    evidence = {"pin": {"table": pinned, "flows": flows}, "verify": checked}
 
     def carry_out(step: str) -> dict[str, Any]:
         def in_spark(act: str, work: Work) -> dict[str, Any]:
@@ -505,7 +505,7 @@ def test_the_copy_is_a_table_once_all_of_it_is_there_and_a_backup_once_it_is_ent
         carry_out("copy")
     assert folder.read(f"target/{FIRST_COMMIT}") is None, "half a copy is no table"
     table.create("f1.parquet", gone or b"")
-    [copied] = carry_out("copy")["tables"]
+    copied = carry_out("copy")
     assert (copied["files"], copied["bytes"]) == (2, 8)
     assert folder.read(f"target/{FIRST_COMMIT}") == commit.encode()
     carry_out("verify")
@@ -513,7 +513,7 @@ def test_the_copy_is_a_table_once_all_of_it_is_there_and_a_backup_once_it_is_ent
     carry_out("enter")
     [found] = backups.listed(world.home.storage, "events", "events")
     assert (found.id, found.keep_last, found.flows[0].batch) == ("b1", 2, 1)
-    assert found.target.checksum == Checksum(4, "9", 1)
+    assert found.copy.checksum == Checksum(4, "9", 1)
     assert not engine.give_up(world.settings, "events", "b1", "too late")
 
 
@@ -593,9 +593,8 @@ def test_a_once_flow_that_was_done_stays_done_and_one_that_was_not_runs_again(wo
     world.declare(CHANGES % ", once=True")
     world.processed(2)
     generations.finish(world.home, 1, 1)
-    both = (replace(entry("x").tables[0]), replace(entry("x").tables[0], what="tombstones"))
     for name, days_old, version in (("early", 2, 1), ("late", 1, 2)):
-        made = entry(name, days_old, tables=both, flows=(stood(world, version),))
+        made = entry(name, days_old, flows=(stood(world, version),))
         backups.enter(world.home.storage, made)
     found = [plan_restore(world, backup=name).flows[0].next_generation for name in ("early", "late")]
     assert found == [2, None]

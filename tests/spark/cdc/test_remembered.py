@@ -1,24 +1,21 @@
 """What a table remembers is of its own log: it stays whatever others do to the table between batches, and
-where they put the rows back without it, or copy them, the flow is refused. What an earlier release kept in a
-table of its own is taken over.
+where they put the rows back without it, or copy them, the flow is refused.
 """
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from streamkeeper_jobs.cdc import remembered
 from streamkeeper_jobs.cdc.replace_rows import opened
 
 from streamkeeper.declare.cdc_spec import CdcSpec
 from streamkeeper.delta import remembered as in_log
 from streamkeeper.errors import DeclarationError
 from tests.worlds.suites import long_after
-from tests.worlds.tables.cdc_world import DONE_BY_OTHERS, SPEC, VERSIONS, CdcBed, killed_before_the_target
+from tests.worlds.tables.cdc_world import DONE_BY_OTHERS, SPEC, CdcBed, killed_before_the_target
 
 
 def deleted(spark: SparkSession, root: Path, spec: CdcSpec = SPEC) -> CdcBed:
@@ -70,34 +67,15 @@ def test_a_copy_of_a_table_is_found_out(deep: bool, spark: SparkSession, tmp_pat
         other.prepare()
 
 
-@pytest.mark.parametrize("spec", long_after(1, [SPEC, VERSIONS]), ids=["type 1", "type 2"])
-def test_what_an_earlier_release_kept_beside_the_table_is_taken_over(
-    spec: CdcSpec, spark: SparkSession, tmp_path: Path
+def test_a_table_whose_log_does_not_say_what_it_remembers_is_refused(
+    spark: SparkSession, tmp_path: Path
 ) -> None:
-    bed = deleted(spark, tmp_path, spec)
-    sibling = str(tmp_path / "customers__tombstones")
-    kept = bed.remembered().withColumnRenamed(remembered.LEARNED, "written_at")
-    kept.write.format("delta").partitionBy("kind").save(sibling)
-    as_before(bed)
+    bed = deleted(spark, tmp_path)
+    table = f"delta.`{bed.path}`"
+    spark.sql(f"ALTER TABLE {table} UNSET TBLPROPERTIES ('{in_log.BOUND}')")
+    spark.sql(f"ALTER TABLE {table} DROP FEATURE domainMetadata")
     with pytest.raises(DeclarationError, match=r"What .* remembers of deleted keys is gone"):
         bed.prepare()
-    for _ in range(2):
-        bed.prepare(sibling=sibling)
-    with pytest.raises(Exception, match="taken_over_by_a_newer_release"):
-        kept.write.format("delta").mode("append").save(sibling)
-    shutil.rmtree(sibling)
-    assert {tuple(row) for row in bed.remembered().drop(remembered.LEARNED).collect()} == {
-        tuple(row) for row in kept.drop("written_at").collect()
-    }
-    bed.apply((1, 4, "U", "late", "x"))
-    assert [row["id"] for row in bed.rows() if row.get("__END_AT") is None] == [2]
-
-
-def as_before(bed: CdcBed) -> None:
-    """Let a table be as an earlier release left it."""
-    table = f"delta.`{bed.path}`"
-    bed.spark.sql(f"ALTER TABLE {table} UNSET TBLPROPERTIES ('{in_log.BOUND}')")
-    bed.spark.sql(f"ALTER TABLE {table} DROP FEATURE domainMetadata")
 
 
 def test_runs_are_merged_and_hold_the_last_delete_of_each_key(spark: SparkSession, tmp_path: Path) -> None:

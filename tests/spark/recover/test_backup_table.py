@@ -22,7 +22,7 @@ from streamkeeper.tables import backups
 from streamkeeper.tables.backups import Checksum
 from tests.worlds.flow_world import Flowbed
 from tests.worlds.suites import long_after
-from tests.worlds.tables.backup_world import Recoverer, copy_of
+from tests.worlds.tables.backup_world import Recoverer
 
 TABLE = "events.events"
 
@@ -130,7 +130,7 @@ def test_a_backup_is_the_same_table_outlives_vacuum_and_drop_and_is_put_back_as_
 ) -> None:
     shape(spark, bed.table)
     rows, said = rows_of(spark, bed.table), said_of(spark, bed.table)
-    found = copy_of(at_work.backup("b1", TABLE))
+    found = at_work.backup("b1", TABLE)["copy"]
     assert (found["bytes"], found["checksum"]["rows"]) == (said["bytes"], len(rows))
     assert [made.id for made in backups.every(open_storage(bed.settings.state))] == ["b1"]
     table_id = DeltaTable.forPath(spark, str(bed.table)).detail().collect()[0]["id"]
@@ -154,7 +154,7 @@ def test_a_copy_that_was_damaged_is_not_entered_and_one_damaged_later_is_not_put
     at_work.plan("backup_table", "b1", table=TABLE)
     at_work.step("b1", "pin")
     spark.range(5).write.format("delta").mode("append").save(str(bed.table))  # a writer goes on
-    [copied] = at_work.step("b1", "copy")["tables"]
+    copied = at_work.step("b1", "copy")
     assert copied["files"] == 3
     [first, second, *_] = sorted(Path(bed.settings.backups_path, "events/events/b1/target").glob("*.parquet"))
     kept = first.read_bytes()

@@ -23,7 +23,7 @@ from tests.oracle import all_rows
 from tests.worlds.drivers import run_late
 from tests.worlds.flow_world import NAME, Flowbed, pipeline
 from tests.worlds.suites import long_after
-from tests.worlds.tables.backup_world import Recoverer, copy_of
+from tests.worlds.tables.backup_world import Recoverer
 
 TABLE = "events.events"
 STATELESS = pipeline(view="", files=1)
@@ -120,7 +120,7 @@ def test_files_of_a_backup_that_a_vacuum_takes_meanwhile_are_brought_again(
     at_work.plan("restore_table", "r1", table=TABLE, backup="b1")
     at_work.until("r1", "decide")
     copied = engine.evidence_of(bed.settings, "events", "r1", "copy_back")
-    assert copied is not None and copied["tables"][0]["found"] == len(kept), "they lay there, unnamed and old"
+    assert copied is not None and copied["found"] == len(kept), "they lay there, unnamed and old"
     real = restore_table.replace_table
 
     def vacuumed(*arguments: Any, **named: Any) -> Any:
@@ -192,7 +192,7 @@ def test_what_delta_refuses_is_refused_before_a_generation_is_decided_and_a_vers
     version = delta_log.latest_version(table)
     assert version is not None
     with pytest.raises(RecoveryError, match="Delta refused to replace"):
-        restore_table.replace_content(spark, table, read_snapshot(spark, copy_of(entry)["path"]), "a test")
+        restore_table.replace_content(spark, table, read_snapshot(spark, entry["copy"]["path"]), "a test")
     with pytest.raises(RequestError, match="Nothing was changed"):
         at_work.plan("restore_table", "r0", table=TABLE, backup="b1")
     for summary in (bed.table / "_delta_log").glob("*.crc"):

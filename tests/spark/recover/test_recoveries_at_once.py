@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from streamkeeper_jobs.recover import backup_table as copying
 from streamkeeper_jobs.sinks import auto_cdc
 
 from streamkeeper.delta import copy_files
+from streamkeeper.delta import log as delta_log
 from streamkeeper.errors import StreamkeeperError, TableLocked
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import leases, ledger
@@ -87,18 +87,20 @@ def test_a_backup_that_was_planned_before_a_recovery_came_waits_for_another_time
     with pytest.raises(TableLocked, match=r"The recovery r1 has locked the table events.*so b1 cannot start"):
         at_work.step("b1", "pin")
     assert engine.give_up(bed.settings, "events", "r1", "rejected")
-    assert at_work.step("b1", "pin")["tables"][0]["rows"] == 2
+    assert at_work.step("b1", "pin")["table"]["rows"] == 2
 
 
 def test_a_recovery_that_comes_while_a_backup_looks_at_its_table_keeps_it_from_pinning(
     bed: Flowbed, at_work: Recoverer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def looked(*_: object) -> bool:
+    newest = delta_log.latest_version
+
+    def looked(path: str) -> int | None:
         recovery_lock.take(bed.home.storage, "events", "events", "r1")
-        return True
+        return newest(path)
 
     at_work.plan("backup_table", "b1", table=TABLE)
-    monkeypatch.setattr(copying, "is_bound", looked)
+    monkeypatch.setattr(delta_log, "latest_version", looked)
     with pytest.raises(TableLocked, match=r"The recovery r1 has locked the table events"):
         at_work.step("b1", "pin")
     assert ledger.open(bed.home.storage, "events", "b1").find("pin.done") is None
@@ -115,17 +117,16 @@ def test_a_table_that_is_refreshed_while_it_is_copied_is_backed_up_as_it_was_pin
     assert bed.run() is Outcome.STOPPED
     monkeypatch.setattr(copy_files, "TELL_EVERY", 0.0)
     with caplog.at_level(logging.INFO):
-        copied = at_work.step("b1", "copy")["tables"][0]
+        copied = at_work.step("b1", "copy")
     at_work.step("b1", "verify")
     entry = at_work.step("b1", "enter")["backup"]
-    assert entry["tables"][0]["checksum"]["rows"] == 2
+    assert entry["copy"]["checksum"]["rows"] == 2
     told = [
         event
         for event in ledger.open(bed.home.storage, "events", "b1").events()
         if event.event == "copy.progress"
     ]
     assert told[-1].evidence == {
-        "what": "target",
         "files": copied["files"],
         "of": copied["files"],
         "bytes": copied["bytes"],

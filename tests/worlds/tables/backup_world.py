@@ -4,7 +4,6 @@ test wants it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,9 +97,3 @@ class Recoverer:
             with pytest.raises(Killed):
                 self.step(name, step)
         return self.step(name, step)
-
-
-def copy_of(entry: Mapping[str, Any], what: str = "target") -> dict[str, Any]:
-    """Give what an entry says of one of its tables."""
-    [found] = [table for table in entry["tables"] if table["what"] == what]
-    return dict(found)

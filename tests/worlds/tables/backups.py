@@ -13,9 +13,9 @@ NOW = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
 
 
 def entry(name: str, days_old: float = 0, **changes: Any) -> Backup:
-    table = TableBackup("target", "/w/events", f"/b/{name}/target", 3, "id", 1, 4, Checksum(2, "7", 5), "{}")
+    table = TableBackup("/w/events", f"/b/{name}/target", 3, "id", 1, 4, Checksum(2, "7", 5), "{}")
     at = (NOW - timedelta(days=days_old)).isoformat(timespec="seconds")
     return replace(
-        Backup(name, "events", "events", at, "ada", (table,), (FlowAt("events.clean_events", 1, 2, "q"),)),
+        Backup(name, "events", "events", at, "ada", table, (FlowAt("events.clean_events", 1, 2, "q"),)),
         **changes,
     )

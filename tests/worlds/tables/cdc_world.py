@@ -84,8 +84,8 @@ class CdcBed:
     def columns(self) -> StructType:
         return StructType.fromDDL(self.schema)
 
-    def prepare(self, table: Table = TABLE, sibling: str | None = None) -> CdcBed:
-        prepare(self.spark, self.columns, self.spec, self.path, table, alone, sibling=sibling)
+    def prepare(self, table: Table = TABLE) -> CdcBed:
+        prepare(self.spark, self.columns, self.spec, self.path, table, alone)
         return self
 
     def frame(self, rows: Iterable[Sequence[Any]]) -> DataFrame:

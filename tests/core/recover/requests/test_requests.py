@@ -196,7 +196,7 @@ def test_each_price_has_its_word_and_meaning() -> None:
     assert json.dumps(amounts.PRICES)
 
 
-BEFORE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+WRITTEN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "reset_checkpoint": (
         {"flows": ["p.f"], "start": {"mode": "generation", "generation": 3}},
         {"start": StartAt("generation", generation=3)},
@@ -212,12 +212,12 @@ BEFORE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "clean_up": ({"pipeline": "p", "forget_flows": ["old"]}, {"forget_flows": ("old",), "keep_days": 30.0}),
     "full_refresh": ({"table": "p.t", "accept": ["loss"]}, {"accept": ("loss",)}),
 }
-"""What ledgers hold that an earlier release wrote: some fields of a request, and how they are read."""
+"""Some fields of a request as a ledger holds them, and how they are read."""
 
 
-@pytest.mark.parametrize("name", BEFORE)
-def test_a_request_that_an_earlier_release_wrote_to_the_ledger_is_read(name: str) -> None:
-    written, read = BEFORE[name]
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_request_is_read_from_the_ledger(name: str) -> None:
+    written, read = WRITTEN[name]
     found = kind(name).read_request({**written, "reason": "why", "by": "ada"})
     assert {field: getattr(found, field) for field in read} == read
     assert kind(name).read_request(json.loads(json.dumps(found.to_json()))) == found

@@ -54,7 +54,7 @@ def test_a_refreshed_table_is_what_the_new_declaration_makes_of_all_events(
     bed.arrive(4, 5)
     at_work.plan("full_refresh", "r1", table="events.events")
     before = delta_log.latest_version(str(bed.table))
-    [emptied_table] = at_work.until("r1", "empty_tables")["empty_tables"]["tables"]
+    emptied_table = at_work.until("r1", "empty_tables")["empty_tables"]
     assert emptied_table["version_before"] == before, "before the seals, too"
     assert rows_of(bed.spark, str(bed.table)) == 0
     at_work.until("r1", "release")
@@ -116,7 +116,7 @@ def test_both_flows_of_a_table_by_key_are_refreshed_together_killed_in_the_middl
     assert (bed.run(SNAPSHOT), bed.run(INCREMENTAL)) == (Outcome.DONE, Outcome.STOPPED)
     bed.is_exact()
     assert generations.finished(bed.home(SNAPSHOT)) == 2
-    [then] = back_to(at_work, "customers.customers", filled).details["tables"]
+    then = back_to(at_work, "customers.customers", filled).details["table"]
     put_remembered_back(spark, table, then["from_version"])
     assert bed.remembered().count() == deleted
 

@@ -164,9 +164,8 @@ def test_both_flows_of_a_table_by_key_killed_in_the_middle_of_every_part(
         if name in ("_begin", "_replace"):
             assert not engine.give_up(bed.settings, "customers", NAME, "too late"), name
     before = delta_log.latest_version(bed.table)
-    found = steps(at_work, "put_in_place", *DONE)["put_in_place"]
+    steps(at_work, "put_in_place", *DONE)
     assert delta_log.latest_version(bed.table) == before, "nothing is replaced twice"
-    assert [table["what"] for table in found["tables"]] == ["target"]
     bed.is_exact()
     assert generations.finished(bed.home(SNAPSHOT)) == 2, "it ran once more, beside, and is done"
     assert sorted(flow.next_generation or 0 for flow in made.flows) == [2, 2]
