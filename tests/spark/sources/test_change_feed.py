@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from streamkeeper_jobs.spark.session import with_settings
 
 from streamkeeper.exit_codes import Outcome
+from tests.worlds.flow_world import NAME
 from tests.worlds.sources.source_world import DeltaBed
 from tests.worlds.suites import long_after
+from tests.worlds.tables.backup_world import Recoverer
 
 FEED = '"readChangeFeed": True, "maxFilesPerTrigger": 1'
 FLOW = """
@@ -95,3 +98,21 @@ def test_the_history_by_a_change_feed_names_the_commits_that_made_it(follow: Cal
         (2, 9, "x", (4, "update_postimage"), None),
         (3, 3, "x", (1, "insert"), (2, "delete")),
     ]
+
+
+def test_files_of_a_feed_that_vacuum_took_unread_park_the_flow_and_a_refresh_brings_it_back(
+    follow: Callable[..., DeltaBed],
+) -> None:
+    flow = follow(1)
+    is_followed(flow)
+    flow.sql("UPDATE {table} SET n = 9 WHERE id = 1")
+    flow.sql("INSERT INTO {table} VALUES (4, 4, 'x')")
+    with with_settings(flow.bed.spark, {"spark.databricks.delta.retentionDurationCheck.enabled": "false"}):
+        flow.sql("VACUUM {table} RETAIN 0 HOURS")
+    at_work = Recoverer.of(flow.bed)
+    assert at_work.prices("reset_checkpoint", flow=NAME) == [None], "the plan knows it before the flow does"
+    assert flow.bed.run() is Outcome.PARKED
+    assert "files of versions from 2 on were removed, as by VACUUM" in flow.bed.park().reason
+    prices = at_work.prices("full_refresh", table="events.events")
+    at_work.run("full_refresh", "r1", table="events.events", accept=prices)
+    is_followed(flow)
