@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
-from streamkeeper.declare.cdc_spec import CdcSpec
+from streamkeeper.declare.cdc_spec import COMMIT_TIMESTAMP, COMMIT_VERSION, FEED_RULES, CdcSpec
 from streamkeeper.declare.model import (
     COMPLETE,
     FILE_SINKS,
@@ -20,6 +20,8 @@ from streamkeeper.declare.model import (
     AnyFlow,
     AppendFlow,
     AutoCdcFlow,
+    Pipeline,
+    Source,
     Table,
     Where,
 )
@@ -46,7 +48,10 @@ def read_spec(flow: str, given: Given, where: Where) -> CdcSpec:
         what is allowed.
     """
     said = f"{where}: the flow {flow}"
-    sequence_by, literal = _sequence(said, given["sequence_by"])
+    feed = _truth(said, "change_feed", given["change_feed"])
+    if feed:
+        _check_feed_alone(said, given)
+    sequence_by, literal = ((), None) if feed else _sequence(said, given["sequence_by"])
     values: dict[str, Any] = {
         "keys": names_of(said, "keys", given["keys"]),
         "sequence_by": sequence_by,
@@ -57,11 +62,68 @@ def read_spec(flow: str, given: Given, where: Where) -> CdcSpec:
         **{name: None if given[name] is None else names_of(said, name, given[name]) for name in _LISTS},
     }
     try:
-        spec = CdcSpec(**values)
+        spec = CdcSpec(**(values | FEED_RULES if feed else values), change_feed=feed)
     except DeclarationError as error:
         raise DeclarationError(f"{said} is contradictory: {error}") from error
     _check_keys_stored(said, spec)
     return spec
+
+
+def check_feeds(pipeline: Pipeline) -> None:
+    """Check that flows which apply a Delta table's change feed say so, and that it is one.
+
+    :raises DeclarationError: a flow with ``change_feed`` reads something else, or several sources; or the
+        commit alone orders the changes of a feed.
+    """
+    for flow in pipeline.flows:
+        if not isinstance(flow, AutoCdcFlow):
+            continue
+        sources = pipeline.sources_of(flow)
+        if flow.spec.change_feed:
+            _check_is_feed(flow, sources)
+        elif any(source.reads_change_feed for source in sources):
+            _check_ranked(flow)
+
+
+def _check_is_feed(flow: AutoCdcFlow, sources: Sequence[Source]) -> None:
+    said = f"{flow.where}: the flow {flow.name} has change_feed=True"
+    if len(sources) > 1:
+        raise DeclarationError(
+            f"{said} and reads {' and '.join(source.name for source in sources)}. Commits of one table have"
+            " no order with those of another: give each feed a flow of its own, and keys that the other does"
+            " not have."
+        )
+    [source] = sources
+    if not source.reads_change_feed:
+        raise DeclarationError(
+            f"{said}, and its source {source.name} ({source.where}) gives no change feed. Allowed is a Delta"
+            " table: dp.create_source(…, format='delta', options={'readChangeFeed': True}), where the table"
+            " has the property delta.enableChangeDataFeed. Or leave change_feed out, and say sequence_by."
+        )
+
+
+def _check_ranked(flow: AutoCdcFlow) -> None:
+    """Raise if nothing ranks the changes of one commit."""
+    named = {name.lower() for name in flow.spec.sequence_by}
+    if named and named <= {COMMIT_VERSION, COMMIT_TIMESTAMP}:
+        raise DeclarationError(
+            f"{flow.where}: the flow {flow.name} orders a change feed by"
+            f" {', '.join(flow.spec.sequence_by)} alone. A commit can delete a row and insert it again"
+            " (MERGE, INSERT OVERWRITE): of two changes at one sequence the delete wins, and the row would be"
+            " lost. Say change_feed=True in place of sequence_by and apply_as_deletes."
+        )
+
+
+def _check_feed_alone(said: str, given: Given) -> None:
+    others = [
+        name for name in ("sequence_by", "apply_as_deletes", "apply_as_truncates") if given[name] is not None
+    ]
+    others += ["ignore_null_updates"] if given["ignore_null_updates"] else []
+    if others:
+        raise DeclarationError(
+            f"{said} has change_feed=True and {', '.join(others)}. A change feed has its own order and"
+            " deletes, and its rows are whole: leave the others out, or change_feed."
+        )
 
 
 def check_tables(flows: Sequence[AnyFlow], tables: Mapping[str, Table]) -> None:
@@ -144,11 +206,13 @@ def with_keys(flow: AnyFlow, table: Table) -> AnyFlow:
 
 def _check_alike(first: AutoCdcFlow, other: AutoCdcFlow) -> None:
     """Raise if the changes of two flows of one table cannot be compared."""
-    for name in ("keys", "scd_type", "ignore_null_updates", *_LISTS[2:], "sequence_by"):
+    of_sequence = first.spec.sequence_by and other.spec.sequence_by
+    for name in ("keys", "scd_type", "ignore_null_updates", *_LISTS[2:], "change_feed", "sequence_by"):
         mine, theirs = getattr(first.spec, name), getattr(other.spec, name)
-        alike = (
-            not mine or not theirs or len(mine) == len(theirs) if name == "sequence_by" else mine == theirs
-        )
+        if name == "sequence_by":
+            alike = not of_sequence or len(mine) == len(theirs)
+        else:
+            alike = mine == theirs or (name == "change_feed" and not of_sequence)
         if not alike:
             said = "stored_as_scd_type" if name == "scd_type" else name
             mine, theirs = (list(one) if isinstance(one, tuple) else one for one in (mine, theirs))
@@ -179,7 +243,8 @@ def _sequence(said: str, value: object) -> tuple[tuple[str, ...], int | None]:
     ):
         raise DeclarationError(
             f"{said} has sequence_by={_shown(value)}. Allowed are the name of a column, a list of names that"
-            f" are compared in order, and a whole number, which is the sequence of every row.{_hint(value)}"
+            " are compared in order, and a whole number, which is the sequence of every row; or"
+            f" change_feed=True in its place.{_hint(value)}"
         )
     return names_of(said, "sequence_by", value), None
 

@@ -7,7 +7,7 @@ Names and meanings are those of Lakeflow's ``create_auto_cdc_flow``. Checks that
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from streamkeeper.errors import DeclarationError
 
@@ -26,13 +26,36 @@ GENERATION, BATCH = f"{BOOKKEEPING}_generation", f"{BOOKKEEPING}_batch"
 """Columns that an update flow's rows get: together they are the sequence, so that a later generation wins."""
 
 
+CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = FEED_COLUMNS = (
+    "_change_type",
+    "_commit_version",
+    "_commit_timestamp",
+)
+"""Columns that Delta adds to the rows of a table's change feed."""
+
+DELETED, BEFORE_UPDATE = "delete", "update_preimage"
+"""Values of ``_change_type`` of rows that are no more; those of rows that are there now, ``insert`` and
+``update_postimage``, come after ``delete`` as texts do.
+"""
+
+FEED_RULES: dict[str, Any] = {
+    "sequence_by": (COMMIT_VERSION, CHANGE_TYPE),
+    "apply_as_deletes": f"{CHANGE_TYPE} = '{DELETED}'",
+}
+"""How a change feed is applied: commits in their order, and within a commit a row's delete before what
+replaces it. So ``__START_AT`` and ``__END_AT`` say which commit did what.
+"""
+
+
 @dataclass(frozen=True)
 class CdcSpec:
     """Rules by which changes become rows of the target.
 
     ``sequence_by`` are columns that are compared in order. It is empty if ``sequence_literal`` is given: one
     sequence for all rows, as a snapshot has. The conditions are SQL over the source's columns. Of each pair
-    of lists (columns, excluded columns) at most one is given; None means all columns.
+    of lists (columns, excluded columns) at most one is given; None means all columns. ``change_feed`` says
+    that the changes are a Delta table's change feed, whose own columns are not stored unless ``column_list``
+    names them.
 
     :raises DeclarationError: the values contradict one another; the message has what was found and what is
         allowed.
@@ -49,6 +72,7 @@ class CdcSpec:
     scd_type: int = 1
     track_history_column_list: tuple[str, ...] | None = None
     track_history_except_column_list: tuple[str, ...] | None = None
+    change_feed: bool = False
 
     parts_may_be_null: ClassVar[bool] = False
     """Whether parts of a sequence after the first are null, as for a literal beside several columns; never

@@ -640,7 +640,8 @@ def create_auto_cdc_flow(
     target: str,
     source: str,
     keys: Sequence[str],
-    sequence_by: str | Sequence[str] | int,
+    sequence_by: str | Sequence[str] | int | None = None,
+    change_feed: bool = False,
     apply_as_deletes: str | None = None,
     apply_as_truncates: str | None = None,
     column_list: Sequence[str] | None = None,
@@ -671,6 +672,8 @@ def create_auto_cdc_flow(
     :param keys: the columns that identify a row of the table.
     :param sequence_by: the column that orders changes, or several that are compared in order. A whole number
         is the sequence of every row, such as 0 for a first snapshot.
+    :param change_feed: in place of ``sequence_by`` and ``apply_as_deletes``: ``source`` is the change feed of
+        a Delta table (``readChangeFeed``), in the order of its commits, with deletes as deletes.
     :param apply_as_deletes: a condition in SQL: such a row deletes its key.
     :param apply_as_truncates: a condition in SQL: such a row removes all earlier rows from the table. SCD
         type 1 only.

@@ -129,6 +129,12 @@ class Source:
         return self.option("cleanSource").strip().lower() not in ("", "off")
 
     @property
+    def reads_change_feed(self) -> bool:
+        """Whether it gives the change feed of a Delta table, in place of its rows."""
+        named = (self.option(name).strip().lower() for name in ("readChangeFeed", "readChangeData"))
+        return self.kind.table and "true" in named
+
+    @property
     def reads_files(self) -> bool:
         """Whether positions in this source are sets of files."""
         return self.kind.files

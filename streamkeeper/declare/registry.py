@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from streamkeeper.declare.auto_cdc import check_tables, with_keys
+from streamkeeper.declare.auto_cdc import check_feeds, check_tables, with_keys
 from streamkeeper.declare.driver import Driver, check_shareable
 from streamkeeper.declare.fingerprint import hash_of, without_decorators
 from streamkeeper.declare.model import (
@@ -112,6 +112,7 @@ class Registry:
             flows=tuple(self.flows.values()),
             schedules=tuple(self.schedules.values()),
         )
+        check_feeds(pipeline)
         check_no_echo(pipeline)
         check_connections(pipeline)
         return pipeline

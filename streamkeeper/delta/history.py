@@ -61,15 +61,36 @@ class Commit:
     """Changes of rows by one commit.
 
     ``files`` are the added files in their order, each with its rows (None: unknown); paths are relative to
-    the table, or absolute. ``removes``: rows were changed or deleted. ``has_feed``: it wrote a change data
-    feed of its own. ``sizes`` are the bytes of the added files.
+    the table, or absolute. ``removed`` are the files whose rows were changed or deleted, ``feed`` those of a
+    change data feed that it wrote of its own. ``sizes`` are the bytes of the added files.
     """
 
     version: int
     files: tuple[tuple[str, int | None], ...]
-    removes: bool
-    has_feed: bool
+    removed: tuple[str, ...] = ()
+    feed: tuple[str, ...] = ()
     sizes: tuple[int, ...] = ()
+
+    @property
+    def removes(self) -> bool:
+        """Whether rows were changed or deleted."""
+        return bool(self.removed)
+
+    @property
+    def has_feed(self) -> bool:
+        """Whether it wrote a change data feed of its own."""
+        return bool(self.feed)
+
+    def read_from(self, change_feed: bool) -> tuple[str, ...]:
+        """Return the files that a source reads of it: none where it skips such commits, or stops there.
+
+        A change feed without files of its own is told from the added and the removed ones (source:
+        CDCReaderImpl).
+        """
+        added = tuple(path for path, _ in self.files)
+        if change_feed:
+            return self.feed or (*added, *self.removed)
+        return () if self.removes or self.has_feed else added
 
     @property
     def bytes(self) -> int:
@@ -251,12 +272,12 @@ def commits(history: History, first: int, last: int, at_once: int = 1) -> Iterat
             yield from pool.map(lambda version: _commit(storage, version), group)
 
 
-def vacuumed(offset: JsonObject, history: History) -> str | None:
+def vacuumed(offset: JsonObject, history: History, change_feed: bool = False) -> str | None:
     """Return which files of unread commits were removed, among the next :data:`LOOKED_AT`; None if none
     was.
     """
     first = int(offset["reservoirVersion"]) + (1 if offset.get("isStartingVersion") else 0)
-    gone = missing_files(history, first, LOOKED_AT) if history.holds_from(first) else []
+    gone = missing_files(history, first, LOOKED_AT, change_feed) if history.holds_from(first) else []
     if not gone:
         return None
     return (
@@ -265,21 +286,18 @@ def vacuumed(offset: JsonObject, history: History) -> str | None:
     )
 
 
-def missing_files(history: History, first: int, limit: int) -> list[str]:
-    """Return missing files that were added by commits from a version on, checking at most ``limit`` files."""
-    storage, looked = open_storage(history.path), 0
-    gone: list[str] = []
-    for commit in commits(history, first, history.newest):
-        # A source reads such commits from other files, skips them, or stops there.
-        if commit.removes or commit.has_feed:
-            continue
-        for path, _ in commit.files:
-            looked += 1
-            if looked > limit:
-                return gone
-            if "://" not in path and not path.startswith("/") and storage.modified(path) is None:
-                gone.append(path)
-    return gone
+def missing_files(history: History, first: int, limit: int, change_feed: bool = False) -> list[str]:
+    """Return missing files that a source reads of the commits from a version on, checking at most ``limit``
+    files.
+    """
+    storage = open_storage(history.path)
+    paths = (
+        path
+        for commit in commits(history, first, history.newest)
+        for path in commit.read_from(change_feed)
+        if "://" not in path and not path.startswith("/")
+    )
+    return [path for path in islice(paths, limit) if storage.modified(path) is None]
 
 
 def _place(offset: JsonObject) -> tuple[int, int]:
@@ -289,14 +307,16 @@ def _place(offset: JsonObject) -> tuple[int, int]:
 def _commit(storage: Storage, version: int) -> Commit:
     files: list[tuple[str, int | None]] = []
     sizes: list[int] = []
-    removes = feed = False
+    removed, feed = [], []
     for action in _actions(storage, version):
         if "add" in action and action["add"].get("dataChange", True):
             files.append((unquote(action["add"]["path"]), rows_of(action["add"])))
             sizes.append(int(action["add"].get("size", 0)))
-        removes = removes or ("remove" in action and action["remove"].get("dataChange", True))
-        feed = feed or "cdc" in action
-    return Commit(version, tuple(files), removes, feed, tuple(sizes))
+        elif "remove" in action and action["remove"].get("dataChange", True):
+            removed.append(unquote(action["remove"]["path"]))
+        elif "cdc" in action:
+            feed.append(unquote(action["cdc"]["path"]))
+    return Commit(version, tuple(files), tuple(removed), tuple(feed), tuple(sizes))
 
 
 def _actions(storage: Storage, version: int) -> Iterator[JsonObject]:

@@ -10,7 +10,8 @@ from typing import Any, assert_never
 
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.checkpoint.files_log import plain_path
-from streamkeeper.declare.model import Source
+from streamkeeper.declare.cdc_spec import COMMIT_VERSION
+from streamkeeper.declare.model import AutoCdcFlow, Source
 from streamkeeper.declare.offsets import misfit_of
 from streamkeeper.delta.history import History, version_at
 from streamkeeper.errors import CheckpointError
@@ -34,25 +35,51 @@ def readers(settings: Settings, manifest: Manifest, path: str) -> Iterator[tuple
                 yield flow, source
 
 
-def effect_on_reader(source: Source) -> str:
-    """Return what happens to a reader when rows of its table are removed and written again, by the options of
-    its source.
+@dataclass(frozen=True)
+class ReaderEffects:
+    """What happens to the readers of a table when its rows are removed and written again: a sentence for each
+    reader in ``all``, and again in ``losses`` for each whose own table may lack rows afterwards.
     """
+
+    all: tuple[str, ...]
+    losses: tuple[str, ...]
+
+
+def effects_on_readers(settings: Settings, manifest: Manifest, path: str) -> ReaderEffects:
+    """Return what happens to each reader of a table when rows are removed and written again."""
+    found = [
+        (f"{flow.full_name} {_effect_on(flow, source)}", _may_lose(flow, source))
+        for flow, source in readers(settings, manifest, path)
+    ]
+    losses = tuple(sentence for sentence, loses in found if loses)
+    return ReaderEffects(tuple(sentence for sentence, _ in found), losses)
+
+
+def _effect_on(flow: Flow, source: Source) -> str:
     on = {name.lower() for name, value in source.options.items() if value.lower() == "true"}
-    if on & {"readchangefeed", "readchangedata"}:
-        return "gets every row as deleted, and the rows written again as inserted"
+    if source.reads_change_feed:
+        feed = "gets every row as deleted, and the rows written again as inserted"
+        if _may_lose(flow, source):
+            return (
+                f"{feed}, by one commit, and is not declared with change_feed=True: rows whose delete and"
+                " insert have the same sequence are lost to its table"
+            )
+        spec = flow.declaration.spec
+        return f"{feed}: its table is right again afterwards" if spec and spec.change_feed else feed
     if on & {"skipchangecommits", "ignorechanges", "ignoredeletes"}:
         return "does not see the deletes, and gets the rows written again as duplicates"
     return "fails at the commit that removes rows and is parked: it then needs a reset or a full refresh"
 
 
-def effects_on_readers(settings: Settings, manifest: Manifest, path: str) -> list[str]:
-    """Return one sentence for each reader of a table: what happens to it when rows are removed and written
-    again.
+def _may_lose(flow: Flow, source: Source) -> bool:
+    """Return whether a reader applies a change feed in an order that may put a row's delete after what
+    replaces the row, for all that its declaration says.
     """
-    return [
-        f"{flow.full_name} {effect_on_reader(source)}" for flow, source in readers(settings, manifest, path)
-    ]
+    if not source.reads_change_feed or not isinstance(flow.declaration, AutoCdcFlow):
+        return False
+    spec = flow.declaration.spec
+    ranked = len(spec.sequence_by) > 1 and spec.sequence_by[0].lower() == COMMIT_VERSION
+    return not ranked and spec.apply_as_deletes is not None
 
 
 @dataclass(frozen=True)

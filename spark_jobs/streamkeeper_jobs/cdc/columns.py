@@ -27,7 +27,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from streamkeeper.declare.cdc_spec import BOOKKEEPING, END_AT, RESERVED, START_AT, CdcSpec
+from streamkeeper.declare.cdc_spec import BOOKKEEPING, END_AT, FEED_COLUMNS, RESERVED, START_AT, CdcSpec
 from streamkeeper.errors import DeclarationError
 from streamkeeper_jobs.spark.frames import once
 
@@ -120,7 +120,7 @@ def stored_fields(schema: StructType, spec: CdcSpec) -> list[StructField]:
         wanted = _names(spec.column_list)
         fields = [field for field in schema.fields if field.name.lower() in wanted]
     else:
-        left_out = _names(spec.except_column_list or ())
+        left_out = _names((*(spec.except_column_list or ()), *(FEED_COLUMNS if spec.change_feed else ())))
         fields = [field for field in schema.fields if field.name.lower() not in left_out]
     return [StructField(field.name, field.dataType) for field in fields]
 

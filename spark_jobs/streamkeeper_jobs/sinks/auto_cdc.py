@@ -6,9 +6,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from streamkeeper.declare.cdc_spec import (
+    BEFORE_UPDATE,
+    BOOKKEEPING,
+    CHANGE_TYPE,
+    COMMIT_VERSION,
+    DELETED,
+    CdcSpec,
+)
 from streamkeeper.declare.model import AutoCdcFlow
 from streamkeeper.errors import DeclarationError
 from streamkeeper.flows.generations import Generation
@@ -19,10 +28,13 @@ from streamkeeper_jobs.sinks.expectations import check
 from streamkeeper_jobs.sinks.sequence_type import order_beside
 from streamkeeper_jobs.sinks.sink import Sink
 from streamkeeper_jobs.sinks.writers_turn import writers_turn
+from streamkeeper_jobs.spark.frames import column
 from streamkeeper_jobs.spark.stateful_operators import check_mode
 
 if TYPE_CHECKING:
     from streamkeeper_jobs.sinks.job import Job
+
+_REPLACED = f"{BOOKKEEPING}_replaced"
 
 
 class CdcSink(Sink):
@@ -44,8 +56,11 @@ class CdcSink(Sink):
         check_mode(frame, self._flow.mode)
 
     def changes(self, rows: DataFrame, generation: int, batch: int) -> DataFrame:
-        """Return the rows of a batch as the changes that the engine applies."""
-        return rows
+        """Return the rows of a batch as the changes that the engine applies.
+
+        :raises DeclarationError: they are to be a change feed, and lack its columns.
+        """
+        return of_feed(rows, self._spec) if self._spec.change_feed else rows
 
     def make(self, frame: DataFrame, generation: Generation) -> None:
         self.update(frame, generation)
@@ -92,3 +107,27 @@ class CdcSink(Sink):
             raise DeclarationError(
                 f"{self._flow.where}: the flow {self._flow.name} cannot run. {error}"
             ) from None
+
+
+def of_feed(rows: DataFrame, spec: CdcSpec) -> DataFrame:
+    """Return rows of a Delta table's change feed as changes: what an update replaced is dropped.
+
+    It counts as deleted where the update gave the row another key, or a view lets the new row not through.
+    Both rows of an update are in one batch (source: DeltaSourceCDCSupport). The bookkeeping of a table that
+    AUTO CDC writes itself is dropped, too.
+
+    :raises DeclarationError: the rows lack the feed's columns.
+    """
+    lacking = {CHANGE_TYPE, COMMIT_VERSION} - set(rows.columns)
+    if lacking:
+        raise DeclarationError(
+            f"It has change_feed=True, and its view leaves out the feed's {' and '.join(sorted(lacking))}, by"
+            " which changes are ordered. Let the view keep them: they are not stored."
+        )
+    kind = F.col(CHANGE_TYPE)
+    before, rows = kind == BEFORE_UPDATE, rows.drop(BOOKKEEPING)
+    if spec.scd_type == 2:  # with type 1 what replaces the row wins anyway, without being looked for
+        of_key = Window.partitionBy(COMMIT_VERSION, *(column(name) for name in spec.keys))
+        replaced = F.max(~kind.isin(DELETED, BEFORE_UPDATE)).over(of_key)
+        rows = rows.withColumn(_REPLACED, replaced).where(~(before & F.col(_REPLACED))).drop(_REPLACED)
+    return rows.withColumn(CHANGE_TYPE, F.when(before, DELETED).otherwise(kind))

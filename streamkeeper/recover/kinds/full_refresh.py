@@ -8,7 +8,7 @@ them and asks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, replace
 
 from streamkeeper.amounts import NONE, SourcePrice, in_words, unknown
@@ -77,8 +77,8 @@ def plan(
         flows=tuple(flow for flow, _ in planned),
         steps=KIND.step_names,
         at=now(),
-        details=asdict(Emptying(path, tuple(felt), tuple(_notes_of_others(others)), newest)),
-        notes=(*_notes(request, path, newest, felt), *_notes_of_others(others)),
+        details=asdict(Emptying(path, felt.all, tuple(_notes_of_others(others)), newest)),
+        notes=(*_notes(request, path, newest, felt.all), *_notes_of_others(others)),
         refusals=(
             *reset_checkpoint.refusals_of_all(planned),
             *price_of_others(others.found, request.accept),
@@ -147,7 +147,7 @@ def _price(source: Source, present: FlowNow, asked: ResetRequest) -> SourcePrice
     )
 
 
-def _notes(request: RefreshRequest, path: str, newest: int, felt: list[str]) -> Iterator[str]:
+def _notes(request: RefreshRequest, path: str, newest: int, felt: Collection[str]) -> Iterator[str]:
     yield f"All rows of {request.table} are removed by one commit."
     yield f"{path} is at version {newest}: restore_table can restore it until VACUUM removes its files."
     yield "Readers see a partly filled table until the flows have caught up."

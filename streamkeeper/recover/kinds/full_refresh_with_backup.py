@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
-from streamkeeper.amounts import DOWNSTREAM, REPEATS
+from streamkeeper.amounts import REPEATS
 from streamkeeper.flows import generations
 from streamkeeper.flows.backfill_flow import BACKUP
 from streamkeeper.flows.files import open_home
@@ -56,7 +56,7 @@ def plan(settings: Settings, manifest: Manifest, request: WithBackupRequest, rec
             _goes_on(settings, flow, planned, request) for flow, planned in zip(writers, flows, strict=True)
         ]
         flows = tuple(planned for planned, _ in going_on)
-        felt = (item for item in refusals if item.price == DOWNSTREAM)
+        felt = (item for item in refusals if item.flow is None)  # of readers
         refusals = (*(item for _, refused in going_on for item in refused), *felt)
     return replace(
         refresh,

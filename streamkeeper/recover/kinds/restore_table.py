@@ -8,7 +8,7 @@ generations are decided, and the table is restored and compared again. The flows
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -100,7 +100,7 @@ def plan(settings: Settings, manifest: Manifest, request: RestoreRequest, recove
         at=now(),
         copies=chosen.copies,
         details=asdict(Restoring(chosen.table, request.backup, chosen.words)),
-        notes=tuple(_notes(table.name, chosen, [flow for flow, _ in planned], felt)),
+        notes=tuple(_notes(table.name, chosen, [flow for flow, _ in planned], felt.all)),
         refusals=refusals,
     )
 
@@ -182,7 +182,7 @@ def _actions(copy: str, kind: str) -> Iterator[dict[str, Any]]:
     return (json.loads(line)[kind] for line in commit.splitlines() if line.startswith(f'{{"{kind}"'.encode()))
 
 
-def _notes(table: str, chosen: _Chosen, flows: list[FlowPlan], felt: list[str]) -> Iterator[str]:
+def _notes(table: str, chosen: _Chosen, flows: list[FlowPlan], felt: Collection[str]) -> Iterator[str]:
     yield f"Replaced are all rows, columns and properties of {table}, by {chosen.words}."
     yield "A key that was deleted since then exists again until its delete is read again."
     stay = [flow.flow for flow in flows if flow.next_generation is None]

@@ -78,7 +78,7 @@ def plan(settings: Settings, manifest: Manifest, request: RewindRequest, recover
     planned, rewinding, notes, refusals = _planned(table, flow, request)
     if rewinding.put_back:
         felt = effects_on_readers(settings, manifest, table.path)
-        notes, refusals = (*notes, *felt), (*refusals, *price_of_readers(felt, request.accept))
+        notes, refusals = (*notes, *felt.all), (*refusals, *price_of_readers(felt, request.accept))
     return Plan(
         recovery=RECOVERY,
         recovery_id=recovery_id,

@@ -9,14 +9,13 @@ from streamkeeper.amounts import DOWNSTREAM, LOSS, PRICES, Amount, Price, Source
 from streamkeeper.flows.generations import EARLIEST, LATEST
 from streamkeeper.recover.plans.plan import IN_THE_TABLE, Refusal
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
+from streamkeeper.tables.readers import ReaderEffects
 
 
-def price_of_readers(told: Collection[str], accepted: Collection[str]) -> Iterator[Refusal]:
-    """Yield the price of removing and repeating rows of a table that has readers, unless it is accepted.
-
-    :param told: the output of :func:`effects_on_readers`.
-    """
-    return _unless_accepted(DOWNSTREAM, "", told, accepted)
+def price_of_readers(felt: ReaderEffects, accepted: Collection[str]) -> Iterator[Refusal]:
+    """Yield the prices of removing and repeating rows of a table that has readers, unless accepted."""
+    yield from _unless_accepted(DOWNSTREAM, "", felt.all, accepted)
+    yield from _unless_accepted(LOSS, "in tables of readers, nobody knows how many: ", felt.losses, accepted)
 
 
 def price_of_other_writers(

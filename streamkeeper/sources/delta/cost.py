@@ -29,7 +29,7 @@ Resolve = Callable[[Callable[[], History]], Resolved[DeltaPosition]]
 
 _AT_ONCE = 16
 """Commits that are read together."""
-_READS_CHANGES = ("skipChangeCommits", "ignoreChanges", "readChangeFeed", "readChangeData")
+_READS_CHANGES = ("skipChangeCommits", "ignoreChanges")
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ def _why_not_rebuilt(source: Source, table: _Table, offset: dict[str, Any]) -> s
     Files are checked if the state is made from the whole table: a source that is declared to start later is
     replayed by its commits.
     """
-    position = after_last(offset, table.history).position
+    position = after_last(offset, table.history, source.reads_change_feed).position
     if table.made_anew is not None or position is None:
         return None
     version = position.replayed_version
@@ -261,7 +261,10 @@ def _waiting(table: _Table) -> Iterator[str]:
         else f"{found.rows:,} rows in {found.files:,} files"
     )
     yield f"unread versions up to {table.history.newest} will be read: {rows}"
-    if found.changing and not any(table.source.option(name) == "true" for name in _READS_CHANGES):
+    reads = table.source.reads_change_feed or any(
+        table.source.option(name) == "true" for name in _READS_CHANGES
+    )
+    if found.changing and not reads:
         yield (
             f"version {found.changing[0]} changes or deletes rows: the flow will stop there, unless the"
             " source declares skipChangeCommits or readChangeFeed"

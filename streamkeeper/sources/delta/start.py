@@ -64,11 +64,13 @@ class DeltaPosition:
         return self.version if self.offset.get("isStartingVersion") else self.version - 1
 
 
-def after_last(offset: dict[str, Any], history: History) -> Resolved[DeltaPosition]:
+def after_last(
+    offset: dict[str, Any], history: History, change_feed: bool = False
+) -> Resolved[DeltaPosition]:
     """Continue after an old offset; without a position if a table that was created again is read whole."""
     why = is_gone(offset, history)
     if why is None:
-        gone = vacuumed(offset, history)
+        gone = vacuumed(offset, history, change_feed)
         return Resolved(DeltaPosition(offset)) if gone is None else Resolved(blocked=gone)
     if history.table_id is not None and offset["reservoirId"] != history.table_id:
         return Resolved(None, (f"{why}; the new table is read from its beginning",), lost=why)
@@ -77,9 +79,9 @@ def after_last(offset: dict[str, Any], history: History) -> Resolved[DeltaPositi
     return Resolved(found, (f"{why}; it continues with version {version}",), lost=why)
 
 
-def at(offset: dict[str, Any], history: History) -> Resolved[DeltaPosition]:
-    """Continue at a requested offset, of this table and of a version that is held."""
-    why = is_gone(offset, history)
+def at(offset: dict[str, Any], history: History, change_feed: bool = False) -> Resolved[DeltaPosition]:
+    """Continue at a requested offset, of this table and of a version that is held with its files."""
+    why = is_gone(offset, history) or vacuumed(offset, history, change_feed)
     return Resolved(DeltaPosition(offset)) if why is None else Resolved(wrong=why)
 
 
@@ -139,7 +141,7 @@ class DeltaStarts(SourceFormat[History, DeltaPosition]):
     def after(self, source: Source, before: Before, look: Look) -> Resolved[DeltaPosition]:
         if before.offset is None:
             return Resolved(self.declared(source, look))
-        return after_last(before.offset, look())
+        return after_last(before.offset, look(), source.reads_change_feed)
 
     def declared(self, source: Source, look: Look) -> DeltaPosition | None:
         return None if source.start == "earliest" else as_declared(source, look())
@@ -151,7 +153,7 @@ class DeltaStarts(SourceFormat[History, DeltaPosition]):
         return at_moment(look(), moment_ms, before.offset)
 
     def at(self, source: Source, before: Before, look: Look, wanted: Any) -> Resolved[DeltaPosition]:
-        return at(wanted, look())
+        return at(wanted, look(), source.reads_change_feed)
 
     def is_there(self, source: Source) -> bool:
         return delta_log.exists(path_of(source))

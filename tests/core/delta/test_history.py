@@ -169,6 +169,20 @@ def test_files_that_vacuum_took_are_found(table: Table) -> None:
     assert missing_files(history, 1, 2) == [], "it looks at no more files than it was told"
 
 
+def test_of_a_change_feed_its_own_files_are_looked_for_or_else_what_was_added_and_removed(
+    table: Table,
+) -> None:
+    removed = {"remove": {"path": "b0", "dataChange": True}}
+    table.commit(add("d0"), removed, {"cdc": {"path": "_change_data/cdc-1.parquet", "dataChange": False}})
+    table.commit(removed)
+    history = require_history(str(table.root), "raw")
+    assert missing_files(history, 1, 100, change_feed=True) == ["_change_data/cdc-1.parquet"]
+    (table.root / "b0").unlink()
+    (table.root / "d0").unlink()
+    assert missing_files(history, 3, 100, change_feed=True) == ["_change_data/cdc-1.parquet", "b0"]
+    assert missing_files(history, 3, 100) == [], "without the feed, the flow stops at such commits itself"
+
+
 def test_a_commit_that_is_damaged_is_named(table: Table) -> None:
     (table.log / f"{1:020d}.json").write_text("{")
     with pytest.raises(SourceError, match=r"00001.json is not a commit of a Delta table"):

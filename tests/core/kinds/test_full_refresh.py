@@ -123,6 +123,31 @@ def test_streams_that_read_the_table_are_named_with_what_they_feel_and_must_be_a
     assert refused(plan(stands, DOWNSTREAM)) == []
 
 
+FOLLOWS: dict[str, tuple[str, list[str], str]] = {
+    # how a change feed is applied, what must be accepted, and what is said
+    "in its order": ("change_feed=True", [DOWNSTREAM], "its table is right again afterwards"),
+    "ranked": ('sequence_by=["_commit_version", "rank"], apply_as_deletes="gone"', [DOWNSTREAM], "inserted"),
+    "by a column": (
+        'sequence_by="n", apply_as_deletes="_change_type = \'delete\'"',
+        [DOWNSTREAM, LOSS],
+        "rows whose delete and insert have the same sequence are lost to its table",
+    ),
+}
+
+
+@pytest.mark.parametrize(("order", "prices", "words"), FOLLOWS.values(), ids=FOLLOWS.keys())
+def test_an_auto_cdc_flow_that_may_lose_rows_by_its_change_feed_makes_a_loss_that_someone_must_accept(
+    order: str, prices: list[str], words: str, stands: World
+) -> None:
+    head = (READER % ', options={"readChangeFeed": "true"}').partition("@dp")[0]
+    flow = f'name="f", target="after", source="their_events", keys=["event_id"], {order}'
+    stands.declare(f"{head}dp.create_auto_cdc_flow({flow})\n", "after.py")
+    found = plan(stands)
+    assert refused(found) == prices
+    assert words in found.refusals[-1].message
+    assert refused(plan(stands, DOWNSTREAM, LOSS)) == []
+
+
 def test_a_table_that_no_flow_writes_is_refused(world: World) -> None:
     world.declare(EVENTS + '\ndp.create_streaming_table("idle")\n')
     with pytest.raises(RequestError, match=r"nothing was changed:\n- .*'events\.idle', which"):

@@ -233,6 +233,25 @@ def test_files_that_vacuum_took_unread_block_a_start_after_the_last(world: World
     assert refused(plan(world, "latest", accept=(LOSS,))) == []
 
 
+@pytest.mark.parametrize("start", ["after-last", offsets(at(2))], ids=["after the last", "explicit offsets"])
+def test_files_of_a_change_feed_that_vacuum_took_unread_block_a_start(
+    start: StartAt | str, world: World, table: Table
+) -> None:
+    table.commit({"cdc": {"path": "_change_data/cdc-1.parquet", "dataChange": False}})
+    feed = DELTA.replace("path=", 'options={"readChangeFeed": True}, path=')
+    begun(world, feed, at(2))
+    if isinstance(start, str):
+        found = plan(world, start)
+        assert refused(found) == [None]
+        said = found.refusals[0].message
+    else:
+        with pytest.raises(RequestError) as error:
+            plan(world, start)
+        said = str(error.value)
+    assert "1 files of versions from 2 on were removed, as by VACUUM, before they were read" in said
+    assert refused(plan(world, "latest", accept=(LOSS, UNKNOWN_PRICE))) == []
+
+
 def test_a_state_that_cannot_be_rebuilt_blocks_the_plan_unless_it_is_to_be_empty(
     world: World, table: Table
 ) -> None:

@@ -9,7 +9,7 @@ events between its steps. The runs go through sources, queries and recoveries in
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from random import Random
@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations
 from streamkeeper.recover import engine as recoveries
-from tests.oracle import Row, all_rows, first_per
+from tests.oracle import Row, all_rows, counted, first_per
 from tests.worlds.flow_world import COLUMNS, DEDUPE, NAME, Flowbed, pipeline
 from tests.worlds.recover.results import SUMS, sums
 from tests.worlds.seeds import RUNS
@@ -33,6 +33,20 @@ KEYED = (
     'dp.create_auto_cdc_flow(name="clean_events", target="events", source="{view}", keys=["user_id"],'
     ' sequence_by="n")\n'
 )
+FEED = ', table_properties={"delta.enableChangeDataFeed": "true"}'
+READER = """
+from streamkeeper import pipelines as dp
+
+dp.create_source("feed", format="delta", table="events", options={{"readChangeFeed": True{options}}})
+
+@dp.temporary_view(sources=["feed"])
+def rows(feed):
+    return feed.select("_change_type", "_commit_version", {columns})
+
+dp.create_streaming_table("followed")
+dp.create_auto_cdc_flow(name="follow", target="followed", source="rows", keys=["{key}"], change_feed=True,
+    stored_as_scd_type={scd}, trigger="200 milliseconds")
+"""
 ANYWHERE = (
     "reset_checkpoint",
     "rewind",
@@ -64,18 +78,21 @@ class Query:
     oracle: Callable[[Sequence[Row]], list[Row]]
     recoveries: tuple[str, ...] = ANYWHERE
     keyed: bool = False
+    key: str = "user_id"
+    columns: tuple[str, ...] = COLUMNS
 
 
 @dataclass(frozen=True)
 class Totals(Query):
     """A query of totals by user, in an output mode: its rows are results of its state."""
 
+    columns: tuple[str, ...] = ("user_id", "count", "sum")
     mode: str = "update"
 
 
 QUERIES = {
-    "stateless": Query("", all_rows),
-    "dropDuplicates": Query(DEDUPE, lambda events: first_per(events, ["event_id"])),
+    "stateless": Query("", all_rows, key="event_id"),
+    "dropDuplicates": Query(DEDUPE, lambda events: first_per(events, ["event_id"]), key="event_id"),
     "AUTO CDC": Query("", newest_per_user, OF_KEYS, keyed=True),
     "update": Totals(SUMS, sums, OF_TOTALS, keyed=True),
     "complete": Totals(SUMS, sums, OF_TOTALS, mode="complete"),
@@ -158,9 +175,47 @@ class Moving:
     def is_exact(self) -> None:
         try:
             wanted = self.query.oracle(self.bed.events)
-            self.bed.holds(wanted, tuple(wanted[0]) if isinstance(self.query, Totals) else COLUMNS)
+            self.bed.holds(wanted, self.query.columns)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.did}") from error
+
+
+@dataclass
+class Followed(Moving):
+    """A flow whose table another one follows by its change feed, into a table of its own."""
+
+    def __post_init__(self) -> None:
+        head, _, rest = self.bed.file.read_text().partition('streaming_table("events"')
+        self.bed.declare(f'{head}streaming_table("events"{FEED}{rest}')
+        reader = READER.format(
+            columns=", ".join(f'"{column}"' for column in self.query.columns),
+            key=self.query.key,
+            scd=self.random.choice([1, 2]),
+            options=self.random.choice(["", ', "maxFilesPerTrigger": 1']),
+        )
+        (self.bed.settings.pipelines / "reader.py").write_text(reader)
+
+    def run(self) -> None:
+        super().run()
+        if self.random.random() < 0.6:
+            self.follow()
+
+    def follow(self) -> None:
+        self.did.append("follow")
+        assert self.bed.run("reader.follow") is Outcome.STOPPED, self.did
+
+    def _values(self, recovery: str) -> dict[str, Any]:
+        values = super()._values(recovery)
+        removes = recovery not in ("backfill", "reset_checkpoint", "rewind, table kept")
+        return {**values, "accept": ["downstream"]} if removes else values
+
+    def is_exact(self) -> None:
+        super().is_exact()
+        self.follow()
+        columns = self.query.columns
+        followed = replace(self.bed, target="followed")
+        present = [row for row in followed.rows() if row.get("__END_AT") is None]
+        assert counted(present, columns) == counted(self.bed.rows(), columns), self.did
 
 
 def declared(text: str, query: Query, view: str) -> str:
@@ -237,6 +292,32 @@ def test_events_that_arrive_between_the_steps_of_a_recovery_come_once(
     bed.arrive(3, 100)
     assert bed.run() is Outcome.STOPPED
     bed.holds(first_per(bed.events, ["event_id"]))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("run", RUNS)
+def test_a_table_that_follows_another_by_its_change_feed_is_as_that_one_after_each_recovery(
+    run: int, seed: int, spark: SparkSession, tmp_path: Path
+) -> None:
+    name, source = CASES[run % len(CASES)]
+    random = Random(seed)
+    bed = source(tmp_path, spark, QUERIES[name], random)
+    moving = Followed(bed.bed, bed.arrive, bed.query, random)
+    moving.did.append(f"seed {seed}, {source.__name__}, {name}")
+    goes_through(moving, moving.query.recoveries[(run + run // len(CASES)) % len(moving.query.recoveries)])
+
+
+def test_a_rebuild_without_downtime_leaves_the_table_that_follows_by_change_feed_as_it_was(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """By hand what the property does at random: every row is deleted and inserted by one commit."""
+    bed = files(tmp_path, spark, QUERIES["AUTO CDC"], Random(5))
+    moving = Followed(bed.bed, bed.arrive, bed.query, Random(5))
+    moving.comes()
+    moving.run()
+    moving.is_exact()
+    moving.recover("full_refresh_beside")
+    moving.is_exact()
 
 
 @pytest.mark.long

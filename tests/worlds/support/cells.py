@@ -113,7 +113,11 @@ FORMATS = Part(
             yes(f"{LAG}::test_records_between_position_and_end_wait_and_the_oldest_has_its_age", "records"),
         ),
         "delta": (
-            yes(f"{DELTA}::test_every_row_is_written_once_over_several_batches_and_starts"),
+            yes(
+                f"{SOURCES}/test_change_feed.py"
+                "::test_a_table_by_change_feed_is_as_its_source_after_every_statement",
+                "yes, and rows that change by `change_feed=True`",
+            ),
             yes(
                 f"{DELTA}::test_a_timestamp_reads_the_versions_committed_at_it_or_later",
                 "after-last, earliest, latest, by time, offsets",
