@@ -60,6 +60,10 @@ class SinkDisagrees(CheckpointError):
     """A checkpoint that contradicts the table of its query: one is an older copy or was replaced."""
 
 
+class RowsOfOthers(StreamkeeperError):
+    """A table with rows that none of its flows wrote, to which a flow would add all that its sources have."""
+
+
 class StorageError(StreamkeeperError):
     """A state folder that cannot be read or written."""
 

@@ -54,6 +54,7 @@ from streamkeeper.declare.model import (
     FAIL,
     FOREACH_BATCH,
     FORMATS,
+    KEEP,
     PARK,
     REHEARSABLE,
     RESTART,
@@ -323,6 +324,7 @@ def create_streaming_table(
     table_properties: Mapping[str, object] | None = None,
     partition_cols: Sequence[str] = (),
     keys: Sequence[str] | None = None,
+    existing_rows: str | None = None,
     expect_all: Mapping[str, str] | None = None,
     expect_all_or_drop: Mapping[str, str] | None = None,
     expect_all_or_fail: Mapping[str, str] | None = None,
@@ -335,6 +337,8 @@ def create_streaming_table(
     :param table_properties: Delta table properties, set when the table is created.
     :param partition_cols: columns that the table is partitioned by when it is created.
     :param keys: for an update flow: the columns that identify a row, those that its query groups by.
+    :param existing_rows: ``"keep"``: an append flow's first start adds all that its sources have to rows that
+        others wrote into the table. Without it such a flow is parked before it writes.
     :param expect_all: expectations of the rows of each flow that writes the table, as for
         :func:`expect_all`; of an AUTO CDC flow, before its changes are applied. So are ``expect_all_or_drop``
         and ``expect_all_or_fail``.
@@ -358,6 +362,11 @@ def create_streaming_table(
             f"{where}: the table {name} sets {forgetful[0]}, by which Delta forgets which batches it has. A"
             " flow that was stopped for longer would write its last batch twice. Leave it out."
         )
+    if existing_rows not in (None, KEEP):
+        raise DeclarationError(
+            f"{where}: the table {name} has existing_rows={existing_rows!r}. Allowed is {KEEP!r}; leave it"
+            " out if the table has no rows of others, or if their job is to be adopted."
+        )
     if quarantine is not None and expect_all_or_drop is None:
         raise DeclarationError(
             f"{where}: the table {name} has the quarantine {quarantine!r} and no expect_all_or_drop. Nothing"
@@ -375,7 +384,9 @@ def create_streaming_table(
         for item in expectations_of(conditions, action, where, aside, above)
     )
     key_names = () if keys is None else names_of(f"{where}: the table {name}", "keys", keys)
-    registry.tables[name] = Table(name, comment, properties, tuple(partition_cols), where, key_names)
+    registry.tables[name] = Table(
+        name, comment, properties, tuple(partition_cols), where, key_names, existing_rows=existing_rows
+    )
 
 
 @known_parameters

@@ -158,11 +158,16 @@ class View:
     function: Callable[..., Any] | None = field(default=None, compare=False, repr=False)
 
 
+KEEP = "keep"
+"""The allowed value of a table's ``existing_rows``."""
+
+
 @dataclass(frozen=True)
 class Table:
     """Streaming table that flows write to, or a sink: then it has no rows, and its log says which batches the
     sink has. ``keys`` identify the rows that an update flow replaces. ``sink`` is the kind of a sink,
     ``code`` the hash of its ``function``, and ``properties`` the options of one that has no function.
+    ``existing_rows`` is :data:`KEEP` if flows may begin beside rows that none of them wrote.
     """
 
     name: str
@@ -174,6 +179,7 @@ class Table:
     sink: str | None = None
     code: str = ""
     function: Callable[..., Any] | None = field(default=None, compare=False, repr=False)
+    existing_rows: str | None = None
 
 
 @dataclass(frozen=True)

@@ -125,7 +125,10 @@ def fingerprint(pipeline: Pipeline, flow: AnyFlow) -> str:
     if not flow.expectations:
         del parts["flow"]["expectations"]
     _leave_out(parts["flow"], () if flow.replaces else ("mode", "keys"))
-    _leave_out(parts["table"], [name for name in ("keys", "sink", "code") if not parts["table"][name]])
+    _leave_out(
+        parts["table"],
+        [name for name in ("keys", "sink", "code", "existing_rows") if not parts["table"][name]],
+    )
     for item in parts["flow"].get("expectations", ()):
         del item["where"]
     if flow.initial_state is None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamkeeper.delta import log as delta_log
-from streamkeeper.delta.log import LogCommit
+from streamkeeper.delta.log import SEAL, LogCommit
 from streamkeeper.flows import ledger
 from streamkeeper.flows.backfill_flow import HISTORY, is_backfill, name_of
 from streamkeeper.flows.files import FlowHome, kept_flows
@@ -96,6 +96,42 @@ def look(settings: Settings, pipeline: str, writers: Sequence[Flow], path: str) 
         *_first(commits[False]),
     )
     return OtherWriters(found, tuple(_first(commits[True])), unknown)
+
+
+def strangers(settings: Settings, flow: Flow) -> OtherWriters:
+    """Describe who wrote the rows of a table that no flow of its pipeline ever wrote; nothing if one did, or
+    if there are no rows but those of backfills and recoveries.
+
+    :raises CheckpointError: the log is damaged.
+    """
+    storage, pipeline = open_storage(settings.state), flow.pipeline
+    path = settings.table_path(flow.declaration.target)
+    ours, backfills = _writers_of_pipeline(storage, pipeline.name)
+    # Where the state folder is gone, the checkpoint is found to disagree with the table.
+    ours |= {FlowHome(storage, pipeline.name, item.name).query_id(1) for item in pipeline.flows}
+    removed: set[tuple[str, str | None]] = set()
+    queries: Counter[str] = Counter()
+    others: list[str] = []
+    for commit in _held(path):
+        wrote = {writer for writer, batch in commit.transactions.items() if batch < SEAL}
+        if wrote & ours or changed_by(commit) or _unknown_before(commit):
+            return OtherWriters()
+        if commit.rows != 0 and not removed.issuperset(commit.added) and not wrote & backfills:
+            queries.update(wrote)
+            others += [] if wrote else [f"version {commit.version} ({commit.operation or 'unknown'})"]
+        removed.update(commit.removed)
+    of_queries = (
+        f"{many:,} commit{'' if many == 1 else 's'} of the query {query}" for query, many in queries.items()
+    )
+    return OtherWriters((*of_queries, *_first(others)), unknown=_unread(path))
+
+
+def _writers_of_pipeline(storage: Storage, pipeline: str) -> tuple[set[str], set[str]]:
+    """Return the query ids of a pipeline's flows, with those that they adopted, and of its backfills."""
+    writers: dict[bool, set[str]] = {False: set(), True: set()}
+    for home in kept_flows(storage, pipeline):
+        writers[is_backfill(home.flow)].update((*writers_of(home), *adopted_by(home)))
+    return writers[False], writers[True]
 
 
 def _held(path: str) -> Iterator[LogCommit]:

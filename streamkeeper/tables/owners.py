@@ -9,14 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
-from streamkeeper.declare.model import Where
+from streamkeeper.declare.model import KEEP, quarantine_of
 from streamkeeper.delta import log as delta_log
-from streamkeeper.errors import DeclarationError
+from streamkeeper.errors import DeclarationError, RowsOfOthers
 from streamkeeper.flows import generations
+from streamkeeper.flows.backfill_flow import is_backfill
 from streamkeeper.flows.files import FlowHome, kept_flows, kept_pipelines, table_owner
+from streamkeeper.flows.generations import AFTER_LAST, EARLIEST
+from streamkeeper.flows.side_flow import is_beside
 from streamkeeper.manifest import names
+from streamkeeper.manifest.manifest import Flow
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage, read_json, to_json
+from streamkeeper.tables.other_writers import strangers
 from streamkeeper.tables.past_versions import EMPTIED, PUT_IN_PLACE, adopted_by, writers_of
 from streamkeeper.times import now
 
@@ -35,18 +40,57 @@ def first(storage: Storage, pipeline: str, table: str) -> str:
     return found or str(owner(storage, table))
 
 
-def ensure(settings: Settings, home: FlowHome, table: str, where: Where) -> None:
-    """Make a flow's pipeline the owner of a table; a flow yet to begin must find no rows of another pipeline
-    in it.
+def ensure(settings: Settings, home: FlowHome, flow: Flow) -> None:
+    """Make a flow's pipeline the owner of the tables that it writes; a flow yet to begin must find no rows of
+    another pipeline in them, and none of anybody else where it would add all that its sources have.
 
-    :raises DeclarationError: another pipeline owns the table, or wrote to it; nothing was touched.
-    :raises CheckpointError: the table's log is damaged.
+    :raises DeclarationError: another pipeline owns a table, or wrote to it; nothing was touched.
+    :raises RowsOfOthers: none of its flows wrote the rows that the table has; nothing was touched.
+    :raises CheckpointError: a table's log is damaged.
     """
-    if all(generations.read_start(home, number) is None for number in home.generations()):
+    declared, present = flow.declaration, generations.latest(home)
+    aside = quarantine_of(declared)
+    tables = [declared.target] if aside is None else [declared.target, aside]
+    never_began = all(generations.read_start(home, number) is None for number in home.generations())
+    for table in tables if never_began else ():
         other = written_by_another(settings, home.pipeline, table)
         if other is not None:
-            raise DeclarationError(refusal(f"{where}: the table {table}", home.pipeline, other))
-    claim(settings, home.pipeline, table)
+            raise DeclarationError(refusal(f"{declared.where}: the table {table}", home.pipeline, other))
+    from_all = (EARLIEST, AFTER_LAST) if never_began else (EARLIEST,)
+    if present is None or (
+        present.start.mode in from_all and generations.read_start(home, present.number) is None
+    ):
+        _check_rows(settings, home, flow)
+    for table in tables:
+        claim(settings, home.pipeline, table)
+
+
+def _check_rows(settings: Settings, home: FlowHome, flow: Flow) -> None:
+    """Check that a flow adds all that its sources have to no rows that others wrote, unless that is declared.
+
+    Only appended rows come twice: the engine takes no table of others, and a complete flow none with rows.
+
+    :raises RowsOfOthers: the table has some.
+    """
+    declared = flow.declaration
+    table = flow.pipeline.table(declared.target)
+    if table is None or table.existing_rows == KEEP or declared.spec is not None or declared.replaces:
+        return
+    if is_backfill(home.flow) or is_beside(home.flow):
+        return
+    others = strangers(settings, flow)
+    wrote = "; ".join((*others.found, *([others.unknown] if others.unknown else ())))
+    owned = owner(open_storage(settings.state), table.name) == home.pipeline
+    if not wrote or (others.unknown and owned):
+        return
+    raise RowsOfOthers(
+        f"{table.where}: the table {table.name} at {settings.table_path(table.name)} has rows that no flow of"
+        f" {home.pipeline} wrote ({wrote}), and {home.full_name} would add all that its sources have to them."
+        " Nothing was written. If another job's query wrote them, stop that job and `adopt` its checkpoint:"
+        " this flow then continues right after it. If the rows are to stay and the sources are to be read"
+        f" from their start all the same, declare dp.create_streaming_table({table.name!r},"
+        f" existing_rows={KEEP!r})."
+    )
 
 
 def claim(settings: Settings, pipeline: str, table: str) -> None:

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.checkpoint.damage import ERROR
 from streamkeeper.clusters import cluster_drivers
-from streamkeeper.declare.model import NAME, RETRY, Pipeline, quarantine_of
+from streamkeeper.declare.model import NAME, RETRY, Pipeline
 from streamkeeper.drivers import failures, supervision
 from streamkeeper.drivers.batch_numbers import UI
 from streamkeeper.drivers.failures import Cause, Failure, FailureClass
@@ -31,6 +31,7 @@ from streamkeeper.errors import (
     LeaseLost,
     RecoveryError,
     RequestError,
+    RowsOfOthers,
     SinkDisagrees,
     StreamkeeperError,
 )
@@ -212,10 +213,7 @@ def _drive(
     home = asked.home
     try:
         watch.obey()
-        owners.ensure(asked.settings, home, flow.declaration.target, flow.declaration.where)
-        aside = quarantine_of(flow.declaration)
-        if aside is not None:
-            owners.ensure(asked.settings, home, aside, flow.declaration.where)
+        owners.ensure(asked.settings, home, flow)
         with_sources = opened_flow(flow, asked.settings)
         spark = session(flow)
         check_conditional_writes(spark, asked.settings.state, asked.settings.warehouse)
@@ -315,7 +313,8 @@ def _fail(home: FlowHome, flow: Flow, lease: Lease, error: Exception, said: Hear
             say(failures.describe(home.full_name, failure))
             return Outcome.RESTART if classed is FailureClass.RESTART else Outcome.FAILED
         case FailureClass.NEEDS_RECOVERY | FailureClass.NEEDS_CORRECTION:
-            details = _details(failure, flow.fingerprint, said.generation, said.details.get("operators"))
+            number = said.generation if home.generations() else 0
+            details = _details(failure, flow.fingerprint, number, said.details.get("operators"))
             if flow.declaration.on_failure != RETRY:
                 return _park(home, failure, details)
             leases.note_failure(home, lease, details)
@@ -330,6 +329,8 @@ def _classify(error: Exception) -> Failure:
         case ChangeRefused():
             meaning = "a batch holds changes that cannot be applied, and nothing of it was written"
             classed, recovery = FailureClass.NEEDS_CORRECTION, None
+        case RowsOfOthers():
+            meaning, recovery = "its table has rows that none of its flows wrote", "adopt"
         case SinkDisagrees():
             meaning = "its checkpoint and its table contradict each other"
         case CheckpointError():
@@ -366,7 +367,8 @@ def _park(home: FlowHome, failure: Failure, details: dict[str, Any]) -> Outcome:
 def _details(failure: Failure, present: str, generation: int, operators: list[str] | None) -> dict[str, Any]:
     """Return what is recorded of a failure.
 
-    ``operators`` are those of the query as declared now; None if it could not be planned.
+    ``generation`` is 0 where none was decided. ``operators`` are those of the query as declared now; None if
+    it could not be planned.
     """
     return {
         **asdict(failure),

@@ -111,6 +111,7 @@ def plan(settings: Settings, manifest: Manifest, request: AdoptRequest, recovery
             ),
             found,
             entry.sources,
+            settings.table_path(flow.declaration.target),
         )
         for source in flow.sources
     )
@@ -238,10 +239,10 @@ def _check_not_ours(settings: Settings, manifest: Manifest, adopter: Flow, query
                 )
 
 
-def _price(price: SourcePrice, found: Found, offsets: dict[str, Any]) -> SourcePrice:
+def _price(price: SourcePrice, found: Found, offsets: dict[str, Any], table: str) -> SourcePrice:
     """Return a source's price in the words of an adoption; without a table, what was read is lost."""
     offset = describe(offsets.get(price.source))
-    none = f"there is no table; rows that the old job read up to batch {found.batch} are not in it"
+    none = f"there is no table at {table}; rows that the old job read up to batch {found.batch} are not in it"
     blocked = (
         f"an adopted checkpoint continues right after its last batch, and {price.source} no longer has what"
         f" follows there ({in_words(price.lost)}). Without an adoption the flow starts as its sources declare"

@@ -103,7 +103,12 @@ def _raw(found: Found) -> Checkpoint:
 def _told_of_sink(table: str, found: Found) -> Iterator[str]:
     where = found.standing
     if not found.has_table:
-        yield f"There is no table at {table} yet: the flow makes it."
+        yield (
+            f"There is no table at {table}, where the flow's table has its place, and the flow would make an"
+            " empty one. If the old job's table lies elsewhere, bring it there first, while nothing writes"
+            " it: move or copy its whole folder with its _delta_log, or link it on a local disk; then plan"
+            " again."
+        )
     elif not found.log_is_whole:
         yield (
             f"The log of {table} does not say what the query wrote last. The driver reads it with Spark,"

@@ -141,6 +141,10 @@ BAD_TABLES = {
         '"t", keys="id"',
         r"the table t has keys='id'. Give a list of column names, such as \['id'\]",
     ),
+    "what becomes of rows": (
+        '"t", existing_rows="drop"',
+        "the table t has existing_rows='drop'. Allowed is 'keep'; leave it out",
+    ),
     "a table's format": (
         '"t", format="iceberg"',
         "takes no format: where rows go is declared by itself.*dp.create_sink",

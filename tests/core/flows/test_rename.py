@@ -314,15 +314,15 @@ def test_turns_on_a_table_are_of_the_table(stands: World) -> None:
 
 
 def test_a_first_generation_refuses_a_table_with_rows_of_another_pipeline(stands: World) -> None:
-    home, where = FlowHome(storage(stands), "copy_of_events", "clean_events"), stands.flow.declaration.where
+    home, flow = FlowHome(storage(stands), "copy_of_events", "clean_events"), stands.flow
     with pytest.raises(DeclarationError, match="the table events belongs to the pipeline events already"):
-        owners.ensure(stands.settings, home, "events", where)
-    owners.ensure(stands.settings, stands.home, "events", where)
+        owners.ensure(stands.settings, home, flow)
+    owners.ensure(stands.settings, stands.home, flow)
     assert owners.owner(storage(stands), "events") == "events"
     with pytest.raises(DeclarationError, match="belongs to the pipeline events already"):
         owners.claim(stands.settings, "copy_of_events", "events")
     shutil.rmtree(stands.root / "warehouse" / "events")
-    owners.ensure(stands.settings, home, "events", where)
+    owners.ensure(stands.settings, home, flow)
     assert owners.owner(storage(stands), "events") == "copy_of_events"
 
 
@@ -331,7 +331,5 @@ def test_a_table_stays_its_pipelines(way: Way, stands: World) -> None:
     owners.claim(stands.settings, "events", "events")
     home = way(stands)
     assert owners.owner(storage(stands), "events") == home.pipeline
-    owners.ensure(
-        stands.settings, home, "events", read_manifest(stands.settings).find(home.full_name).declaration.where
-    )
+    owners.ensure(stands.settings, home, read_manifest(stands.settings).find(home.full_name))
     recovery_lock.take(storage(stands), home.pipeline, "events", "r1")

@@ -144,6 +144,24 @@ def test_a_job_that_keeps_state_goes_on_exactly(make_bed: Make, store: dict[str,
     )
 
 
+def test_a_flow_that_starts_before_its_adoption_is_parked_and_is_then_adopted_exactly(make_bed: Make) -> None:
+    bed = make_bed(pipeline(view="", files=1))
+    bed.arrive(1)
+    bed.arrive(2)
+    folder = run_old_job(bed, lambda events: events)
+    bed.arrive(3)
+    version = delta_log.latest_version(str(bed.table))
+    assert bed.run() is Outcome.PARKED
+    assert bed.park().details["recovery"] == "adopt"
+    query = Checkpoint(LocalStorage(str(folder)), "").query_id()
+    assert f"2 commits of the query {query}" in bed.park().details["message"]
+    assert (bed.home.generations(), delta_log.latest_version(str(bed.table))) == ([], version)
+    adopt(bed, folder)
+    assert bed.run() is Outcome.STOPPED
+    bed.holds(bed.events)
+    went_on(bed, folder, batch=1)
+
+
 @pytest.mark.parametrize("in_table", long_after(1, [True, False]), ids=["in the table", "not in the table"])
 @pytest.mark.parametrize(
     "query", long_after(1, [deduped, lambda events: events]), ids=["with state", "without state"]
