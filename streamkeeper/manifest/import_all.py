@@ -198,8 +198,8 @@ def _import(file: Path, data: str) -> Imported:
 
 def _late(file: Path, seconds: float) -> str:
     return (
-        f"{as_text(file.name)}, line 1: importing the file took more than {seconds:.0f} s. It must only declare: move"
-        " slow work into the functions of views and flows, and run `streamkeeper check`; until then its"
+        f"{as_text(file.name)}, line 1: importing the file took more than {seconds:.0f} s. It must only"
+        " declare: move slow work into the functions of views and flows, and run `streamkeeper check`; until then its"
         " flows keep their last declaration."
     )
 
@@ -207,8 +207,8 @@ def _late(file: Path, seconds: float) -> str:
 def _ended(file: Path, code: int) -> str:
     how = signal.Signals(-code).name if -code in set(signal.Signals) else f"exit code {code}"
     return (
-        f"{as_text(file.name)}, line 1: importing the file ended the process that imports it ({how}). It must only"
-        " declare: take out what exits or crashes, and run `streamkeeper check`; until then its flows keep"
+        f"{as_text(file.name)}, line 1: importing the file ended the process that imports it ({how}). It must"
+        " only declare: take out what exits or crashes, and run `streamkeeper check`; until then its flows keep"
         " their last declaration."
     )
 

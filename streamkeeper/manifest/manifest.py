@@ -186,7 +186,7 @@ def read_manifest(settings: Settings) -> Manifest:
     storage = open_storage(settings.state)
     try:
         return _read(storage, _file(files_key(settings))) or make_manifest(settings)
-    except Exception as error:  # noqa: BLE001 - every DAG file calls this: no surprise may take them all away
+    except Exception as error:  # every DAG file calls this: no surprise may take them all away
         last = _latest(storage)
         if last is None:
             raise
