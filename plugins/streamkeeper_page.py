@@ -1,10 +1,14 @@
 """The page *Streams* in Airflow's UI, and a tab on each DAG and run.
 
 Every process of Airflow imports this file, so what serves the page is imported when the API server asks.
+Airflow asks for listeners while it runs other DAGs, and what is raised there fails their runs: a part
+that cannot be made is left out, and the log says why.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -12,28 +16,49 @@ from airflow.plugins_manager import AirflowPlugin
 
 PREFIX = "/streamkeeper"
 
+log = logging.getLogger(__name__)
+_reasons: set[str] = set()
+
+
+def part(make: Callable[[Any], list[Any]]) -> Any:
+    """Return a property with a part of the plugin; the part is empty where it cannot be made. Each reason is
+    logged once in a process.
+    """
+
+    def made(plugin: Any) -> list[Any]:
+        try:
+            return make(plugin)
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with ours, other people's DAGs must run
+            reason = f"{type(error).__name__}: {error}"
+            if reason not in _reasons:
+                _reasons.add(reason)
+                log.error("Streamkeeper's plugin is left out of this process. %s", reason)
+            return []
+
+    return cached_property(made)
+
 
 class StreamkeeperPage(AirflowPlugin):
     """One application that reads, and one script that draws: in the navigation, and as tabs."""
 
     name = "streamkeeper"
 
-    @cached_property
-    def listeners(self) -> list[Any]:  # type: ignore[override]
+    @part
+    def listeners(self) -> list[Any]:
         """What looks at Airflow's settings when one of its parts starts."""
         from streamkeeper_airflow.flow import airflow_settings
 
         return [airflow_settings]
 
-    @cached_property
-    def fastapi_apps(self) -> list[dict[str, Any]]:  # type: ignore[override]
+    @part
+    def fastapi_apps(self) -> list[dict[str, Any]]:
         """The application that serves the numbers and the script."""
         from streamkeeper_airflow.page.app import create_app
 
         return [{"app": create_app(), "url_prefix": PREFIX, "name": "Streamkeeper"}]
 
-    @cached_property
-    def react_apps(self) -> list[dict[str, Any]]:  # type: ignore[override]
+    @part
+    def react_apps(self) -> list[dict[str, Any]]:
         """The list in the navigation, and the tab of a flow's or a recovery's DAG and run."""
         from streamkeeper_airflow.page.app import script_url
 

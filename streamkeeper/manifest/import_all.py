@@ -26,6 +26,7 @@ from typing import IO, Any
 from streamkeeper.declare.model import Pipeline, pipeline_from_json, pipeline_to_json
 from streamkeeper.errors import DeclarationError, NotOffered, StreamkeeperError
 from streamkeeper.manifest.import_file import blame, fingerprint, likeness, load_pipeline
+from streamkeeper.manifest.pipeline_files import as_text
 from streamkeeper.settings import PROJECT, Settings
 from streamkeeper.user_environment import environment
 
@@ -183,7 +184,7 @@ def _import(file: Path, data: str) -> Imported:
     except NotOffered as error:
         return Imported(left_out=str(error))
     except DeclarationError as error:
-        return Imported(error=_text(str(error)))
+        return Imported(error=as_text(str(error)))
     except UnicodeEncodeError as error:
         return Imported(
             error=(
@@ -192,13 +193,13 @@ def _import(file: Path, data: str) -> Imported:
             )
         )
     except BaseException as error:  # noqa: BLE001 - whatever a pipeline file raises, the others must still be imported
-        return Imported(error=_text(blame(file, error)))
+        return Imported(error=as_text(blame(file, error)))
 
 
 def _late(file: Path, seconds: float) -> str:
     return (
-        f"{file.name}, line 1: importing the file took more than {seconds:.0f} s. It must only declare: move"
-        " slow work into the functions of views and flows, and run `streamkeeper check`; until then its"
+        f"{as_text(file.name)}, line 1: importing the file took more than {seconds:.0f} s. It must only"
+        " declare: move slow work into the functions of views and flows, and run `streamkeeper check`; until then its"
         " flows keep their last declaration."
     )
 
@@ -206,8 +207,8 @@ def _late(file: Path, seconds: float) -> str:
 def _ended(file: Path, code: int) -> str:
     how = signal.Signals(-code).name if -code in set(signal.Signals) else f"exit code {code}"
     return (
-        f"{file.name}, line 1: importing the file ended the process that imports it ({how}). It must only"
-        " declare: take out what exits or crashes, and run `streamkeeper check`; until then its flows keep"
+        f"{as_text(file.name)}, line 1: importing the file ended the process that imports it ({how}). It must"
+        " only declare: take out what exits or crashes, and run `streamkeeper check`; until then its flows keep"
         " their last declaration."
     )
 
@@ -217,11 +218,6 @@ def _too_long(settings: Settings) -> StreamkeeperError:
         f"Importing the pipeline files in {settings.pipelines} took more than {BUILD_SECONDS} s. They must"
         " only declare: move slow work into the functions of views and flows, and run `streamkeeper check`."
     )
-
-
-def _text(said: str) -> str:
-    """Return a text that can be written as UTF-8: a message may quote bytes that are not text."""
-    return said.encode(errors="backslashreplace").decode()
 
 
 def _to_json(found: Imported) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def load_pipeline(file: Path, data: str) -> Pipeline:
     :raises DeclarationError: the file's name is not a pipeline name, it raises, or it declares something that
         is not allowed.
     """
-    name = check_name("pipeline", file.stem, Where(file.name, 1))
+    name = check_name("pipeline", pipeline_files.name(file), Where(pipeline_files.as_text(file.name), 1))
     if name.lower() in OUR_FOLDERS:
         raise DeclarationError(
             f"{file.name}, line 1: a pipeline cannot be named {name!r}: Streamkeeper keeps its own"

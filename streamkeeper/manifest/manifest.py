@@ -186,15 +186,15 @@ def read_manifest(settings: Settings) -> Manifest:
     storage = open_storage(settings.state)
     try:
         return _read(storage, _file(files_key(settings))) or make_manifest(settings)
-    except StreamkeeperError as error:
+    except Exception as error:  # every DAG file calls this: no surprise may take them all away
         last = _latest(storage)
         if last is None:
             raise
         said = (
             "The pipeline files cannot be read, and are tried again; until then all flows keep their last"
-            f" declaration. {error}"
+            f" declaration. {error if isinstance(error, StreamkeeperError) else repr(error)}"
         )
-        return replace(last, errors={**last.errors, FOLDER: said})
+        return replace(last, errors={**last.errors, FOLDER: pipeline_files.as_text(said)})
 
 
 def make_manifest(settings: Settings, import_files: Import = import_elsewhere) -> Manifest:
@@ -242,7 +242,7 @@ def _build(settings: Settings, import_files: Import, before: Manifest | None) ->
             built.add(file, results[file])
         else:
             built.pass_over(file, readable=content is not None)
-    return built, {file.stem for file in contents}
+    return built, {pipeline_files.name(file) for file in contents}
 
 
 class _Building:
@@ -261,19 +261,20 @@ class _Building:
 
     def add(self, file: Path, found: Imported) -> None:
         """Add the result of importing a pipeline file, or its error."""
+        name = pipeline_files.name(file)
         if found.left_out is not None:
-            self.left_out[file.stem] = found.left_out
-            self._keep_last(file.stem, self.aside)
+            self.left_out[name] = found.left_out
+            self._keep_last(name, self.aside)
             return
         try:
             if found.pipeline is None:
-                raise DeclarationError(found.error or f"{file.name} declares nothing.")
+                raise DeclarationError(found.error or f"{name}.py declares nothing.")
             resolve_name(CHECK_SCHEDULES)(
                 found.pipeline, Manifest("", (found.pipeline,), {}, found.fingerprints)
             )
         except DeclarationError as error:
-            self.errors[file.stem] = str(error)
-            self._keep_last(file.stem, self.pipelines)
+            self.errors[name] = str(error)
+            self._keep_last(name, self.pipelines)
             return
         self.pipelines.append(found.pipeline)
         self.fingerprints |= found.fingerprints
@@ -281,18 +282,17 @@ class _Building:
 
     def pass_over(self, file: Path, *, readable: bool) -> None:
         """Treat a file without declarations as a helper module, unless it was a pipeline before."""
+        name = pipeline_files.name(file)
         if not readable:
-            self.errors[file.stem] = (
-                f"{file.name}, line 1: the file cannot be read. Check its owner and mode."
-            )
+            self.errors[name] = f"{name}.py, line 1: the file cannot be read. Check its owner and mode."
         # A pipeline file without declarations was perhaps saved half-way.
-        elif self.before is not None and self.before.pipeline(file.stem) is not None:
-            self.errors[file.stem] = (
-                f"{file.name}, line 1: the file declared flows and no longer imports streamkeeper. Until it"
+        elif self.before is not None and self.before.pipeline(name) is not None:
+            self.errors[name] = (
+                f"{name}.py, line 1: the file declared flows and no longer imports streamkeeper. Until it"
                 " does, they keep their last declaration. To remove the flows, remove the file."
             )
-        if file.stem in self.errors:
-            self._keep_last(file.stem, self.pipelines)
+        if name in self.errors:
+            self._keep_last(name, self.pipelines)
 
     def finish(self, key: str) -> Manifest:
         """Return the manifest."""

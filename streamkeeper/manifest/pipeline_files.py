@@ -46,6 +46,18 @@ def pipelines(folder: Path) -> list[Path]:
     return [file for file in listed(folder) if file.parent == folder and not file.name.startswith("_")]
 
 
+def as_text(said: str) -> str:
+    """Return a text that can be written as UTF-8: a name or a message may have bytes that are none, and gets
+    backslashes, which no pipeline's name has, in their place.
+    """
+    return said.encode(errors="backslashreplace").decode()
+
+
+def name(file: Path) -> str:
+    """Return the name of the pipeline in a file, as text."""
+    return as_text(file.stem)
+
+
 def declares(content: bytes) -> bool:
     """Return whether a file with such a content may declare a pipeline, rather than be a helper module."""
     # Every declaration needs an import from streamkeeper.

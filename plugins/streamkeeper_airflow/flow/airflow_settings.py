@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from datetime import timedelta
-from functools import partial
 
 from airflow.listeners import hookimpl
 from airflow.sdk import conf
 
+from streamkeeper.errors import SettingsError
 from streamkeeper.manifest.import_all import BUILD_SECONDS
 from streamkeeper.settings import Settings
 from streamkeeper_airflow.flow.retries import LONGEST_DELAY, LOST_DELAY, WrongSettings
@@ -165,8 +165,10 @@ def on_starting(component: object) -> None:
     """
     if type(component).__name__ != "Job":
         return
-    for check in (partial(check_airflow, Settings.from_environment()), check_database):
+    for check in (lambda: check_airflow(Settings.from_environment()), check_database):
         try:
             check()
-        except WrongSettings as error:
+        except (WrongSettings, SettingsError) as error:
             log.error("%s", error)
+        except Exception:
+            log.exception("Streamkeeper could not check Airflow's settings; the part starts all the same.")

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 from airflow.jobs.job import Job
-from streamkeeper_airflow.flow.airflow_settings import check_airflow, check_supervisor_timeout
+from streamkeeper_airflow.flow.airflow_settings import check_airflow, check_supervisor_timeout, on_starting
 from streamkeeper_airflow.flow.retries import WrongSettings
 
 from streamkeeper.settings import Settings
@@ -105,3 +105,19 @@ def test_a_part_of_airflow_says_at_its_start_what_does_not_hold(
     with caplog.at_level(logging.ERROR):
         Job()
     assert "jwt_expiration_time, 5 s" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("STREAMKEEPER_STATE", "relative", "STREAMKEEPER_STATE is 'relative', a relative path"),
+        ("AIRFLOW__EXECUTION_API__JWT_EXPIRATION_TIME", "soon", "could not check Airflow's settings"),
+    ],
+    ids=["of ours", "of Airflow's"],
+)
+def test_a_part_of_airflow_starts_whatever_a_setting_is(
+    name: str, value: str, words: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(name, value)
+    on_starting(Job())
+    assert words in caplog.text

@@ -374,6 +374,35 @@ def test_a_folder_that_cannot_be_looked_at_keeps_the_last_declarations(world: Wo
     assert read_manifest(world.settings) == before
 
 
+@pytest.mark.parametrize("text", [EVENTS, "X = 1\n"], ids=["a pipeline", "a helper"])
+@pytest.mark.parametrize("folder", ["", "lib/"], ids=["beside", "below"])
+def test_a_file_whose_name_is_no_text_costs_nobody_elses_flows(folder: str, text: str, world: World) -> None:
+    world.declare(text, folder + os.fsdecode(b"caf\xe9.py"))
+    found = manifest.make_manifest(world.settings)
+    assert [flow.full_name for flow in found.flows()] == ["events.clean_events"]
+    assert read_manifest(world.settings) == found
+    if text == EVENTS and not folder:
+        (said,) = found.errors.values()
+        assert said.startswith("caf\\udce9.py, line 1:") and said.isascii()
+    else:
+        assert not found.errors
+
+
+def test_an_error_that_nobody_foresaw_keeps_the_last_declarations(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = read_manifest(world.settings)
+    world.declare(EVENTS.replace("events", "orders"), "orders.py")
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("a fault of ours, at caf\udce9")
+
+    monkeypatch.setattr(manifest, "make_manifest", fail)
+    found = read_manifest(world.settings)
+    assert (found.pipelines, found.fingerprints) == (before.pipelines, before.fingerprints)
+    assert "ZeroDivisionError('a fault of ours" in found.errors[manifest.FOLDER]
+
+
 @pytest.mark.parametrize("text", ["", "# saved half-way\n"], ids=["emptied", "without a declaration"])
 def test_a_pipeline_file_that_declares_nothing_any_more_keeps_its_flows_and_says_so(
     text: str, world: World
