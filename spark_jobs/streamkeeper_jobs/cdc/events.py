@@ -9,7 +9,15 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, IntegralType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    DataType,
+    DoubleType,
+    FloatType,
+    IntegralType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from streamkeeper.declare.cdc_spec import CdcSpec
 from streamkeeper.errors import ChangeRefused, DeclarationError
@@ -216,7 +224,11 @@ def _widened(lowest: Any, highest: Any, dtype: DataType) -> tuple[Any, Any]:
 
     Numbers are part of the code that Spark generates: with others it is compiled again, and the JVM begins
     again to optimise it.
+
+    A bound of zero includes both zeros: they are one key, but Parquet's filters take -0.0 for less than 0.0.
     """
+    if isinstance(dtype, (DoubleType, FloatType)):
+        return lowest or -0.0, highest or 0.0
     if not isinstance(dtype, IntegralType):
         return lowest, highest
     step = 1 << max(0, (highest - lowest).bit_length() - 3)
