@@ -13,12 +13,15 @@ from pyspark.sql import SparkSession
 from streamkeeper_jobs.spark.session import with_settings
 
 from streamkeeper.exit_codes import Outcome
+from streamkeeper.history import events
+from streamkeeper.history.events import Kind
 from tests.worlds.flow_world import NAME
 from tests.worlds.sources.source_world import DeltaBed
 from tests.worlds.suites import long_after
 from tests.worlds.tables.backup_world import Recoverer
 
-FEED = '"readChangeFeed": True, "maxFilesPerTrigger": 1'
+AT_ONCE = ', "maxFilesPerTrigger": 1'
+FEED = f'"readChangeFeed": True{AT_ONCE}'
 FLOW = """
 dp.create_auto_cdc_flow(name="clean_events", target="events", source="parsed", keys=["id"], change_feed=True,
     stored_as_scd_type={scd}{more}, trigger="200 milliseconds")
@@ -116,3 +119,18 @@ def test_files_of_a_feed_that_vacuum_took_unread_park_the_flow_and_a_refresh_bri
     prices = at_work.prices("full_refresh", table="events.events")
     at_work.run("full_refresh", "r1", table="events.events", accept=prices)
     is_followed(flow)
+
+
+def test_rows_that_are_lost_for_a_sequence_that_ranks_nothing_are_told(
+    follow: Callable[..., DeltaBed],
+) -> None:
+    flow = follow(1)
+    ranked = 'sequence_by=["_commit_version", "rank"], apply_as_deletes="_change_type = \'delete\'"'
+    declared = flow.bed.file.read_text().replace("change_feed=True", ranked).replace(AT_ONCE, "")
+    flow.bed.declare(declared.replace("hidden'\")", 'hidden\'").withColumn("rank", F.lit(1))'))
+    assert flow.bed.run() is Outcome.STOPPED
+    flow.sql("INSERT OVERWRITE {table} SELECT id, n + 1, t FROM {table}")
+    assert flow.bed.run() is Outcome.STOPPED
+    assert flow.bed.rows() == []
+    [told] = [event for event in events.read(flow.bed.home.storage, "events") if event.kind == Kind.TIED]
+    assert "3 upserts of batch 1 have the sequence of a delete of their key" in told.text
