@@ -69,6 +69,8 @@ class Kind(StrEnum):
     """A driver runs it."""
     SCHEMA_CHANGED = "schema-changed"
     """The columns of the flow's table changed."""
+    TIED = "tied"
+    """Upserts have the sequence of a delete of their key, and are not in the table."""
     GENERATION = "generation"
     """The flow's next generation was decided."""
     ALERT = "alert"

@@ -57,8 +57,9 @@ driver writes, or has just sealed, this generation. Then it is not tried again.
 """
 
 
-def apply_changes(batch: DataFrame, spec: CdcSpec, path: str, step: Step, turn: Turn) -> None:
-    """Apply one micro-batch to the target at a path or URL.
+def apply_changes(batch: DataFrame, spec: CdcSpec, path: str, step: Step, turn: Turn) -> int:
+    """Apply one micro-batch to the target at a path or URL; return how many upserts, of keys that therefore
+    have no row, lost to a delete of the same sequence (not counted with ``ignore_null_updates``).
 
     Repeated with the same step it changes nothing more.
 
@@ -73,8 +74,7 @@ def apply_changes(batch: DataFrame, spec: CdcSpec, path: str, step: Step, turn: 
     for left in reversed(range(TRIES)):
         try:
             with turn(), planned_at_once(session), with_settings(session, listed), without_call_sites():
-                _apply_once(batch, spec, path, step)
-            return
+                return _apply_once(batch, spec, path, step)
         except CONFLICTS as conflict:
             of_step = isinstance(conflict, ConcurrentTransactionException)
             if not left or (of_step and _has_step(batch, path, step)):
@@ -83,6 +83,7 @@ def apply_changes(batch: DataFrame, spec: CdcSpec, path: str, step: Step, turn: 
                 f"Batch {step.batch_id} met another commit ({type(conflict).__name__}) and is applied again,"
                 " as a whole."
             )
+    raise AssertionError("the last try returns or raises")
 
 
 @contextmanager
@@ -107,18 +108,18 @@ def _has_step(batch: DataFrame, path: str, step: Step) -> bool:
     return last is not None and last >= step.batch_id
 
 
-def _apply_once(batch: DataFrame, spec: CdcSpec, path: str, step: Step) -> None:
+def _apply_once(batch: DataFrame, spec: CdcSpec, path: str, step: Step) -> int:
     target = opened(batch.sparkSession, path, step)
     if target.has_step:
         # The rows are not needed, but Spark fails a batch of a stateful query that has not committed its
         # state (STATE_STORE_COMMIT_…).
         batch.write.format("noop").mode("overwrite").save()
-        return
+        return 0
     layout = layout_of(target.schema, spec.keys, target.partitions)
     found, work = changes(batch, spec, layout), Work(layout, target)
     if layout.history:
-        apply_history(found, spec, work)
-    elif layout.by_value:
+        return apply_history(found, spec, work)
+    if layout.by_value:
         apply_by_value(found, work)
-    else:
-        apply_newest(found, work, spec.one_row_a_key)
+        return 0
+    return apply_newest(found, work, spec.one_row_a_key)

@@ -94,6 +94,9 @@ SEVERAL = "several"
 JOINS = "joins"
 """Column of a reduced frame: whether one version (SCD type 2) may show the change with the one before."""
 
+TIED = "tied"
+"""Column of a reduced frame: whether an upsert lost to a delete of the same sequence."""
+
 BROADCAST_KEYS, BROADCAST_ROWS = 1_000_000, 100_000
 """Keys of a batch, or whole rows, up to which they are broadcast to every executor: some tens of megabytes.
 """
@@ -114,7 +117,7 @@ class Facts:
     Values are in the form of :func:`streamkeeper_jobs.cdc.expressions.portable`. ``deletes`` says which
     deletes must be remembered, ``truncated`` is the highest sequence of a truncate, ``lowest`` and
     ``highest`` are the bounds of the first key column. ``earliest`` is what :func:`facts_of` was asked for.
-    ``joins`` is how many changes do, of frames with that column.
+    ``joins`` is how many changes do, and ``tied`` how many upserts lost a tie, of frames with those columns.
     """
 
     keys: int
@@ -124,6 +127,7 @@ class Facts:
     highest: Any
     earliest: Any = None
     joins: int = 0
+    tied: int = 0
 
 
 @dataclass(frozen=True)
@@ -191,7 +195,7 @@ def facts_of(
         *bounds_of(layout, needed, F.col("deleted")),
         *([F.min(SEVERAL).alias(SEVERAL)] if SEVERAL in reduced.columns else []),
         (portable(F.min(at), layout.sequence) if at is not None else F.lit(None)).alias("earliest"),
-        (F.count_if(JOINS) if JOINS in reduced.columns else F.lit(0)).alias(JOINS),
+        *((F.count_if(name) if name in reduced.columns else F.lit(0)).alias(name) for name in (JOINS, TIED)),
     )
     with measured(reduced, *aggregates) as (kept, found):
         _check_usable(found, layout)
@@ -200,7 +204,15 @@ def facts_of(
         bounds = (found["lowest"], found["highest"])
         yield (
             kept,
-            Facts(found["keys"], bounds_in(found), truncated, *bounds, found["earliest"], found[JOINS]),
+            Facts(
+                found["keys"],
+                bounds_in(found),
+                truncated,
+                *bounds,
+                found["earliest"],
+                found[JOINS],
+                found[TIED],
+            ),
         )
 
 

@@ -24,6 +24,7 @@ from streamkeeper_jobs.cdc.events import (
     KIND,
     ROW,
     SEVERAL,
+    TIED,
     TRUNCATE,
     UNUSABLE,
     UPSERT,
@@ -46,11 +47,11 @@ TARGET, CHANGE = "target", "change"
 A_TASK = 20_000
 """Rows that one task writes without being long about it: a small batch makes one file."""
 
-FATE, GOES, TIED, STANDS = "fate", "goes", "tied", "stands"
+FATE, GOES, EQUAL, STANDS = "fate", "goes", "equal", "stands"
 """Fate of a row of the target.
 
-It is replaced or ended (``goes``); compared with an upsert of the same sequence (``tied``); or newer than the
-batch (``stands``).
+It is replaced or ended (``goes``); compared with an upsert of the same sequence (``equal``); or newer than
+the batch (``stands``).
 """
 
 
@@ -68,8 +69,8 @@ class Cut:
     learns: bool
 
 
-def apply_newest(changes: DataFrame, work: Work, one_row_a_key: bool = False) -> None:
-    """Apply the changes of one batch to an SCD type 1 target.
+def apply_newest(changes: DataFrame, work: Work, one_row_a_key: bool = False) -> int:
+    """Apply the changes of one batch to an SCD type 1 target; return how many keys have no row for a tie.
 
     :param one_row_a_key: refuse a batch with two rows of a key.
     """
@@ -78,6 +79,7 @@ def apply_newest(changes: DataFrame, work: Work, one_row_a_key: bool = False) ->
         reduced = reduce(changes, layout, one_row_a_key)
         reduced, facts = kept.enter_context(facts_of(reduced, layout, _needed(), _ends(layout)))
         _write(cut_off(reduced, _needed(), work, facts, kept), work, facts, kept)
+        return facts.tied
 
 
 @once
@@ -97,8 +99,8 @@ def reduce(changes: DataFrame, layout: Layout, one_row_a_key: bool = False) -> D
 
     Columns: ``deleted`` and ``truncated``, the highest such sequences, and ``latest``: sequence and row of
     the newest upsert. Of several upserts at one sequence the larger row is taken, columns compared in order:
-    the order of arrival is irrelevant. With ``one_row_a_key`` also ``several``: the key as text, if it has
-    several rows.
+    the order of arrival is irrelevant. That one is ``tied`` if a delete has its sequence. With
+    ``one_row_a_key`` also ``several``: the key as text, if it has several rows.
     """
     # Not brought together by key before: each task groups what it has read, so a key with many changes is
     # not one task's work.
@@ -124,7 +126,8 @@ def _reduced(layout: Layout, one_row_a_key: bool) -> tuple[Column, ...]:
     whole = whole_key(layout)
     several = [F.when(F.col(SEVERAL) > 1, F.to_json(whole)).alias(SEVERAL)] if one_row_a_key else []
     names = ("deleted", "truncated", "latest", UNUSABLE, "rows_unusable")
-    return (whole.alias(KEY), *map(F.col, names), *several)
+    tied = F.col("deleted") == column("latest", AT)
+    return (whole.alias(KEY), *map(F.col, names), tied.alias(TIED), *several)
 
 
 @once
@@ -230,16 +233,16 @@ def _replace(target: Opened, cut: Cut, layout: Layout, facts: Facts, kept: ExitS
         return
     living = _living(cut)
     upserts = living.where(F.col("latest").isNotNull())
-    each = (F.count_if(F.col(FATE) == fate).alias(fate) for fate in (GOES, TIED, STANDS))
+    each = (F.count_if(F.col(FATE) == fate).alias(fate) for fate in (GOES, EQUAL, STANDS))
     found, numbers = kept.enter_context(measured(_fates(target, living, cut.truncated, layout, facts), *each))
     fates = {fate for fate, number in numbers.asDict().items() if number}
-    if TIED in fates:
+    if EQUAL in fates:
         found = kept.enter_context(materialised(_ties_broken(target, living, found, layout, facts)))
-    if fates & {STANDS, TIED}:
+    if fates & {STANDS, EQUAL}:
         upserts = upserts.join(
             nearby(found.where(F.col(FATE) == STANDS).select(KEY), facts), KEY, "left_anti"
         )
-    gone = found.where(F.col(FATE) == GOES) if fates & {GOES, TIED} else None
+    gone = found.where(F.col(FATE) == GOES) if fates & {GOES, EQUAL} else None
     target.replace(gone, _rows(upserts, layout, facts), cut.learned)
 
 
@@ -261,7 +264,7 @@ def _fates(
     fate = (
         F.when(given.isNull(), F.when(dead(stored_at, F.col("barrier"), truncated), GOES))
         .when(given > stored_at, GOES)
-        .when(given == stored_at, TIED)
+        .when(given == stored_at, EQUAL)
         .otherwise(STANDS)
     )
     joined = met(target, nearby(changes, facts), layout, column(BOOKKEEPING, SEQUENCE).alias("stored"))
@@ -275,7 +278,7 @@ def _ties_broken(
 
     Only these are read as whole rows.
     """
-    tied = F.col(FATE) == TIED
+    tied = F.col(FATE) == EQUAL
     changes = living.join(nearby(found.where(tied).select(KEY), facts), KEY, "left_semi").select(
         KEY, column("latest", ROW).alias(ROW)
     )

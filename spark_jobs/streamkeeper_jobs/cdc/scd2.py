@@ -28,6 +28,7 @@ from streamkeeper_jobs.cdc.events import (
     KEY,
     KIND,
     ROW,
+    TIED,
     UNUSABLE,
     UPSERT,
     Facts,
@@ -73,8 +74,8 @@ somehow. The lesser two count only if the change itself is forgotten.
 """
 
 
-def apply_history(changes: DataFrame, spec: CdcSpec, work: Work) -> None:
-    """Apply the changes of one batch to an SCD type 2 target."""
+def apply_history(changes: DataFrame, spec: CdcSpec, work: Work) -> int:
+    """Apply the changes of one batch to an SCD type 2 target; return how many upserts lost a tie."""
     layout = work.layout
     with ExitStack() as kept:
         at = F.col(AT) if bounded(layout.sequence) else None
@@ -82,11 +83,11 @@ def apply_history(changes: DataFrame, spec: CdcSpec, work: Work) -> None:
         reduced, facts = kept.enter_context(facts_of(reduce(changes, spec, layout), layout, deleted, at))
         if not facts.keys:
             work.target.commit_nothing(work.target.remembered)
-            return
+            return 0
         if at is not None and not remembered.reaches(work, facts, facts.earliest):
             near = look_at(work, facts, facts.earliest)
             if near is not None and _continue(reduced, near, spec, work, facts, kept):
-                return
+                return facts.tied
         target = look_at(work, facts)
         keys = nearby(reduced.select(KEY).distinct(), facts)
         present = kept.enter_context(materialised(_present(keys, target, work, facts)))
@@ -102,14 +103,15 @@ def apply_history(changes: DataFrame, spec: CdcSpec, work: Work) -> None:
         else:
             versions = _rows(differing.where(~F.col("obsolete")), layout, facts)
             target.replace(differing.where(F.col(PLACE).isNotNull()), versions, learned)
+        return facts.tied
 
 
 def reduce(changes: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
     """Return one row for each key and sequence, with the columns of :func:`plain_key`, ``next``, ``begins``
     and ``digest``.
 
-    ``deleted`` is the sequence if one of its changes is a delete; else ``row`` is the upsert's row. One that
-    ``joins`` may be shown by one version with the change before it.
+    ``deleted`` is the sequence if one of its changes is a delete, which is ``tied`` if another is none; else
+    ``row`` is the upsert's row. One that ``joins`` may be shown by one version with the change before it.
     """
     key = plain_key(layout, KEY)
     # Brought together by key alone: so they are sorted once, for the windows, too.
@@ -135,6 +137,7 @@ def _reduced(layout: Layout) -> tuple[Column, ...]:
         F.col(AT),
         F.col("deleted"),
         F.when(F.col("deleted").isNull(), F.col(ROW)).alias(ROW),
+        (F.col("deleted").isNotNull() & F.col(ROW).isNotNull()).alias(TIED),
         F.lit(None).cast(layout.sequence).alias("truncated"),
         F.col(UNUSABLE),
         F.col("rows_unusable"),

@@ -29,6 +29,7 @@ from streamkeeper_jobs.sinks.sequence_type import order_beside
 from streamkeeper_jobs.sinks.sink import Sink
 from streamkeeper_jobs.sinks.writers_turn import writers_turn
 from streamkeeper_jobs.spark.frames import column
+from streamkeeper_jobs.spark.log import say
 from streamkeeper_jobs.spark.stateful_operators import check_mode
 
 if TYPE_CHECKING:
@@ -91,9 +92,21 @@ class CdcSink(Sink):
 
         def apply(rows: DataFrame, number: int) -> None:
             given, step = self.changes(rows, generation.number, number), Step(generation.query_id, number)
-            apply_changes(given, self._spec, self._job.table_path, step, turn)
+            self._tell(apply_changes(given, self._spec, self._job.table_path, step, turn), step, generation)
 
         return self._start_by_batch(self._writer(frame, checkpoint, trigger), generation, apply)
+
+    def _tell(self, tied: int, step: Step, generation: Generation) -> None:
+        """Note that upserts lost a tie; of a generation once, and of each batch in the driver's log."""
+        if not tied:
+            return
+        text = (
+            f"{tied} upserts of batch {step.batch_id} have the sequence of a delete of their key, which wins:"
+            f" their rows are not in {self._flow.target}. Let sequence_by tell which came first"
+        )
+        say(f"{self._job.flow.full_name}: {text}.")
+        number = generation.number
+        events.note(self._job.home, Kind.TIED, text, number, by="driver", generation=number)
 
     @contextmanager
     def _placed(self) -> Iterator[None]:

@@ -675,3 +675,14 @@ def test_a_batch_in_order_takes_few_spark_jobs(
     context.setLocalProperty("spark.jobGroup.id", None)
     assert max(jobs[1:]) <= most, jobs
     assert jobs[0] <= most + 2, "no checksum tells of a query before its first batch"
+
+
+@pytest.mark.parametrize("spec", long_after(1, [SPEC, VERSIONS]), ids=["type 1", "type 2"])
+def test_upserts_that_lose_to_a_delete_of_their_sequence_are_counted(
+    spec: CdcSpec, make: Callable[..., CdcBed]
+) -> None:
+    bed = make(spec)
+    lost, kept = [(1, 1, "U", "a", "b"), (1, 1, "D", None, None)], [(2, 1, "U", "a", "b")]
+    ended = [(3, 1, "U", "a", "b"), (3, 2, "D", None, None), (4, 1, "D", None, None), (4, 2, "U", "a", "b")]
+    rows = bed.frame([*lost, *kept, *ended])
+    assert apply_changes(rows, bed.spec, bed.path, Step(bed.query_id, 0), alone) == 1

@@ -5,6 +5,7 @@ commits did.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,14 @@ from pyspark.sql import SparkSession
 from streamkeeper_jobs.spark.session import with_settings
 
 from streamkeeper.exit_codes import Outcome
+from streamkeeper.history import events
+from streamkeeper.history.events import Kind
 from tests.worlds.flow_world import NAME
 from tests.worlds.sources.source_world import DeltaBed
 from tests.worlds.suites import long_after
 from tests.worlds.tables.backup_world import Recoverer
 
-FEED = '"readChangeFeed": True, "maxFilesPerTrigger": 1'
+FEED, FILE_BY_FILE = '"readChangeFeed": True', ', "maxFilesPerTrigger": 1'
 FLOW = """
 dp.create_auto_cdc_flow(name="clean_events", target="events", source="parsed", keys=["id"], change_feed=True,
     stored_as_scd_type={scd}{more}, trigger="200 milliseconds")
@@ -42,8 +45,8 @@ STATEMENTS: dict[str, tuple[str, ...]] = {
 def follow(spark: SparkSession, tmp_path: Path) -> Iterator[Callable[..., DeltaBed]]:
     """Make a table of three rows with a change feed, and a flow that applies it."""
 
-    def make(scd: int, more: str = "") -> DeltaBed:
-        flow = DeltaBed.make(tmp_path, spark, options=FEED, view=".where(\"t <> 'hidden'\")")
+    def make(scd: int, more: str = "", limit: str = "") -> DeltaBed:
+        flow = DeltaBed.make(tmp_path, spark, options=FEED + limit, view=".where(\"t <> 'hidden'\")")
         declared = flow.bed.file.read_text()
         flow.bed.declare(declared[: declared.index("@dp.append_flow")] + FLOW.format(scd=scd, more=more))
         flow.sql(
@@ -66,16 +69,21 @@ def is_followed(flow: DeltaBed) -> list[dict[str, Any]]:
     return rows
 
 
-@pytest.mark.parametrize("scd", long_after(1, [1, 2]))
-def test_a_table_by_change_feed_is_as_its_source_after_every_statement(
-    scd: int, follow: Callable[..., DeltaBed]
+@pytest.mark.parametrize(
+    ("scd", "limit"),
+    long_after(1, [(1, ""), (1, FILE_BY_FILE), (2, ""), (2, FILE_BY_FILE)]),
+    ids=["type 1", "type 1, file by file", "type 2", "type 2, file by file"],
+)
+def test_a_table_by_change_feed_is_as_its_source_whatever_the_commits_did(
+    scd: int, limit: str, follow: Callable[..., DeltaBed]
 ) -> None:
-    flow = follow(scd)
+    flow = follow(scd, limit=limit)
     is_followed(flow)
-    for statements in STATEMENTS.values():
-        for statement in statements:
-            flow.sql(statement)
-        rows = is_followed(flow)
+    for statement in chain.from_iterable(STATEMENTS.values()):
+        flow.sql(statement)
+        if limit:
+            is_followed(flow)
+    rows = is_followed(flow)
     assert not {"_change_type", "_commit_version", "_commit_timestamp"} & rows[0].keys()
 
 
@@ -116,3 +124,18 @@ def test_files_of_a_feed_that_vacuum_took_unread_park_the_flow_and_a_refresh_bri
     prices = at_work.prices("full_refresh", table="events.events")
     at_work.run("full_refresh", "r1", table="events.events", accept=prices)
     is_followed(flow)
+
+
+def test_rows_that_are_lost_for_a_sequence_that_ranks_nothing_are_told(
+    follow: Callable[..., DeltaBed],
+) -> None:
+    flow = follow(1)
+    ranked = 'sequence_by=["_commit_version", "rank"], apply_as_deletes="_change_type = \'delete\'"'
+    declared = flow.bed.file.read_text().replace("change_feed=True", ranked)
+    flow.bed.declare(declared.replace("hidden'\")", 'hidden\'").withColumn("rank", F.lit(1))'))
+    assert flow.bed.run() is Outcome.STOPPED
+    flow.sql("INSERT OVERWRITE {table} SELECT id, n + 1, t FROM {table}")
+    assert flow.bed.run() is Outcome.STOPPED
+    assert flow.bed.rows() == []
+    [told] = [event for event in events.read(flow.bed.home.storage, "events") if event.kind == Kind.TIED]
+    assert "3 upserts of batch 1 have the sequence of a delete of their key" in told.text

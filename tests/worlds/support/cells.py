@@ -115,7 +115,7 @@ FORMATS = Part(
         "delta": (
             yes(
                 f"{SOURCES}/test_change_feed.py"
-                "::test_a_table_by_change_feed_is_as_its_source_after_every_statement",
+                "::test_a_table_by_change_feed_is_as_its_source_whatever_the_commits_did",
                 "yes, and rows that change by `change_feed=True`",
             ),
             yes(
