@@ -260,7 +260,11 @@ def _waiting(table: _Table) -> Iterator[str]:
         if found.rows is None
         else f"{found.rows:,} rows in {found.files:,} files"
     )
-    yield f"unread versions up to {table.history.newest} will be read: {rows}"
+    following, newest = int(table.stands["reservoirVersion"]), table.history.newest
+    if following > newest:
+        yield f"no version waits: {newest} is the newest, and {following} is to be read next"
+        return
+    yield f"unread versions up to {newest} will be read: {rows}"
     if found.changing and not any(table.source.option(name) == "true" for name in _READS_CHANGES):
         yield (
             f"version {found.changing[0]} changes or deletes rows: the flow will stop there, unless the"
