@@ -18,6 +18,7 @@ from streamkeeper.settings import DEFAULT_MASTER, Settings
 
 if TYPE_CHECKING:
     from streamkeeper.recover.plans.kind import Kind
+    from streamkeeper.recover.plans.plan import Plan
     from streamkeeper.recover.requests.form import FormField
 
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
@@ -32,7 +33,10 @@ _TYPES: dict[str, type[Any]] = {"string": str, "number": float, "object": str}
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
     groups = {
-        "plan": (_Plans, "Show what a recovery would do and cost; nothing is changed."),
+        "plan": (
+            _Plans,
+            "Show what a recovery would do and cost; nothing is changed. Exit code 1: it is refused.",
+        ),
         "recover": (_Recovers, "Plan a recovery, ask for approval, and carry it out, without Airflow."),
     }
     for name, (commands, said) in groups.items():
@@ -94,6 +98,7 @@ def _plan_command(of: Kind) -> Callable[..., None]:
         session = Session(settings, plan, True, json, master)
         if not engine.unasked_steps(plan) or any(refusal.price is None for refusal in plan.refusals):
             show(plans.to_json(plan), json, explain.as_text(plan))
+            _exit_if_refused(plan)
             return
         session.tell(explain.as_text(plan))
         evidence = session.dry_run()
@@ -102,8 +107,15 @@ def _plan_command(of: Kind) -> Callable[..., None]:
             json,
             "\n".join(f"{step}: {found}" for step, found in evidence.items()),
         )
+        _exit_if_refused(plan)
 
     return _with_options(run, of, {})
+
+
+def _exit_if_refused(plan: Plan) -> None:
+    """End with exit code 1 where `recover` with the same options would refuse."""
+    if plan.refusals:
+        raise typer.Exit(1)
 
 
 def _recover_command(of: Kind) -> Callable[..., None]:

@@ -35,6 +35,7 @@ class History:
     checkpoint.
 
     ``table_id`` differs after the table was replaced at its path; None if no remaining file names it.
+    ``missing`` is the commit before ``oldest`` where older ones are there: no clean-up leaves such a gap.
     """
 
     path: str
@@ -42,6 +43,17 @@ class History:
     oldest: int
     newest: int
     checkpoints: tuple[int, ...] = ()
+    missing: int | None = None
+
+    @property
+    def beginning(self) -> str:
+        """Where the log begins, in words, and why there."""
+        if self.missing is None:
+            return f"the log starts at {self.oldest} now: the commits before were cleaned up"
+        return (
+            f"the log has no commit {self.missing}, though older ones are there: its file was lost. Put it"
+            " back, if there is a copy"
+        )
 
     def holds_from(self, version: int) -> bool:
         """Whether every commit from a version on exists; a version still to come counts as existing."""
@@ -125,7 +137,8 @@ def read_history(path: str) -> History | None:
     oldest = newest + 1
     while oldest - 1 in commits:
         oldest -= 1
-    return History(path, _table_id(storage, oldest, newest), oldest, newest, tuple(checkpoints))
+    missing = oldest - 1 if min(commits, default=oldest) < oldest - 1 else None
+    return History(path, _table_id(storage, oldest, newest), oldest, newest, tuple(checkpoints), missing)
 
 
 def require_history(path: str, source: str) -> History:
@@ -168,16 +181,10 @@ def is_gone(offset: JsonObject, history: History) -> str | None:
         )
     if offset.get("isStartingVersion"):
         if not history.holds_snapshot(version) or not history.holds_from(version + 1):
-            return (
-                f"the table as it was at version {version} was being read, and the log starts at"
-                f" {history.oldest} now"
-            )
+            return f"the table as it was at version {version} was being read, and {history.beginning}"
         return None
     if not history.holds_from(version):
-        return (
-            f"version {version} is to be read next, and the log starts at {history.oldest} now: the commits"
-            " before were cleaned up"
-        )
+        return f"version {version} is to be read next, and {history.beginning}"
     return None
 
 

@@ -64,6 +64,10 @@ class Failure:
 EXPECTATION_FAILED = "The expectation"
 """First words of the error that a row raises which fails an ``expect_or_fail``."""
 
+_LOOKED_FOR = (
+    "Kafka did not have records that the flow was to read, which may pass; the next driver looks whether they"
+    " are gone"
+)
 _BY_CONDITION: Mapping[FailureClass, Mapping[str, str]] = {
     FailureClass.NEEDS_RECOVERY: {
         "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA": (
@@ -139,6 +143,8 @@ _BY_CONDITION: Mapping[FailureClass, Mapping[str, str]] = {
         "CONCURRENT_STREAM_LOG_UPDATE": (
             "two runs of the query wrote one checkpoint, or a file of its offset log is gone"
         ),
+        "KAFKA_DATA_LOSS.PARTITION_OFFSET_CHANGED": _LOOKED_FOR,
+        "KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE": _LOOKED_FOR,
     },
 }
 """Meanings of error conditions, or of all of a family (``PREFIX.*``): the condition itself comes first."""

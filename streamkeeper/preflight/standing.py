@@ -20,7 +20,7 @@ from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.preflight.verdict import Fit, Verdict
 from streamkeeper.settings import Settings
-from streamkeeper.sources.base.format import Before
+from streamkeeper.sources.base.format import LOOKED_AT_AGAIN, Before
 from streamkeeper.sources.files.listing import list_files
 from streamkeeper.sources.kafka.options import fails_on_loss
 from streamkeeper.sources.starts import starts_of
@@ -92,8 +92,9 @@ def _source(source: Source, start: Start, checkpoint: Checkpoint, look: Look) ->
         found = starts_of(source).resolve(source, StartAt(AFTER_LAST), before, lambda: look(source))
     except (SourceError, StorageError) as error:
         return "", [f"The source {source.name} could not be looked at: {error}"]
-    lost = found.blocked or (found.lost if fails_on_loss(source) else "")
-    return lost, [f"The source {source.name}: {note}." for note in found.notes]
+    lost = found.blocked or (found.lost if fails_on_loss(source) and not found.may_pass else "")
+    notes = (*found.notes, *((LOOKED_AT_AGAIN,) if found.may_pass else ()))
+    return lost, [f"The source {source.name}: {note}." for note in notes]
 
 
 def _written_again(source: Source, checkpoint: Checkpoint) -> Iterator[str]:

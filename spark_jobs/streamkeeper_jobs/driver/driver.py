@@ -52,7 +52,7 @@ from streamkeeper_jobs.driver.progress import Progress
 from streamkeeper_jobs.generation.begin import begin, learn_schemas
 from streamkeeper_jobs.generation.connections import begin_connections
 from streamkeeper_jobs.generation.consistency import check_consistency, check_sources
-from streamkeeper_jobs.generation.source_history import check_histories
+from streamkeeper_jobs.generation.source_history import check_histories, forget_backward
 from streamkeeper_jobs.generation.take_over import own_generation
 from streamkeeper_jobs.sinks.job import Job
 from streamkeeper_jobs.sinks.sink import sink_of
@@ -257,6 +257,7 @@ def _run_generation(job: Job, declared: Flow) -> None:
     progress = Progress(job, start, operators)
     check_consistency(job, generation, start)
     check_sources(job.flow, checkpoint, generation)
+    forget_backward(job, start, generation.query_id)
     check_histories(job, start)
     begin_connections(job, checkpoint, generation.query_id)
     if not begun_now:

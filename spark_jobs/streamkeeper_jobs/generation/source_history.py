@@ -7,10 +7,10 @@ and has grown past the old position: it would continue there and skip the earlie
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 from streamkeeper.amounts import MISSING_HISTORY
 from streamkeeper.checkpoint import Checkpoint
+from streamkeeper.checkpoint.crc_files import twin_of
 from streamkeeper.errors import RecoveryError
 from streamkeeper.flows.generations import AFTER_LAST, Generation, Start, StartAt
 from streamkeeper.sources.base.format import Before
@@ -18,6 +18,7 @@ from streamkeeper.sources.starts import starts_of
 from streamkeeper_jobs.generation.start_position import Origin, require
 from streamkeeper_jobs.sinks.job import Job
 from streamkeeper_jobs.sources.formats import Looks, format_in_job
+from streamkeeper_jobs.spark.delta_table import last_written
 from streamkeeper_jobs.spark.log import say
 
 ANY_LOSS = ()
@@ -31,19 +32,47 @@ def check_histories(job: Job, start: Start) -> None:
     :raises SourceError: a source cannot be read now.
     """
     checkpoint = Checkpoint(job.home.storage, start.checkpoint)
-    last = checkpoint.last_commit()
-    offsets: dict[str, Any] = (
-        checkpoint.offsets(last).sources if last is not None and last in checkpoint.offset_batches() else {}
-    )
+    last, planned = checkpoint.last_commit(), checkpoint.offset_batches()
     looks = Looks(job, f"{start.checkpoint}-listing", start.schemas)
+    # A batch under way must be read to its end; what follows that one is judged at a later start.
+    for batch in (number for number in planned if number == last or number == planned[-1]):
+        offsets = checkpoint.offsets(batch).sources
+        for source in job.sources:
+            offset = offsets.get(source.name)
+            if offset is None or not starts_of(source).expires:
+                continue
+            before = Before(checkpoint, start.evidence, source.name, offset, strict=False)
+            found = looks.resolve(source, StartAt(AFTER_LAST), before)
+            if batch == last or found.may_pass:
+                for note in require(source, found, ANY_LOSS):
+                    say(f"{job.flow.full_name}: {note}.")
+
+
+def forget_backward(job: Job, start: Start, query_id: str) -> None:
+    """Remove a planned batch that ends before it starts, as Spark plans one where an end went back.
+
+    It reads nothing, and fails at each start, whatever the source holds by then. One that the sink has stays.
+
+    :raises CheckpointError: its offsets cannot be read.
+    """
+    checkpoint = Checkpoint(job.home.storage, start.checkpoint)
+    last, planned = checkpoint.last_commit(), checkpoint.offset_batches()
+    if not planned or planned[-1] == last or last_written(job.spark, job.table_path, query_id) == planned[-1]:
+        return
+    known = checkpoint.offsets(last).sources if last in planned else {}
+    ends = checkpoint.offsets(planned[-1]).sources
+    back = []
     for source in job.sources:
-        offset = offsets.get(source.name)
-        if offset is None or not starts_of(source).expires:
-            continue
-        before = Before(checkpoint, start.evidence, source.name, offset, strict=False)
-        found = starts_of(source).resolve(source, StartAt(AFTER_LAST), before, partial(looks.look, source))
-        for note in require(source, found, ANY_LOSS):
-            say(f"{job.flow.full_name}: {note}.")
+        before = Before(checkpoint, start.evidence, source.name, known.get(source.name), strict=False)
+        begins = before.initial() if before.offset is None else before.offset
+        if source.name in ends and begins and starts_of(source).goes_back(begins, ends[source.name]):
+            back.append(source.name)
+    if back:
+        words = f"ends before it starts in {', '.join(back)}, so it is planned again"
+        say(f"Batch {planned[-1]} of {job.flow.full_name} {words}.")
+        name = checkpoint.name(f"offsets/{planned[-1]}")
+        for file in (twin_of(name), name):
+            job.home.storage.remove(file)
 
 
 def check_history(job: Job, generation: Generation, origin: Origin, looks: Looks) -> None:

@@ -111,7 +111,7 @@ class _Beginning:
             offset = stood.get(source.name)
             _require_fit(source, offset)
             before = Before.of(self.where, source.name, offset)
-            at = starts_of(source).resolve(source, start, before, partial(self.looks.look, source))
+            at = self.looks.resolve(source, start, before)
             notes += require(source, at, self.accepted)
             if at.position is not None:
                 found[source.name] = at.position

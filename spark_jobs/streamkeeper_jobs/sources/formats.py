@@ -9,6 +9,9 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from streamkeeper.declare.model import DELTA, FILE_FORMATS, KAFKA, RATE, SOCKET, Source
+from streamkeeper.flows.generations import StartAt
+from streamkeeper.sources.base.format import LOOKS_AGAIN, Before, Resolved
+from streamkeeper.sources.starts import starts_of
 from streamkeeper_jobs.sinks.job import Job
 from streamkeeper_jobs.sources.delta import DeltaInJob
 from streamkeeper_jobs.sources.files import FilesInJob
@@ -16,6 +19,7 @@ from streamkeeper_jobs.sources.job_format import JobFormat
 from streamkeeper_jobs.sources.kafka import KafkaInJob
 from streamkeeper_jobs.sources.rate import RateInJob
 from streamkeeper_jobs.sources.socket import SocketInJob
+from streamkeeper_jobs.spark.log import say
 
 FORMATS: dict[str, JobFormat[Any, Any]] = {
     **dict.fromkeys(FILE_FORMATS, FilesInJob()),
@@ -58,6 +62,24 @@ class Looks:
             look = partial(format_in_job(source).look, self._job, source)
             self._found[source.name] = look(self._folder, self._schemas)
         return self._found[source.name]
+
+    def resolve(self, source: Source, start: StartAt, before: Before) -> Resolved[Any]:
+        """Return the position of a start in a source; what may pass in a moment is looked at again.
+
+        :raises SourceError: it does not answer, or is not there.
+        :raises CheckpointError: the old checkpoint lacks what the start needs.
+        :raises Stopped: an order ended the wait.
+        """
+        find = partial(starts_of(source).resolve, source, start, before, partial(self.look, source))
+        found = find()
+        for pause in LOOKS_AGAIN:
+            if not found.may_pass:
+                break
+            say(f"{self._job.flow.full_name}: {found.lost}. That may pass: looked at again in {pause:g} s.")
+            self._job.watch.wait(pause)
+            del self._found[source.name]
+            found = find()
+        return found
 
     def complete(self, source: Source, position: Any) -> Any:
         """Return a position with what only the driver knows of it."""

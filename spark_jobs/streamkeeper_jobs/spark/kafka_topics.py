@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from streamkeeper.declare.model import Source
 from streamkeeper.errors import SourceError
 from streamkeeper.sources.kafka.offsets import Held, Offsets, Topics
-from streamkeeper.sources.kafka.options import admin_options, assigned, plain_id
+from streamkeeper.sources.kafka.options import admin_options, assigned, plain_ids
 from streamkeeper_jobs.spark.jvm import classes, java_list
 
 SECONDS = 30
@@ -31,7 +31,7 @@ def look_at(spark: SparkSession, source: Source) -> Topics:
             topic: {part: Held(first[topic][part], end[topic][part]) for part in parts}
             for topic, (_, parts) in described.items()
         }
-        return Topics(held, {topic: id for topic, (id, _) in described.items()})
+        return Topics(held, plain_ids({topic: id for topic, (id, _) in described.items()}))
 
 
 def at_time(spark: SparkSession, source: Source, moment_ms: int) -> Offsets:
@@ -84,7 +84,7 @@ def _described(spark: SparkSession, admin: Any, source: Source) -> dict[str, tup
                 f" {parts[-1]}."
             )
         described[name] = (
-            plain_id(topic.topicId().toString()),
+            str(topic.topicId().toString()),
             [str(part) for part in wanted.get(name, parts)],
         )
     return described

@@ -224,6 +224,7 @@ def _covered(plan: Plan, refusal: Refusal) -> list[Amount | None]:
 
 def _text(plan: Plan) -> Iterator[str]:
     yield headline(plan)
+    yield from (f"  refused: {refusal.message}" for refusal in plan.refusals)
     yield from (f"  {note}" for note in plan.notes)
     for flow in plan.flows:
         yield from _flow_text(flow, several=len(plan.flows) > 1)
@@ -234,7 +235,6 @@ def _text(plan: Plan) -> Iterator[str]:
         yield "  ways out"
         yield from (f"    {advice}" for advice in plan.ways)
         yield from (f"    {row[0]}: {_trade_off(row)}" for row in TRADE_OFFS[1:])
-    yield from (f"  refused: {refusal.message}" for refusal in plan.refusals)
 
 
 def _trade_off(row: tuple[str, ...]) -> str:

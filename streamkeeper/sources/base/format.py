@@ -24,6 +24,12 @@ from streamkeeper.times import ms_in_iso
 L = TypeVar("L")
 P = TypeVar("P")
 
+LOOKS_AGAIN = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
+"""Seconds between the looks of a driver at a source of which what is lost may be there again: a minute."""
+LOOKED_AT_AGAIN = (
+    f"the driver looks again for {sum(LOOKS_AGAIN):g} s before it begins there: if an end went back for"
+    " seconds only, as at a change of the leader, nothing is lost, and nothing comes twice"
+)
 UNREADABLE = unknown("the checkpoint's offsets cannot be read")
 """Amount of rows between two positions, one of which is unknown."""
 
@@ -76,7 +82,8 @@ class Resolved(Generic[P]):
 
     ``notes`` say what changed in the source. ``lost`` is the reason why unread data is gone, which must be
     accepted; ``blocked`` why the source cannot be read from there, whatever is accepted; ``wrong`` why a
-    requested offset is none of the source's. They are empty where nothing is to be said.
+    requested offset is none of the source's. They are empty where nothing is to be said. With ``may_pass``,
+    what is lost may be there again in a moment: a driver looks again before it believes that.
     """
 
     position: P | None = None
@@ -84,6 +91,7 @@ class Resolved(Generic[P]):
     lost: str = ""
     blocked: str = ""
     wrong: str = ""
+    may_pass: bool = False
 
 
 @dataclass(frozen=True)
@@ -262,6 +270,10 @@ class SourceFormat(ABC, Generic[L, P]):
                 return self.at(source, before, look, wanted)
             case StartMode.GENERATION | StartMode.BESIDE | StartMode.ADOPTED:
                 raise ValueError(f"a generation is begun otherwise than by its sources: {start.mode}")
+
+    def goes_back(self, start: Any, end: Any) -> bool:
+        """Return whether a planned batch ends before it starts, which no batch can read."""
+        return False
 
     @abstractmethod
     def after(self, source: Source, before: Before, look: Callable[[], L]) -> Resolved[P]:

@@ -260,7 +260,11 @@ def _waiting(table: _Table) -> Iterator[str]:
         if found.rows is None
         else f"{found.rows:,} rows in {found.files:,} files"
     )
-    yield f"unread versions up to {table.history.newest} will be read: {rows}"
+    following, newest = int(table.stands["reservoirVersion"]), table.history.newest
+    if following > newest:
+        yield f"no version waits: {newest} is the newest, and {following} is to be read next"
+        return
+    yield f"unread versions up to {newest} will be read: {rows}"
     reads = table.source.reads_change_feed or any(
         table.source.option(name) == "true" for name in _READS_CHANGES
     )

@@ -18,7 +18,7 @@ from streamkeeper.errors import NotAskable, SourceError
 from streamkeeper.manifest.environment import variables
 from streamkeeper.settings import PIPELINE_ENV
 from streamkeeper.sources.kafka.offsets import Held, Offsets, Topics
-from streamkeeper.sources.kafka.options import admin_options, assigned, plain_id
+from streamkeeper.sources.kafka.options import admin_options, assigned, plain_ids
 
 SECONDS = 5.0
 """Seconds that brokers may take to answer a question of a plan or of the monitor."""
@@ -154,9 +154,9 @@ class _Asked:
         found = self._client.describe_topics(
             self._kafka.TopicCollection(list(self.parts)), request_timeout=self._seconds
         )
-        return {
-            topic: plain_id(str(future.result(self._seconds).topic_id)) for topic, future in found.items()
-        }
+        return plain_ids(
+            {topic: str(future.result(self._seconds).topic_id) for topic, future in found.items()}
+        )
 
     def policies(self) -> dict[str, str]:
         """Return each topic's ``cleanup.policy``, except those that this client may not read."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any
 
 from streamkeeper.amounts import NONE, Amount, SourcePrice, unknown
 from streamkeeper.declare.model import Source
@@ -16,7 +15,7 @@ from streamkeeper.declare.offsets import describe
 from streamkeeper.errors import RequestError, SourceError
 from streamkeeper.flows.generations import AFTER_LAST, EARLIEST, StartMode
 from streamkeeper.flows.position import CommittedPosition
-from streamkeeper.sources.base.format import UNREADABLE, Before, Case, Move, Resolved
+from streamkeeper.sources.base.format import LOOKED_AT_AGAIN, UNREADABLE, Before, Case, Move, Resolved
 from streamkeeper.sources.base.format import read_again as with_read_again
 from streamkeeper.sources.kafka import client as kafka_client
 from streamkeeper.sources.kafka.offsets import (
@@ -50,16 +49,16 @@ class Seen:
     @property
     def made_anew(self) -> str:
         """Which topics were deleted and created again since they were read; empty if none was."""
-        return (
-            "; ".join(loss.said for loss in self._onward.losses if loss.records is None)
-            if self._onward is not None
-            else ""
-        )
+        return "; ".join(loss.said for loss in self._onward.losses if loss.anew) if self._onward else ""
 
     @property
-    def anew(self) -> tuple[str, ...]:
-        """The topics that were created again."""
-        return self._onward.anew if self._onward is not None else ()
+    def uncounted(self) -> str:
+        """Why it is unknown how many unread records are gone; empty if that is known."""
+        return (
+            "; ".join(loss.said for loss in self._onward.losses if loss.records is None)
+            if self._onward
+            else ""
+        )
 
     @cached_property
     def _onward(self) -> Onward | None:
@@ -72,12 +71,18 @@ class Seen:
 
     @property
     def known(self) -> Offsets:
-        """The old offsets of the topics that still exist."""
-        held = self.topics.held if self.topics is not None else {}
+        """The old offsets, up to the end of what is there now, of the topics that may still be the same."""
+        if self.topics is None or self._onward is None:
+            return self.offset or {}
+        others = {*self._onward.anew} - {*self._onward.guessed}
         return {
-            topic: parts
+            topic: {
+                part: min(at, self.topics.held[topic][part].end)
+                for part, at in parts.items()
+                if part in self.topics.held[topic]
+            }
             for topic, parts in (self.offset or {}).items()
-            if topic in held and topic not in self.anew
+            if topic in self.topics.held and topic not in others
         }
 
     @property
@@ -107,8 +112,8 @@ def price_of(case: Case, resolve: Resolve) -> SourcePrice:
     seen = look(case.source, case.standing, case.offset)
     found, position = _price_of(case, seen, resolve)
     found = replace(found, notes=(*found.notes, *_policy_notes(seen)))
-    if seen.made_anew and case.start.mode != AFTER_LAST:
-        found = replace(found, lost=unknown(seen.made_anew), notes=(*found.notes, seen.made_anew))
+    if seen.uncounted and case.start.mode != AFTER_LAST:
+        found = replace(found, lost=unknown(seen.uncounted), notes=(*found.notes, seen.uncounted))
     return _with_state(found, seen, position, case.stateful) if case.rebuilds else found
 
 
@@ -139,7 +144,9 @@ def _price_of(case: Case, seen: Seen, resolve: Resolve) -> tuple[SourcePrice, Ka
         f"at most {records_between(position.onward.offsets, seen.topics.latest):,} unread records"
         " will be read"
     )
-    price = case.price(words, lost=_lost(position.onward), notes=(waiting, *found.notes))
+    again = records(records_between(position.onward.offsets, seen.known))
+    notes = (waiting, *found.notes, *((LOOKED_AT_AGAIN,) if found.may_pass else ()))
+    price = case.price(words, lost=_lost(position.onward), repeated=again, notes=notes)
     return replace(price, expired=bool(found.lost)), position
 
 
@@ -256,6 +263,8 @@ def price_again(source: Source, move: Move, price: SourcePrice) -> SourcePrice:
     again = read_again(seen, then)
     if move.restored and not again.nothing and seen.holes:
         price = replace(price, lost=unknown(seen.holes))
+    elif seen.uncounted:
+        price = replace(price, lost=unknown(seen.uncounted))
     if move.restored and then is not None and seen.why:
         price = _unseen_before_restore(price, seen.why, move)
     return with_read_again(price, UNREADABLE if move.position is None else again, move.restored)
@@ -314,11 +323,9 @@ def _moved(price: SourcePrice, seen: Seen, target: Offsets) -> SourcePrice:
 
     A partition that the flow did not know was not read.
     """
-    stands: dict[str, dict[str, Any]] = {
-        topic: dict(parts) for topic, parts in (seen.offset or seen.initial or {}).items()
-    }
+    stands = dict(seen.known if seen.offset else seen.initial or {})
     for topic, parts in (seen.topics.earliest if seen.topics else {}).items():
-        stands[topic] = {**parts, **(stands.get(topic, {}) if topic not in seen.anew else {})}
+        stands[topic] = {**parts, **stands.get(topic, {})}
     lost, repeated = records_between(stands, target), records_between(target, stands)
     return replace(price, lost=records(lost), repeated=records(repeated if seen.offset else 0))
 

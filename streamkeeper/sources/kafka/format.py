@@ -25,7 +25,7 @@ from streamkeeper.sources.base.format import (
 )
 from streamkeeper.sources.kafka import client, cost
 from streamkeeper.sources.kafka.held import held
-from streamkeeper.sources.kafka.offsets import Held, Offsets, records_between
+from streamkeeper.sources.kafka.offsets import Held, Offsets, goes_back, records_between
 from streamkeeper.sources.kafka.start import KafkaLook, KafkaPosition, KafkaStarts
 
 MOST = 64
@@ -68,9 +68,14 @@ class Kafka(KafkaStarts, PlannedFormat[KafkaLook, KafkaPosition]):
         if not isinstance(end, dict) and source.start != "earliest":
             return not_begun(source)
         known: Offsets = end if isinstance(end, dict) else {}
+        topics = client.look_at(source)
+        if goes_back(known, topics.latest):
+            return Lag(
+                why="a topic ends before the flow's position: its brokers lost records, or it was recreated"
+            )
         unread = {
             (topic, part): Held(max(held.first, known.get(topic, {}).get(part, 0)), held.end)
-            for topic, parts in client.look_at(source).held.items()
+            for topic, parts in topics.held.items()
             for part, held in parts.items()
         }
         waiting = sorted(

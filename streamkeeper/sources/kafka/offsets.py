@@ -7,7 +7,7 @@ transaction markers leave gaps.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -55,62 +55,73 @@ class Topics:
 
 @dataclass(frozen=True)
 class Loss:
-    """Unread records that are gone: their greatest number (None: unknown), and the reason in words."""
+    """Unread records that are gone: their greatest number (None: unknown), and the reason in words.
+
+    ``anew`` says that their whole topic was made again.
+    """
 
     records: int | None
     said: str
+    anew: bool = False
 
 
 @dataclass(frozen=True)
 class Onward:
     """Where to continue after an old position.
 
-    ``new`` are topics and partitions that it did not know, ``anew`` topics that were deleted and created
-    again, ``left`` topics that are no longer read.
+    ``new`` are topics and partitions that it did not know, ``left`` those that are no longer read. ``anew``
+    are topics that were deleted and created again; of the ``guessed`` ones among them no id proves it, so
+    that their records may come twice. ``short`` are the partitions that end before the old position.
     """
 
     offsets: Offsets
     losses: tuple[Loss, ...] = ()
     new: tuple[str, ...] = ()
     anew: tuple[str, ...] = ()
+    guessed: tuple[str, ...] = ()
+    short: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
 
 
 def go_on(old: Offsets, topics: Topics, ids: Mapping[str, str]) -> Onward:
     """Return where to continue after an old position: there, if it is still retained.
 
-    What is new or was created again is read from its first record.
+    What is new or was created again is read from its first record. A partition of the same topic that ends
+    before the position goes on at its end.
 
     :param ids: the topics' ids at the old position, as far as they are known.
     """
-    offsets: Offsets = {}
+    offsets = topics.earliest
     losses: list[Loss] = []
     new: list[str] = []
     anew: list[str] = []
+    guessed: list[str] = []
+    short: list[str] = []
+    left = [topic for topic in old if topic not in topics.held]
     for topic, parts in topics.held.items():
         before = old.get(topic)
-        why = (
-            None
-            if before is None
-            else _made_anew(topic, before, parts, ids.get(topic), topics.ids.get(topic))
-        )
-        if why is not None:
-            losses.append(Loss(None, why))
-            anew.append(topic)
-        known = {} if why is not None or before is None else before
-        offsets[topic] = {part: max(held.first, known.get(part, held.first)) for part, held in parts.items()}
-        if known:
-            losses += _expired(topic, known, parts)
-            new += [f"{topic}/{part}" for part in parts if part not in known]
-        elif before is None:
+        if before is None:
             new.append(topic)
-    return Onward(
-        offsets,
-        tuple(losses),
-        tuple(new),
-        tuple(anew),
-        tuple(topic for topic in old if topic not in topics.held),
-    )
+            continue
+        known, now = ids.get(topic), topics.ids.get(topic)
+        proven = known is not None and now is not None
+        behind = [part for part, at in before.items() if part in parts and at > parts[part].end]
+        if not proven or known == now:
+            short += [f"{topic}/{part}" for part in behind]
+        why = _another_id(topic, known, now) if proven else _seems_anew(topic, before, parts, behind)
+        if why is not None:
+            losses.append(Loss(None, why, anew=True))
+            anew.append(topic)
+            guessed += [] if proven else [topic]
+            continue
+        offsets[topic] = {
+            part: min(max(held.first, before.get(part, held.first)), held.end) for part, held in parts.items()
+        }
+        losses += _expired(topic, before, parts)
+        losses += [_cut_off(f"{topic}/{part}", before[part], parts[part].end) for part in behind]
+        new += [f"{topic}/{part}" for part in parts if part not in before]
+        left += [f"{topic}/{part}" for part in before if part not in parts]
+    return Onward(offsets, tuple(losses), tuple(new), tuple(anew), tuple(guessed), tuple(short), tuple(left))
 
 
 def misfits(wanted: Offsets, topics: Topics) -> list[str]:
@@ -162,6 +173,11 @@ def records_between(start: Offsets, end: Offsets) -> int:
     return sum(max(0, upto - after) for _, _, after, upto in _both(start, end))
 
 
+def goes_back(start: Offsets, end: Offsets) -> bool:
+    """Return whether an end lies before its start in a partition that both have."""
+    return any(upto < after for _, _, after, upto in _both(start, end))
+
+
 def history_of(initial: Offsets, upto: Offsets, topics: Topics) -> tuple[Offsets, int]:
     """Return from where records up to a position can be read again, and how many are gone at most.
 
@@ -175,31 +191,46 @@ def history_of(initial: Offsets, upto: Offsets, topics: Topics) -> tuple[Offsets
         for part, end in parts.items():
             held = topics.held.get(topic, {}).get(part)
             wished = min(initial.get(topic, {}).get(part, 0), end)
-            first = wished if held is None else min(max(wished, held.first), end)
+            first = wished if held is None else min(max(wished, held.first), end, held.end)
             gone += max(0, first - wished)
+            if held is not None:
+                gone += max(0, end - max(held.end, wished))
             start[topic][part] = first
     return start, gone
 
 
-def _made_anew(
-    topic: str, before: Mapping[str, int], parts: Mapping[str, Held], known: str | None, now: str | None
+def _another_id(topic: str, known: str | None, now: str | None) -> str | None:
+    if known == now:
+        return None
+    return (
+        f"the topic {topic} was deleted and recreated (its id was {known}, and is {now}): its unread rows are"
+        " lost"
+    )
+
+
+def _seems_anew(
+    topic: str, before: Mapping[str, int], parts: Mapping[str, Held], behind: Sequence[str]
 ) -> str | None:
-    if known is not None and now is not None and known != now:
-        return (
-            f"the topic {topic} was deleted and recreated (its id was {known}, and is {now}): its unread"
-            " rows are lost"
-        )
-    for part, offset in before.items():
+    """Return why a topic of which no id tells seems to be made anew; None if nothing says so."""
+    guess = (
+        "it was deleted and recreated, or its brokers lost records: no id of the topic tells which, and it is"
+        " read again from its first record"
+    )
+    for part in before:
         if part not in parts:
-            return (
-                f"the topic {topic} has no partition {part} any more: it was deleted and recreated with fewer"
-            )
-        if offset > parts[part].end:
-            return (
-                f"{topic}/{part} was read up to {offset}, and ends at {parts[part].end}: the topic was"
-                " deleted and recreated, or its brokers lost records"
-            )
+            return f"the topic {topic} has no partition {part} any more: {guess}"
+    for part in behind:
+        return f"{topic}/{part} was read up to {before[part]}, and ends at {parts[part].end}: {guess}"
     return None
+
+
+def _cut_off(partition: str, offset: int, end: int) -> Loss:
+    return Loss(
+        None,
+        f"{partition} was read up to {offset}, and ends at {end}, though it is the same topic: its brokers"
+        f" lost its last records, of which {offset - end} had been read. Reading can only go on at its end."
+        f" How many unread records are gone, or were written before {end} since then, nobody can count",
+    )
 
 
 def _expired(topic: str, before: Mapping[str, int], parts: Mapping[str, Held]) -> Iterator[Loss]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from streamkeeper.declare.model import Source
 from streamkeeper.declare.source_options import moment_ms
 
 PREFIX = "kafka."
+INTERVAL = "fetchOffset.retryIntervalMs"
 STRATEGY = "startingOffsetsByTimestampStrategy"
 
 
@@ -23,6 +25,17 @@ def start_options(source: Source) -> dict[str, str]:
     if start.startswith("timestamp:"):
         return {"startingTimestamp": str(moment_ms(start.partition(":")[2])), STRATEGY: "latest"}
     return {"startingOffsets": start}
+
+
+def patience(source: Source) -> dict[str, str]:
+    """Return how long Spark's reader waits where the end of a topic went back, if it bears losses.
+
+    It then takes the lower end for its position after 3 looks, and would read again what comes back after
+    the 2 s that they take. A source that bears none fails there, and its driver looks again.
+    """
+    if fails_on_loss(source) or source.option(INTERVAL):
+        return {}
+    return {INTERVAL: "30000"}
 
 
 def admin_options(source: Source, seconds: float) -> dict[str, str]:
@@ -44,9 +57,13 @@ def assigned(source: Source) -> dict[str, list[int]]:
     return {topic: sorted(parts) for topic, parts in value.items()}
 
 
-def plain_id(text: str) -> str:
-    """Return a topic's id as Kafka's Java clients write it; other clients encode the same id differently."""
-    return text.replace("+", "-").replace("/", "_").rstrip("=")
+def plain_ids(ids: Mapping[str, str]) -> dict[str, str]:
+    """Return the ids of topics as Kafka's Java clients write them; other clients encode them differently.
+
+    A broker without topic ids, as before Kafka 2.8, answers with 0, which is none.
+    """
+    plain = {topic: text.replace("+", "-").replace("/", "_").rstrip("=") for topic, text in ids.items()}
+    return {topic: text for topic, text in plain.items() if text.strip("A")}
 
 
 def fails_on_loss(source: Source) -> bool:

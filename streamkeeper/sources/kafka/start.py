@@ -14,11 +14,12 @@ from streamkeeper.sources.kafka.offsets import (
     Onward,
     Topics,
     go_on,
+    goes_back,
     history_of,
     misfits,
     resolved,
 )
-from streamkeeper.sources.kafka.options import start_options
+from streamkeeper.sources.kafka.options import patience, start_options
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,10 @@ def after_last(
     if onward.left:
         notes += (f"not read any more: {', '.join(onward.left)}; unread records there are not read",)
     lost = "; ".join(loss.said for loss in onward.losses)
+    may_pass = bool(onward.short)
     if offset is None:
-        return Resolved(KafkaPosition(None, onward.offsets, onward.offsets, onward=onward), notes, lost)
+        begins = KafkaPosition(None, onward.offsets, onward.offsets, onward=onward)
+        return Resolved(begins, notes, lost, may_pass=may_pass)
     first = topics.earliest if initial is None else initial
     read = {
         topic: parts for topic, parts in offset.items() if topic in topics.held and topic not in onward.anew
@@ -78,7 +81,7 @@ def after_last(
     }
     _, gone = history_of(first, read, topics)  # records that expired unread are a loss, not history
     found = replace(_at(onward.offsets, began, topics), gone=gone, onward=onward)
-    return Resolved(found, notes, lost)
+    return Resolved(found, notes, lost, may_pass=may_pass)
 
 
 def at(wanted: Offsets, initial: Offsets | None, topics: Topics) -> Resolved[KafkaPosition]:
@@ -146,6 +149,9 @@ class KafkaStarts(SourceFormat[KafkaLook, KafkaPosition]):
 
     expires = True
 
+    def goes_back(self, start: Any, end: Any) -> bool:
+        return goes_back(start, end)
+
     def after(self, source: Source, before: Before, look: Look) -> Resolved[KafkaPosition]:
         initial = before.initial()
         if before.offset is None and initial is None:
@@ -170,7 +176,7 @@ class KafkaStarts(SourceFormat[KafkaLook, KafkaPosition]):
         return at(wanted, before.initial(), look().topics)
 
     def reader_options(self, source: Source) -> Mapping[str, str]:
-        return start_options(source)
+        return {**start_options(source), **patience(source)}
 
     def chunks(self, size: int) -> Mapping[str, str]:
         return {"maxOffsetsPerTrigger": str(size)}

@@ -374,8 +374,12 @@ def test_plan_shows_what_a_reset_would_do_and_touches_nothing(
     before = stands.tree()
     text, value = command("plan", "reset_checkpoint", "--flow", FLOW, "--start", start), None
     value = json.loads(command("plan", "reset_checkpoint", "--flow", FLOW, "--start", start, "--json").stdout)
-    assert (text.returncode, text.stderr) == (0, "")
-    assert f"generation 1 → 2, start {start.partition(':')[0]}" in text.stdout
+    head, first, *_ = text.stdout.splitlines()
+    assert f"generation 1 → 2, start {start.partition(':')[0]}" in head
+    is_refused = start != "after-last"
+    assert (text.returncode, text.stderr) == (1 if is_refused else 0, "")
+    assert first.startswith("  refused: ") is is_refused, "what is refused is said first"
+    assert text.stdout.count("refused: ") == len(value["refusals"])
     assert (value["flows"][0]["flow"], value["flows"][0]["next_generation"]) == (FLOW, 2)
     assert stands.tree() == before
 

@@ -15,7 +15,10 @@ from streamkeeper.flows import position
 from streamkeeper.flows.position import last_begun
 from streamkeeper.preflight.standing import standing
 from streamkeeper.preflight.verdict import Fit, Verdict
+from streamkeeper.sources.kafka.offsets import Held, Topics
+from streamkeeper.sources.kafka.start import KafkaLook
 from tests.worlds.small_world import World
+from tests.worlds.sources.source_prices import KAFKA, STOOD, begun
 
 
 def found(world: World, look: Callable[[Any], Any] = lambda source: None) -> Verdict:
@@ -100,3 +103,21 @@ def test_a_source_that_does_not_answer_is_said(world: World) -> None:
         Fit.NOTED,
         ("The source events_raw could not be looked at: no answer",),
     )
+
+
+@pytest.mark.parametrize(
+    ("held", "known", "fit"),
+    [
+        (Topics({"orders": {"0": Held(0, 5), "1": Held(0, 3)}}, {"orders": "id-1"}), "id-1", Fit.NOTED),
+        (Topics({"orders": {"0": Held(0, 5), "1": Held(0, 3)}}), "id-1", Fit.NOTED),
+        (Topics({"orders": {"0": Held(0, 9), "1": Held(0, 3)}}, {"orders": "id-2"}), "id-1", Fit.BREAKS),
+    ],
+    ids=["the same", "without an id", "made anew"],
+)
+def test_an_end_that_may_be_right_again_in_a_moment_breaks_nothing(
+    held: Topics, known: str, fit: Fit, world: World
+) -> None:
+    begun(world, KAFKA, STOOD, topics={"events_raw": {"orders": known}})
+    verdict = found(world, lambda source: KafkaLook(held, lambda moment_ms: STOOD))
+    assert verdict.fit is fit
+    assert any("the driver looks again for 60 s" in why for why in verdict.why) is (fit is Fit.NOTED)

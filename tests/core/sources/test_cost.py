@@ -42,6 +42,9 @@ def holding(first: Held, **more: Held) -> Topics:
     return Topics({"orders": {"0": first, "1": Held(0, 3), **more}})
 
 
+SHORTER = Topics(holding(Held(0, 5)).held, {"orders": "id-1"})
+
+
 def offsets(of_source: Any) -> StartAt:
     return StartAt("offsets", offsets={"events_raw": of_source})
 
@@ -81,23 +84,63 @@ def test_what_waits_and_what_is_new_is_told(world: World, broker: Ask) -> None:
 
 
 @pytest.mark.parametrize(
-    ("held", "ids", "rows", "said"),
+    ("held", "ids", "rows", "again", "said"),
     [
-        (holding(Held(8, 10)), {}, 2, "orders/0 was read up to 6, and holds nothing before 8 any more"),
-        (HELD, {"orders": "id-0"}, None, "was deleted and recreated (its id was id-0"),
-        (holding(Held(0, 5)), {}, None, "was read up to 6, and ends at 5"),
+        (holding(Held(8, 10)), {}, 2, 0, "orders/0 was read up to 6, and holds nothing before 8 any more"),
+        (HELD, {"orders": "id-0"}, None, 0, "was deleted and recreated (its id was id-0"),
+        (SHORTER, SHORTER.ids, None, 0, "was read up to 6, and ends at 5, though it is the same topic"),
+        (
+            holding(Held(1, 5)),
+            {},
+            None,
+            7,
+            "was read up to 6, and ends at 5: it was deleted and recreated, or",
+        ),
     ],
-    ids=["expired", "recreated", "shorter"],
+    ids=["expired", "recreated", "cut off", "shorter, without an id"],
 )
 def test_what_is_gone_unread_is_a_loss_that_someone_must_accept(
-    held: Topics, ids: dict[str, str], rows: int | None, *, said: str, world: World, broker: Ask
+    held: Topics, ids: dict[str, str], rows: int | None, *, again: int, said: str, world: World, broker: Ask
 ) -> None:
     broker(held)
     begun(world, KAFKA, STOOD, topics={"events_raw": ids})
     found = plan(world)
-    assert (price(found).lost.rows, refused(found)) == (rows, [LOSS])
+    assert (price(found).lost.rows, price(found).repeated.rows) == (rows, again)
+    assert refused(found) == ([LOSS, REPEATS] if again else [LOSS])
     assert any(said in note for note in price(found).notes)
-    assert refused(plan(world, accept=(LOSS,))) == []
+    assert refused(plan(world, accept=(LOSS, REPEATS))) == []
+
+
+@pytest.mark.parametrize(
+    ("start", "repeated"),
+    [("earliest", 5 + 3), ("latest", 0), (offsets({"orders": {"0": 4, "1": 3}}), 1)],
+    ids=["earliest", "latest", "offsets"],
+)
+def test_what_was_read_behind_the_end_of_a_topic_comes_from_no_start(
+    start: StartAt | str, repeated: int, world: World, broker: Ask
+) -> None:
+    broker(SHORTER)
+    found = plan(begun(world, KAFKA, STOOD, topics={"events_raw": SHORTER.ids}), start)
+    assert (price(found).lost.rows, price(found).repeated.rows) == (None, repeated)
+    assert refused(found) == ([LOSS, REPEATS] if repeated else [LOSS])
+
+
+def test_a_state_lacks_what_was_read_behind_the_end_of_a_topic(world: World, broker: Ask) -> None:
+    broker(SHORTER)
+    begun(world, KAFKA, STOOD, {"orders": {"0": 0, "1": 0}}, topics={"events_raw": SHORTER.ids})
+    world.park(stateful=True)
+    found = plan(world)
+    assert (price(found).replayed.rows, price(found).gone.rows) == (5 + 3, 1)
+    assert refused(found) == [LOSS, MISSING_HISTORY]
+
+
+@pytest.mark.parametrize("target", ["kept", "restored"])
+def test_a_rewind_says_what_was_read_and_is_gone(target: str, world: World, broker: Ask) -> None:
+    broker(SHORTER)
+    back_to_first(world, STOOD, KAFKA, {"orders": {"0": 2, "1": 2}}, topics={"events_raw": SHORTER.ids})
+    found = planned(world, "rewind", flow=FLOW, batch="0", target=target)
+    assert LOSS in refused(found)
+    assert "of which 1 had been read" in in_words(price(found).lost)
 
 
 def test_a_rebuilt_state_replays_from_where_the_flow_first_read_and_counts_what_is_gone(
@@ -209,6 +252,11 @@ def test_what_waits_in_a_table_is_told_and_a_change_of_rows_too(world: World, ta
     assert any("version 3 changes or deletes rows: the flow will stop there" in note for note in notes)
 
 
+def test_where_no_version_waits_none_is_said_to_be_read(world: World, table: Table) -> None:
+    found = price(plan(begun(world, DELTA, at(3))))
+    assert found.notes == ("no version waits: 2 is the newest, and 3 is to be read next",)
+
+
 def test_a_table_that_was_made_anew_or_cleaned_up_is_a_loss_that_someone_must_accept(
     world: World, table: Table
 ) -> None:
@@ -223,6 +271,12 @@ def test_commits_that_were_cleaned_up_unread_are_a_loss(world: World, table: Tab
     begun(world, DELTA, at(1))
     table.clean_up(2)
     assert "the log starts at 2 now: the commits before were cleaned up" in in_words(price(plan(world)).lost)
+
+
+def test_one_commit_that_is_gone_is_no_clean_up_of_those_before(world: World, table: Table) -> None:
+    begun(world, DELTA, at(1))
+    (table.log / f"{1:020d}.json").unlink()
+    assert "the log has no commit 1, though older ones are there" in in_words(price(plan(world)).lost)
 
 
 def test_files_that_vacuum_took_unread_block_a_start_after_the_last(world: World, table: Table) -> None:

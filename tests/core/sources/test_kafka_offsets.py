@@ -5,8 +5,11 @@ gives.
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from streamkeeper.declare.model import Source, Where
+from streamkeeper.sources.kafka.cost import Seen
 from streamkeeper.sources.kafka.offsets import (
     Held,
     Offsets,
@@ -17,7 +20,14 @@ from streamkeeper.sources.kafka.offsets import (
     records_between,
     resolved,
 )
-from streamkeeper.sources.kafka.options import admin_options, assigned, fails_on_loss, start_options
+from streamkeeper.sources.kafka.options import (
+    admin_options,
+    assigned,
+    fails_on_loss,
+    patience,
+    plain_ids,
+    start_options,
+)
 
 TOPICS = Topics({"orders": {"0": Held(0, 10), "1": Held(4, 8)}}, {"orders": "id-1"})
 IDS = {"orders": "id-1"}
@@ -65,10 +75,34 @@ IDS = {"orders": "id-1"}
         pytest.param(
             {"orders": {"0": 11, "1": 5}},
             IDS,
+            {"orders": {"0": 10, "1": 5}},
+            [None],
+            "read up to 11, and ends at 10, though it is the same topic",
+            id="one partition cut off",
+        ),
+        pytest.param(
+            {"orders": {"0": 11, "1": 2}},
+            IDS,
+            {"orders": {"0": 10, "1": 4}},
+            [2, None],
+            "orders/0 was read up to 11, and ends at 10",
+            id="one partition cut off, the other expired",
+        ),
+        pytest.param(
+            {"orders": {"0": 11, "1": 5}},
+            {},
             TOPICS.earliest,
             [None],
-            "read up to 11, and ends at 10",
-            id="recreated, shorter",
+            "read up to 11, and ends at 10: it was deleted and recreated, or its brokers lost records",
+            id="shorter, and no id tells why",
+        ),
+        pytest.param(
+            {"orders": {"0": 1, "1": 5, "2": 5}},
+            IDS,
+            {"orders": {"0": 1, "1": 5}},
+            [],
+            "",
+            id="a partition that is assigned no more",
         ),
         pytest.param(
             {"orders": {"0": 1, "2": 5}},
@@ -87,6 +121,70 @@ def test_a_flow_goes_on_where_it_stood_as_far_as_that_is_still_there(
     assert onward.offsets == offsets
     assert [loss.records for loss in onward.losses] == lost
     assert told in " ".join(loss.said for loss in onward.losses)
+
+
+@pytest.mark.parametrize(
+    ("old", "ids", "anew", "guessed", "short", "left"),
+    [
+        ({"0": 11, "1": 5}, IDS, (), (), ("orders/0",), ()),
+        ({"0": 11, "1": 5}, {}, ("orders",), ("orders",), ("orders/0",), ()),
+        ({"0": 11, "1": 5}, {"orders": "id-0"}, ("orders",), (), (), ()),
+        ({"0": 1, "2": 5}, IDS, (), (), (), ("orders/2",)),
+        ({"0": 1, "2": 5}, {}, ("orders",), ("orders",), (), ()),
+    ],
+    ids=["cut off", "without an id", "another id", "assigned no more", "fewer, without an id"],
+)
+def test_only_another_id_proves_that_a_topic_was_made_anew(
+    old: dict[str, int],
+    ids: dict[str, str],
+    *,
+    anew: tuple[str, ...],
+    guessed: tuple[str, ...],
+    short: tuple[str, ...],
+    left: tuple[str, ...],
+) -> None:
+    onward = go_on({"orders": old}, TOPICS, ids)
+    assert (onward.anew, onward.guessed, onward.short, onward.left) == (anew, guessed, short, left)
+
+
+def test_ids_are_those_of_javas_clients_and_0_is_none() -> None:
+    ids = {"new": "Ab+/cD==", "java": "Ab-_cD", "old": "AAAAAAAAAAAAAAAAAAAAAA=="}
+    assert plain_ids(ids) == {"new": "Ab-_cD", "java": "Ab-_cD"}
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data(), same=st.sampled_from([True, None, False]))
+def test_no_record_is_lost_or_comes_twice_unpriced_whatever_becomes_of_a_topic(
+    data: st.DataObject, same: bool | None
+) -> None:
+    """The oracle knows each offset's record: whether it is the old one, and whether that was read."""
+    old, held, written, expected = {}, {}, {}, {}
+    for part in ("0", "1", "2"):
+        stood = data.draw(st.integers(0, 8))
+        cut = 0 if same is False else data.draw(st.integers(0, stood + 2))
+        end = cut + data.draw(st.integers(0, 6))
+        first = data.draw(st.integers(0, min(stood, cut)))
+        old[part], held[part] = stood, Held(first, end)
+        written[part] = {at: (at < cut and same is not False, at < stood) for at in range(first, end)}
+        expected[part] = cut
+    topics = Topics({"orders": held}, {} if same is None else {"orders": "b"})
+    ids = {} if same is None else {"orders": "b" if same else "a"}
+    seen = Seen({"orders": old}, None, topics, ids=ids)
+    onward = go_on({"orders": old}, topics, ids)
+    twice = lost = 0
+    for part, records in written.items():
+        begins = onward.offsets["orders"][part]
+        assert held[part].first <= begins <= held[part].end
+        for at, (is_old, was_read) in records.items():
+            twice += at >= begins and is_old and was_read
+            lost += at < begins and not (is_old and was_read)
+    priced = records_between(onward.offsets, seen.known)
+    assert twice <= priced
+    assert same is None or priced == 0, "of a topic whose id is known, nothing comes twice"
+    if onward.short or same is False:
+        assert onward.losses, "what may be lost is said"
+    elif all(expected[part] >= old[part] for part in old):
+        assert lost == 0
 
 
 def test_new_partitions_and_topics_that_went_are_named() -> None:
@@ -149,6 +247,11 @@ def test_history_is_what_was_read_and_is_still_there(initial: Offsets, start: Of
     assert history_of(initial, {"orders": {"0": 6, "1": 6}}, TOPICS) == (start, gone)
 
 
+def test_history_ends_where_its_partition_was_cut_off() -> None:
+    assert history_of({}, {"orders": {"0": 13, "1": 8}}, TOPICS) == ({"orders": {"0": 0, "1": 4}}, 3 + 4)
+    assert history_of({"orders": {"0": 12}}, {"orders": {"0": 13}}, TOPICS) == ({"orders": {"0": 10}}, 1)
+
+
 def source(start: object = "earliest", **options: str) -> Source:
     return Source("raw", "kafka", None, None, options, Where("p.py", 1), start=start)  # type: ignore[arg-type]
 
@@ -189,3 +292,9 @@ def test_what_a_source_says_of_partitions_and_loss() -> None:
     assert assigned(source(assign='{"orders": [1, 0]}')) == {"orders": [0, 1]}
     assert assigned(source(subscribe="orders")) == {}
     assert (fails_on_loss(source()), fails_on_loss(source(FailOnDataLoss="False"))) == (True, False)
+
+
+def test_a_source_that_bears_losses_waits_for_an_end_that_went_back_unless_it_declares_how_long() -> None:
+    interval = "fetchOffset.retryIntervalMs"
+    assert (patience(source()), patience(source(failOnDataLoss="false"))) == ({}, {interval: "30000"})
+    assert patience(source(failOnDataLoss="false", **{interval.lower(): "5"})) == {}

@@ -262,6 +262,8 @@ def test_records_between_position_and_end_wait_and_the_oldest_has_its_age(
     assert asked[1:] == [{"orders": {"0": 8, "2": 0}}]
     broker(Topics({"orders": {"0": Held(0, 6), "1": Held(0, 3)}}))
     assert lag(world) == Lag(records=0, seconds=0.0) and len(asked) == 2
+    broker(Topics({"orders": {"0": Held(0, 5), "1": Held(0, 9)}}))
+    assert lag(world).unknown and "ends before the flow's position" in lag(world).why
 
 
 def test_the_marks_of_transactions_are_no_records(world: World, broker: Ask, records: Written) -> None:

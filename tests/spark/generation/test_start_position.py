@@ -18,8 +18,10 @@ from streamkeeper.delta.history import History, offset_before
 from streamkeeper.errors import RecoveryError
 from streamkeeper.flows.generations import AFTER_LAST, OFFSETS, REBUILT, Generation, Start, StartAt
 from streamkeeper.flows.position import CommittedPosition
+from streamkeeper.sources.base.format import Before, Resolved
 from streamkeeper.sources.kafka.offsets import Held, Offsets, Topics, history_of
 from streamkeeper.sources.kafka.start import KafkaLook, KafkaPosition, after_last
+from streamkeeper.sources.starts import starts_of
 from streamkeeper.storage import LocalStorage
 
 TABLE_ID = "7c0ffee0-0000-4000-8000-000000000001"
@@ -43,6 +45,9 @@ class Seen:
 
     def look(self, source: Source) -> KafkaLook | History:
         return KafkaLook(self.held, lambda moment_ms: STOOD) if source.format == KAFKA else self.table
+
+    def resolve(self, source: Source, start: StartAt, before: Before) -> Resolved[Any]:
+        return starts_of(source).resolve(source, start, before, lambda: self.look(source))
 
     def complete(self, source: Source, position: Any) -> Any:
         return position

@@ -74,9 +74,9 @@ def at(version: int, index: int = -1, **more: Any) -> dict[str, Any]:
     return {**offset_before(ID, version), "index": index, **more}
 
 
-def back_to_first(world: World, offset: Any, text: str, first: Any) -> Plan:
+def back_to_first(world: World, offset: Any, text: str, first: Any, **evidence: Any) -> Plan:
     """Plan a rewind to batch 0, which read up to ``first``; the flow stands at ``offset`` after batch 1."""
-    begun(world, text, first, initial={"orders": {"0": 0, "1": 0}} if text == KAFKA else None)
+    begun(world, text, first, {"orders": {"0": 0, "1": 0}} if text == KAFKA else None, **evidence)
     folder, storage = world.home.checkpoint(1, 1), world.home.storage
     entry = OffsetEntry(1, 2, 0, 1, {}, {"events_raw": offset}, {"sourceMetadataInfo": {}})
     storage.overwrite(f"{folder}/offsets/1", write_offsets(entry))
