@@ -16,7 +16,7 @@ from streamkeeper_jobs.cdc.replace_rows import opened
 
 from streamkeeper.declare.cdc_spec import CdcSpec
 from streamkeeper.delta import remembered as in_log
-from streamkeeper.errors import DeclarationError
+from streamkeeper.errors import TableUnfit
 from tests.worlds.suites import long_after
 from tests.worlds.tables.cdc_world import DONE_BY_OTHERS, SPEC, VERSIONS, CdcBed, killed_before_the_target
 
@@ -47,9 +47,9 @@ def test_a_delete_outlives_what_others_do_to_the_table(
 def test_a_restore_that_no_recovery_made_is_found_out(spark: SparkSession, tmp_path: Path) -> None:
     bed = deleted(spark, tmp_path)
     spark.sql(f"RESTORE delta.`{bed.path}` TO VERSION AS OF {bed.versions() - 2}")
-    with pytest.raises(DeclarationError, match=r"is a RESTORE that no recovery finished.*restore_table"):
+    with pytest.raises(TableUnfit, match=r"is a RESTORE that no recovery finished.*restore_table"):
         bed.apply((1, 4, "U", "late", "x"))
-    with pytest.raises(DeclarationError, match="is a RESTORE that no recovery finished"):
+    with pytest.raises(TableUnfit, match="is a RESTORE that no recovery finished"):
         bed.prepare()
 
 
@@ -66,7 +66,7 @@ def test_a_copy_of_a_table_is_found_out(deep: bool, spark: SparkSession, tmp_pat
         writer.create()
     else:
         spark.sql(f"CREATE TABLE delta.`{other.path}` SHALLOW CLONE delta.`{bed.path}`")
-    with pytest.raises(DeclarationError, match="it is a copy"):
+    with pytest.raises(TableUnfit, match="it is a copy"):
         other.prepare()
 
 
@@ -79,7 +79,7 @@ def test_what_an_earlier_release_kept_beside_the_table_is_taken_over(
     kept = bed.remembered().withColumnRenamed(remembered.LEARNED, "written_at")
     kept.write.format("delta").partitionBy("kind").save(sibling)
     as_before(bed)
-    with pytest.raises(DeclarationError, match=r"What .* remembers of deleted keys is gone"):
+    with pytest.raises(TableUnfit, match=r"What .* remembers of deleted keys is gone"):
         bed.prepare()
     for _ in range(2):
         bed.prepare(sibling=sibling)
