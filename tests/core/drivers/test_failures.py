@@ -8,6 +8,7 @@ import pytest
 
 from streamkeeper.drivers.causes import Cause
 from streamkeeper.drivers.failures import FailureClass, classify, describe
+from streamkeeper.exit_codes import described
 
 WRAPPER = Cause(
     "org.apache.spark.sql.streaming.StreamingQueryException",
@@ -283,3 +284,19 @@ def test_all_that_a_park_asks_to_correct_is_in_its_text() -> None:
     said = describe("p.f", classify([analysis]))
     assert "`u` cannot be resolved" in said
     assert "Project" not in said
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (52, 'Java ran out of memory: declare more, such as driver=dp.driver(driver_memory="4g")'),
+        (3, "Java ran out of memory"),
+        (137, "killed from outside; if by the kernel or the container for memory"),
+        (-9, "ended by SIGKILL (killed from outside"),
+        (-15, "ended by SIGTERM"),
+        (1, "exit code 1"),
+    ],
+)
+def test_the_end_of_a_process_without_memory_says_memory(code: int, said: str) -> None:
+    assert said in described(code)
+    assert ("memory" in described(code)) == (code in (52, 3, 137, -9))
