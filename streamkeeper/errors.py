@@ -52,6 +52,12 @@ class RequestError(UsageError):
         self.misfits = tuple(misfits)
 
 
+class TableUnfit(UsageError):
+    """A table that its flows cannot go on with, since others put back, copied or cut it; nothing was touched.
+    The message says what was found in its log, and which recovery helps.
+    """
+
+
 class CheckpointError(StreamkeeperError):
     """A checkpoint, or one file of it, that cannot be read; the message names the file and the damage."""
 

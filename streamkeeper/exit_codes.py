@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterable
 from enum import IntEnum
 
@@ -75,11 +76,23 @@ def of_all(outcomes: Iterable[Outcome]) -> Outcome:
     return min(outcomes, key=PRECEDENCE.index)
 
 
-def described(code: int) -> str:
-    """Return the exit code of a process of Spark in words, with the way out where Java's memory was too
-    small.
+MORE_MEMORY = 'declare more, such as driver=dp.driver(driver_memory="4g") (docs/spark.md)'
+"""What helps where Java's memory was too small."""
+_KILLED = 9
 
-    Spark's own handler ends with 52, Java's ``-XX:+ExitOnOutOfMemoryError`` with 3.
+
+def described(code: int) -> str:
+    """Return the end of a process of Spark in words, with the way out where memory was too small.
+
+    Spark's own handler ends with 52, Java's ``-XX:+ExitOnOutOfMemoryError`` with 3. A kernel without memory
+    kills: seen from the parent that is -9, through a shell or spark-submit 137.
     """
-    memory = " (Java ran out of memory: declare more, driver=dp.driver(driver_memory=…))"
-    return f"exit code {code}{memory if code in (3, 52) else ''}"
+    said = f"ended by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    if code in (3, 52):
+        return f"{said} (Java ran out of memory: {MORE_MEMORY})"
+    if code in (-_KILLED, 128 + _KILLED):
+        return (
+            f"{said} (killed from outside; if by the kernel or the container for memory, give it more than"
+            " driver_memory, or declare less)"
+        )
+    return said

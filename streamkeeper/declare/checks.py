@@ -17,6 +17,7 @@ from streamkeeper.declare.driver import Driver, check_settings
 from streamkeeper.declare.model import (
     ASK,
     DROP,
+    MOST_TRIES,
     OUR_FOLDERS,
     PARK,
     RESTART,
@@ -71,6 +72,15 @@ def how_often(flow: str, trigger: object, once: object, where: Where) -> str:
             " seconds'."
         )
     return often
+
+
+def check_park_after(flow: str, park_after: object, where: Where) -> None:
+    """Check a flow's ``park_after``."""
+    if isinstance(park_after, bool) or not isinstance(park_after, int) or not 1 <= park_after <= MOST_TRIES:
+        raise DeclarationError(
+            f"{where}: flow {flow} has park_after {park_after!r}. Allowed is a whole number from 1 to"
+            f" {MOST_TRIES}: the tries of a batch whose input is at fault, after which the flow is parked."
+        )
 
 
 def check_policies(flow: str, on_failure: object, on_change: object, once: bool, where: Where) -> None:

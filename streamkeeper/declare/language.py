@@ -25,6 +25,7 @@ from streamkeeper.declare.checkpoint_window import with_window
 from streamkeeper.declare.checks import (
     check_named_table,
     check_new,
+    check_park_after,
     check_policies,
     check_table_name,
     check_text,
@@ -56,6 +57,7 @@ from streamkeeper.declare.model import (
     FORMATS,
     KEEP,
     PARK,
+    PARK_AFTER,
     REHEARSABLE,
     RESTART,
     UPDATE,
@@ -534,6 +536,7 @@ def append_flow(
     trigger: str | None = None,
     spark_conf: Mapping[str, object] | None = None,
     on_failure: str = PARK,
+    park_after: int = PARK_AFTER,
     on_change: str = RESTART,
     once: bool = False,
     rewind_window: str | None = None,
@@ -553,6 +556,9 @@ def append_flow(
         secrets.
     :param on_failure: ``park``: a failure that a restart cannot fix stops the flow until a person acts, or
         its declaration changes. ``retry``: the same alert is sent, and the flow is retried forever.
+    :param park_after: tries, from 1 to 100, of a batch that fails each time for the same value, file or
+        function of the pipeline, after which that counts as a failure that a restart cannot fix. Other
+        failures are retried forever.
     :param on_change: ``restart``: a changed declaration ends the driver after its batch; the next one uses
         it. ``try``: the change is tried on a copy of the newest state while the driver goes on; it replaces
         the driver if it fits, else it is refused and told. ``ask``: as ``try``, and a change that fits waits
@@ -631,6 +637,7 @@ def _runs(flow: str, given: Mapping[str, Any], where: Where) -> dict[str, Any]:
     once = given["once"]
     often = how_often(flow, given["trigger"], once, where)
     check_policies(flow, given["on_failure"], given["on_change"], once, where)
+    check_park_after(flow, given["park_after"], where)
     window = duration(f"rewind_window of flow {flow}", given["rewind_window"], where)
     named = {name: given[name] for name in ("state_store", "watermark_policy", "driver")}
     settings = conf_of(flow, given["spark_conf"], where, **named)
@@ -639,6 +646,7 @@ def _runs(flow: str, given: Mapping[str, Any], where: Where) -> dict[str, Any]:
         "spark_conf": with_window(settings, flow, window, often, once=once, where=where),
         "where": where,
         "on_failure": given["on_failure"],
+        "park_after": given["park_after"],
         "once": once,
         "on_change": given["on_change"],
     }
@@ -665,6 +673,7 @@ def create_auto_cdc_flow(
     trigger: str | None = None,
     spark_conf: Mapping[str, object] | None = None,
     on_failure: str = PARK,
+    park_after: int = PARK_AFTER,
     on_change: str = RESTART,
     rewind_window: str | None = None,
     state_store: str | None = None,
@@ -696,7 +705,8 @@ def create_auto_cdc_flow(
     :param track_history_column_list: SCD type 2: the columns whose change begins a new row of history, or
     :param track_history_except_column_list: the columns whose change does not.
     :param once: as for :func:`append_flow`, as are ``trigger``, ``spark_conf``, ``on_failure``,
-        ``on_change``, ``rewind_window``, ``state_store``, ``watermark_policy`` and ``driver``.
+        ``park_after``, ``on_change``, ``rewind_window``, ``state_store``, ``watermark_policy`` and
+        ``driver``.
     """
     given = dict(locals())
     where = caller()

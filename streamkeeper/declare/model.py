@@ -207,6 +207,8 @@ class GivenState:
 
 PARK, RETRY = "park", "retry"
 """Allowed values of a flow's ``on_failure``."""
+PARK_AFTER, MOST_TRIES = 3, 100
+"""Tries of a batch whose input is at fault, after which a flow is parked: by default, and at most."""
 
 RESTART, TRY, ASK = "restart", "try", "ask"
 """Allowed values of a flow's ``on_change``."""
@@ -252,7 +254,8 @@ those without a kind in older JSON.
 class AppendFlow:
     """Flow that writes the result of its function to its target: appends it, unless its ``mode`` is another.
 
-    ``on_failure`` decides whether a failure that a restart cannot fix parks the flow or is retried;
+    ``on_failure`` decides whether a failure that a restart cannot fix parks the flow or is retried, and
+    ``park_after`` how many equal failures of a batch by its input are such a failure;
     ``on_change``, whether a changed declaration is tried before it replaces the one that runs. A flow that
     runs ``once`` stops when it has read the data of its sources, and its ``trigger`` has no effect. An update
     flow has the ``keys`` of its target. The function of one with an ``initial_state`` gets it as its last
@@ -269,6 +272,7 @@ class AppendFlow:
     on_failure: str = PARK
     once: bool = False
     on_change: str = RESTART
+    park_after: int = PARK_AFTER
     function: Callable[..., Any] | None = field(default=None, compare=False, repr=False)
     expectations: tuple[Expectation, ...] = ()
     mode: str = APPEND
@@ -302,6 +306,7 @@ class AutoCdcFlow:
     on_failure: str = PARK
     once: bool = False
     on_change: str = RESTART
+    park_after: int = PARK_AFTER
     expectations: tuple[Expectation, ...] = ()
     mode: ClassVar[str] = APPEND
     replaces: ClassVar[bool] = False

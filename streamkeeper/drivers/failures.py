@@ -1,18 +1,28 @@
 """Classes of failures: retry, or park the flow until a recovery. Tables decide, by the error conditions of
 Spark (``error-conditions.json``) and Delta (``delta-error-classes.json``).
 
-A Spark failure is a chain of causes. Its name is the first error condition other than the generic
-``STREAM_FAILED``. Failures without a condition are identified by their message.
+A Spark failure is a chain of causes (:mod:`streamkeeper.drivers.causes`). The first link that the tables know
+decides; else the failure is named by its deepest error condition. Failures without a condition are identified
+by their message.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Any
 
+from streamkeeper.drivers.causes import (
+    MEMORY,
+    Cause,
+    decisive,
+    headline,
+    out_of_memory,
+    particulars,
+    remedy,
+)
 from streamkeeper.redaction import redact_text
 
 
@@ -23,6 +33,8 @@ class FailureClass(Enum):
     """A restart fails again: the checkpoint does not fit the flow. The flow is parked."""
     NEEDS_CORRECTION = "needs correction"
     """The declaration or the software must be corrected first; no recovery helps. The flow is parked."""
+    BAD_INPUT = "input at fault"
+    """A batch fails the same way for the same input. Tried as often as the flow declares, then parked."""
     RESTART = "restart at once"
     """The next start is expected to succeed."""
     TRANSIENT = "transient"
@@ -30,20 +42,13 @@ class FailureClass(Enum):
 
 
 @dataclass(frozen=True)
-class Cause:
-    """One link of a failure's chain: class name, message, and Spark's error condition and SQLSTATE if it has
-    them.
-    """
-
-    type: str
-    condition: str | None
-    sql_state: str | None
-    message: str
-
-
-@dataclass(frozen=True)
 class Failure:
-    """Classified failure, described for the user. ``recovery`` names the DAG that helps, or None."""
+    """Classified failure, described for the user. ``recovery`` names the DAG that helps, or None.
+
+    ``particulars`` are sentences on what its causes name: a file, an expression, a line of code; ``remedy``
+    is what helps, where that is known. Of a bad input, ``tries`` drivers failed so at ``batch``, and
+    ``limit`` of them park the flow.
+    """
 
     classed: FailureClass
     condition: str | None
@@ -52,6 +57,18 @@ class Failure:
     recovery: str | None
     message: str
     context: dict[str, Any] = field(default_factory=dict)
+    particulars: tuple[str, ...] = ()
+    remedy: str = ""
+    batch: int | None = None
+    tries: int = 0
+    limit: int = 0
+
+    @property
+    def lasts(self) -> bool:
+        """Whether no restart helps, so that the flow is parked unless it declares otherwise."""
+        if self.classed is FailureClass.BAD_INPUT:
+            return 0 < self.limit <= self.tries
+        return self.classed in (FailureClass.NEEDS_RECOVERY, FailureClass.NEEDS_CORRECTION)
 
     @property
     def code(self) -> str:
@@ -181,6 +198,8 @@ _CONDITIONS, _MESSAGES = (
     for table in (_BY_CONDITION, _BY_MESSAGE)
 )
 
+_MOST_LINES = 15
+"""Lines of a message that are shown."""
 _NOT_SPARKS_FAULT = ("AnalysisException", "ParseException", "DeclarationError")
 
 
@@ -190,16 +209,24 @@ def classify(causes: Sequence[Cause]) -> Failure:
     A condition anywhere in the chain weighs more than a message. An ``AnalysisException`` that is in no table
     is the declaration's fault, as are a ``ParseException`` and a ``DeclarationError``.
     """
-    for look_up in (_by_condition, _by_message):
-        for cause in causes:
-            if (found := look_up(cause)) is not None:
-                return _failure(*found, cause)
     if not causes:
         return Failure(FailureClass.TRANSIENT, None, None, "the driver ended without a reason", None, "")
-    deepest = next((cause for cause in causes if cause.condition not in (None, "STREAM_FAILED")), causes[-1])
+    for look_up in (_by_condition, _by_message):
+        for cause in causes:
+            if (row := look_up(cause)) is not None:
+                return _failure(*row, cause, causes)
+    main, help_ = decisive(causes), remedy(causes)
+    if (memory := out_of_memory(causes)) is not None:
+        return replace(
+            _failure(FailureClass.TRANSIENT, "Java ran out of memory", memory, causes), remedy=MEMORY
+        )
     if any(cause.type.rsplit(".", 1)[-1].endswith(_NOT_SPARKS_FAULT) for cause in causes):
-        return _failure(FailureClass.NEEDS_CORRECTION, "the declaration of the flow cannot run", deepest)
-    return _failure(FailureClass.TRANSIENT, "an unknown failure, which another try may fix", deepest)
+        meaning = "the declaration of the flow cannot run"
+        return _failure(FailureClass.NEEDS_CORRECTION, meaning, main, causes)
+    if help_ is not None:
+        meaning = "its batch holds what it cannot process, and nothing of the batch was written"
+        return replace(_failure(FailureClass.BAD_INPUT, meaning, main, causes), remedy=help_)
+    return _failure(FailureClass.TRANSIENT, "a failure that another try may fix", main, causes)
 
 
 def _by_condition(cause: Cause) -> tuple[FailureClass, str] | None:
@@ -213,10 +240,13 @@ def _by_message(cause: Cause) -> tuple[FailureClass, str] | None:
     return next((found for pattern, found in _MESSAGES.items() if re.search(pattern, cause.message)), None)
 
 
-def _failure(classed: FailureClass, meaning: str, cause: Cause) -> Failure:
+def _failure(classed: FailureClass, meaning: str, cause: Cause, causes: Sequence[Cause]) -> Failure:
     recovery = "reset_checkpoint" if classed is FailureClass.NEEDS_RECOVERY else None
+    told = particulars(causes) if cause == decisive(causes) else ()
     context = {"type": cause.type}
-    return Failure(classed, cause.condition, cause.sql_state, meaning, recovery, cause.message, context)
+    return Failure(
+        classed, cause.condition, cause.sql_state, meaning, recovery, headline(cause), context, told
+    )
 
 
 def read(details: Mapping[str, Any]) -> Failure | None:
@@ -225,7 +255,8 @@ def read(details: Mapping[str, Any]) -> Failure | None:
     known = {name: value for name, value in details.items() if name in names}
     if known.get("classed") not in {item.value for item in FailureClass}:
         return None
-    return Failure(**{**known, "classed": FailureClass(known["classed"])})
+    told = tuple(known.get("particulars", ()))
+    return Failure(**{**known, "classed": FailureClass(known["classed"]), "particulars": told})
 
 
 def describe(flow: str, failure: Failure, retried: bool = False) -> str:
@@ -233,30 +264,59 @@ def describe(flow: str, failure: Failure, retried: bool = False) -> str:
 
     :param retried: the flow declares that it is retried rather than parked.
     """
-    said = (failure.message.strip().splitlines() or ["(nothing)"])[0].removeprefix(f"[{failure.condition}] ")
-    lines = [
-        f"The flow {flow} stopped: {failure.meaning}.",
-        f"Spark says {failure.code}: {redact_text(said)}",
-    ]
+    lines = [f"The flow {flow} stopped: {failure.meaning}.", f"Spark says {failure.code}: {_shown(failure)}"]
+    lines += failure.particulars
+    return redact_text("\n".join([*lines, _what_follows(failure, retried)]))
+
+
+def brief(failure: Failure) -> str:
+    """Return what failed in one line, without secrets."""
+    first = _shown(failure).splitlines()[0]
+    return redact_text("; ".join([f"{failure.meaning}: {failure.code}: {first}", *failure.particulars]))
+
+
+def _shown(failure: Failure) -> str:
+    """Return what Spark, or Streamkeeper, said: all that a person is asked to correct is in it."""
+    lines = failure.message.strip().splitlines() or ["(nothing)"]
+    more = len(lines) - _MOST_LINES
+    return "\n".join([*lines[:_MOST_LINES], *([f"… ({more} more lines)"] if more > 0 else [])])
+
+
+def _what_follows(failure: Failure, retried: bool) -> str:
+    """Return what becomes of the flow, and what helps."""
+    correct = failure.remedy or "Correct what is named above."
+    match failure.classed:
+        case FailureClass.NEEDS_RECOVERY | FailureClass.NEEDS_CORRECTION if retried:
+            fits = f"{failure.recovery}, for this flow, would fix it." if failure.recovery else correct
+            return f"A restart is likely to fail the same way; it is retried, as declared. {fits}"
+        case FailureClass.NEEDS_RECOVERY:
+            return (
+                "A restart would fail the same way, so the flow is parked. Recover this flow with"
+                f" {failure.recovery}."
+            )
+        case FailureClass.NEEDS_CORRECTION:
+            return (
+                f"A restart would fail the same way, so the flow is parked. {correct} A changed declaration"
+                " is tried once automatically."
+            )
+        case FailureClass.BAD_INPUT:
+            return f"{_tried(failure, retried)} {correct}"
+        case FailureClass.RESTART:
+            return "It is started again at once."
+        case FailureClass.TRANSIENT:
+            return f"It is tried again. {failure.remedy}".strip()
+
+
+def _tried(failure: Failure, retried: bool) -> str:
+    """Return how often a batch failed for its input, and what follows."""
+    at = "" if failure.batch is None else f" at batch {failure.batch}"
+    tries = f"try {failure.tries} of {failure.limit} that failed so{at}" if failure.limit else "a try failed"
+    if not failure.lasts:
+        return f"This was {tries}; it is tried again."
     if retried:
-        fits = (
-            f"{failure.recovery}, for this flow, would fix it"
-            if failure.recovery
-            else "Correcting what is named above would fix it"
-        )
-        lines.append(f"A restart is likely to fail the same way; it is retried, as declared. {fits}.")
-    elif failure.classed is FailureClass.NEEDS_RECOVERY:
-        lines.append(
-            "A restart would fail the same way, so the flow is parked. Recover this flow with"
-            f" {failure.recovery}."
-        )
-    elif failure.classed is FailureClass.NEEDS_CORRECTION:
-        lines.append(
-            "A restart would fail the same way, so the flow is parked. Correct what is named above; a"
-            " changed declaration is tried once automatically."
-        )
-    elif failure.classed is FailureClass.RESTART:
-        lines.append("It is started again at once.")
-    else:
-        lines.append("It is tried again.")
-    return "\n".join(lines)
+        return f"This was {tries}; it is retried, as declared."
+    return (
+        f"This was {tries}, so the flow is parked, with its checkpoint where it was. A changed declaration is"
+        " tried once automatically; after a correction of the input, release it (streamkeeper release"
+        " --park)."
+    )

@@ -383,7 +383,7 @@ def told_leaving(home: FlowHome, lease: Lease) -> dict[str, Any]:
 
 
 def note_failure(home: FlowHome, lease: Lease, failure: dict[str, Any]) -> None:
-    """Record the failure that ends a driver without another record, for its supervisor to report."""
+    """Record the failure that ends a driver and parks nothing, for its supervisor, and the next driver."""
     home.storage.create(home.failed(lease.epoch), to_json({**failure, "epoch": lease.epoch, "at": now()}))
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from streamkeeper.declare.checkpoint_window import trigger_seconds
-from streamkeeper.drivers import behind, crash_loops
+from streamkeeper.drivers import behind, crash_loops, failures
 from streamkeeper.drivers.batch_numbers import Batch, Numbers, told_by
 from streamkeeper.drivers.behind import Behind
 from streamkeeper.drivers.crash_loops import Failures
@@ -138,9 +138,10 @@ def look(home: FlowHome, flow: Flow) -> FlowHealth:
     seen, newest, lease, numbers = refused_or(kept, flow), kept.newest, kept.lease, told_by(kept.beat)
     recovered = newest is not None and newest.previous is not None
     state, failing = _in_a_word(home, flow, seen, numbers), crash_loops.since_commit(home)
+    failed = _newest_failure(kept) if failing is not None and state in _FAILS else None
     lag = None if seen.state is FlowState.DONE else behind.read(home)
     return replace(
-        _row(flow, state, _detail(state, seen.detail, failing)),
+        _row(flow, state, _detail(state, seen.detail, failing, failed)),
         since=_since(kept, flow, state, lag, failing),
         generation=seen.generation,
         batch=seen.batch,
@@ -156,14 +157,25 @@ def look(home: FlowHome, flow: Flow) -> FlowHealth:
     )
 
 
-def _detail(state: str, detail: str, failing: Failures | None) -> str:
-    """Return why a flow is in its state: where drivers fail one after the other, first how many did."""
+def _newest_failure(kept: Kept) -> str | None:
+    """Return what ended the last driver that said so: the newest, or, while that starts, the one before."""
+    newest = 0 if kept.lease is None else kept.lease.epoch
+    told = (leases.failure_of(kept.home, epoch) for epoch in (newest, newest - 1) if epoch > 0)
+    return next((failures.brief(failure) for one in told if (failure := failures.read(one or {}))), None)
+
+
+def _detail(state: str, detail: str, failing: Failures | None, failed: str | None) -> str:
+    """Return why a flow is in its state: where drivers fail one after the other, first how many did, and what
+    ended the newest of them.
+    """
     if failing is None or state not in _FAILS:
         return detail
     number = len(failing.times)
     drivers = "driver" if number == 1 else "drivers"
     at_least = "at least " if number >= crash_loops.FAILURES else ""
-    return f"{at_least}{number} {drivers} failed since the last commit; {detail}"
+    return "; ".join(
+        filter(None, (f"{at_least}{number} {drivers} failed since the last commit", failed, detail))
+    )
 
 
 def _since(kept: Kept, flow: Flow, state: str, lag: Behind | None, failing: Failures | None) -> str | None:

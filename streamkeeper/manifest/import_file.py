@@ -20,6 +20,7 @@ from streamkeeper.declare.fingerprint import called, hash_of
 from streamkeeper.declare.model import (
     OUR_FOLDERS,
     PARK,
+    PARK_AFTER,
     AnyFlow,
     AppendFlow,
     Pipeline,
@@ -120,6 +121,7 @@ def fingerprint(pipeline: Pipeline, flow: AnyFlow) -> str:
     # What came later counts only where it is used: an upgrade must not change every flow.
     if flow.on_failure == PARK:
         del parts["flow"]["on_failure"]
+    _leave_out(parts["flow"], ("park_after",) if flow.park_after == PARK_AFTER else ())
     if not flow.once:
         del parts["flow"]["once"]
     if not flow.expectations:

@@ -36,7 +36,17 @@ _RESOURCES = (
     "spark.executor.instances", "spark.executor.memory", "spark.executor.memoryOverhead",
 )  # fmt: skip
 """Settings that say where and how fast a query runs. What pins the number of partitions is told elsewhere."""
-_SAME_ROWS = ("name", "where", "function", "code", "trigger", "on_failure", "on_change", "spark_conf")
+_SAME_ROWS = (
+    "name",
+    "where",
+    "function",
+    "code",
+    "trigger",
+    "on_failure",
+    "park_after",
+    "on_change",
+    "spark_conf",
+)
 """Fields of flows and views that change no row, or are compared elsewhere."""
 _PLACES = ("format", "path", "table", "options")
 """Fields of sources that are compared elsewhere."""

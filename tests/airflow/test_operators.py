@@ -8,6 +8,7 @@ from typing import cast
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
+from streamkeeper_airflow.flow import supervise
 from streamkeeper_airflow.flow.drivers import Ending
 from streamkeeper_airflow.flow.gate import HoldTrigger, blocking
 from streamkeeper_airflow.flow.retries import DriverFailed
@@ -16,10 +17,12 @@ from streamkeeper_airflow.operate.park_message import describe_park
 
 from streamkeeper.drivers import crash_loops, failures
 from streamkeeper.drivers.alerts import AlertKind
-from streamkeeper.drivers.failures import Cause
+from streamkeeper.drivers.causes import Cause
 from streamkeeper.exit_codes import Outcome
-from streamkeeper.flows import generations, holds
+from streamkeeper.flows import generations, holds, leases
 from streamkeeper.flows.files import FlowHome
+from streamkeeper.health.flows import look_now
+from streamkeeper.history import events
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import Settings
 from tests.airflow.conftest import a_try
@@ -222,6 +225,33 @@ def test_people_are_told_of_what_is_retried_though_it_will_hardly_mend(
     assert (
         len([name for name in home.storage.names(f"{home.root}/alerts") if name.startswith(kind.value)]) == 1
     )
+
+
+def test_what_ended_a_driver_that_is_tried_again_stands_in_log_note_page_and_events(
+    operator: FlowOperator, home: FlowHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    invalid = "[CAST_INVALID_INPUT] The value 'abc' is malformed.\n== SQL (line 1) ==\nCAST(n AS INT)\n^^^^\n"
+    failure = failures.classify(
+        [Cause("x.SparkNumberFormatException", "CAST_INVALID_INPUT", "22018", invalid)]
+    )
+    lease = leases.acquire(home, 1, 30.0)
+    details = {**asdict(failure), "classed": failure.classed.value, "generation": 1}
+    leases.note_failure(home, lease, details)
+    leases.leave(home, lease, "failed")
+    notes: list[str] = []
+    monkeypatch.setattr(supervise, "set_run_note", lambda dag, run, note: notes.append(note))
+    with pytest.raises(DriverFailed) as raised:
+        operator._conclude(home, ending=Ending(Outcome.FAILED, "exit code 1"), context=RUN)
+    settings = Settings.from_environment()
+    _, rows = look_now(settings)
+    page = next(row.detail for row in rows if row.flow == FLOW)
+    retried = [
+        one.text for one in events.read(home.storage, home.pipeline) if one.kind == events.Kind.RETRIED
+    ]
+    for text in (str(raised.value), *notes, page, *retried):
+        assert "CAST_INVALID_INPUT (SQLSTATE 22018): The value 'abc' is malformed." in text
+        assert "The expression: CAST(n AS INT)" in text
+    assert (len(notes), len(retried)) == (1, 1)
 
 
 async def fire(trigger: HoldTrigger) -> dict[str, str]:

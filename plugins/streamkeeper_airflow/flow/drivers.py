@@ -95,7 +95,7 @@ class Submitted:
         except subprocess.TimeoutExpired:
             return None
         self._note.unlink(missing_ok=True)
-        return Ending(code, described(code) if code >= 0 else f"ended by {signal.Signals(-code).name}")
+        return Ending(code, described(code))
 
     def end(self) -> None:
         """Ask the driver to end."""

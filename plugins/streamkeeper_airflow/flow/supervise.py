@@ -15,7 +15,7 @@ from airflow.sdk import BaseOperator, Context, conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from streamkeeper.clusters import cluster_drivers
-from streamkeeper.drivers import crash_loops, submit
+from streamkeeper.drivers import crash_loops, failures, submit
 from streamkeeper.drivers.alerts import AlertKind
 from streamkeeper.drivers.crash_loops import Failures
 from streamkeeper.errors import SettingsError
@@ -338,10 +338,9 @@ class FlowOperator(BaseOperator):
                 )
             case _:
                 self._skip_if_held(Settings.from_environment())
-                failed = max(
-                    (self._failed(home, ending) for home in homes),
-                    key=lambda failed: (failed.looping, failed.streak or 0),
-                )
+                run, each = context["dag_run"], [self._failed(home, ending) for home in homes]
+                failed = max(each, key=lambda failed: (failed.looping, failed.streak or 0))
+                set_run_note(run.dag_id, run.run_id, "\n\n".join(map(str, each)))
                 if delay(failed.code, failed.streak, failed.looping):
                     raise failed
                 self.log.warning("%s", failed)
@@ -358,34 +357,37 @@ class FlowOperator(BaseOperator):
         attached = self._driver is not None and not isinstance(self._driver, Submitted | InCluster)
         began = attached or _newest_epoch(home) > self._before.get(home.full_name, 0)
         streak = failing_streak(home) if began else None
-        failures = crash_loops.note(home)
+        loop = crash_loops.note(home)
         said = f"The driver of {home.full_name} ended: {ending.said}.{where}"
+        failure = failures.read((began and leases.failure_of(home, _newest_epoch(home))) or {})
+        if failure is not None:
+            said = f"{failures.describe(home.full_name, failure, retried=failure.lasts)}\n{said}"
         events.note(
-            home, Kind.RETRIED, said, failures.times[-1], by="supervisor", epoch=_newest_epoch(home) or None
+            home, Kind.RETRIED, said, loop.times[-1], by="supervisor", epoch=_newest_epoch(home) or None
         )
-        self._tell(home, ending, failures, said)
-        return DriverFailed(said, ending.code, streak, failures.looping)
+        self._tell(home, ending, loop, said)
+        return DriverFailed(said, ending.code, streak, loop.looping)
 
-    def _tell(self, home: FlowHome, ending: Ending, failures: Failures, said: str) -> None:
+    def _tell(self, home: FlowHome, ending: Ending, loop: Failures, said: str) -> None:
         """Send alerts for failures that retries alone will hardly mend, each once, whatever tries follow."""
         settings = Settings.from_environment()
         if ending.code == Outcome.RETRY_DECLARED:
             details = leases.failure_of(home, _newest_epoch(home)) or {}
             text = describe_retried(home.full_name, details)
-            alert(settings, AlertKind.RETRIED_AS_DECLARED, home.full_name, text, failures.occasion)
+            alert(settings, AlertKind.RETRIED_AS_DECLARED, home.full_name, text, loop.occasion)
         if ending.code == Outcome.USAGE:
             text = (
                 f"{said}\nIts settings or its command line cannot be used; see its output. Correct them, and"
                 " start Airflow again."
             )
-            alert(settings, AlertKind.SETTINGS, home.full_name, text, failures.occasion)
-        if failures.looping:
+            alert(settings, AlertKind.SETTINGS, home.full_name, text, loop.occasion)
+        if loop.looping:
             longest = LONGEST_DELAY.total_seconds() / 60
             text = (
                 f"Drivers of {home.full_name} fail repeatedly without committing a batch"
-                f" ({failures.occasion}). The next tries wait {longest:.0f} min each. The last one: {said}"
+                f" ({loop.occasion}). The next tries wait {longest:.0f} min each. The last one: {said}"
             )
-            alert(settings, AlertKind.CRASH_LOOP, home.full_name, text, failures.occasion)
+            alert(settings, AlertKind.CRASH_LOOP, home.full_name, text, loop.occasion)
 
     def _say_parked(self, home: FlowHome, context: Context) -> str:
         """Log and alert what parked a flow and which recovery fits; return the text for the run's note."""

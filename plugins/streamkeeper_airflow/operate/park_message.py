@@ -44,6 +44,6 @@ def describe_retried(flow: str, details: dict[str, Any]) -> str:
 def _with_form(flow: str, said: str, recovery: str | None, failure: Failure | None) -> str:
     if recovery:
         return f"Recovery: {recovery}, at {page(recovery)} (button Trigger, flow {flow})\n\n{said}"
-    if failure is not None and failure.classed is FailureClass.NEEDS_CORRECTION:
+    if failure is not None and failure.classed is not FailureClass.NEEDS_RECOVERY:
         return f"To be corrected: {failure.meaning}\n\n{said}"
     return said

@@ -23,7 +23,7 @@ from pyspark.sql.types import IntegralType, StructField, StructType
 
 from streamkeeper.declare.cdc_spec import END_AT
 from streamkeeper.delta.remembered import DOMAIN, Remembered, restored_since
-from streamkeeper.errors import DeclarationError
+from streamkeeper.errors import TableUnfit
 from streamkeeper.storage import open_storage
 from streamkeeper_jobs.cdc.expressions import literal
 from streamkeeper_jobs.cdc.steps import Step
@@ -389,7 +389,7 @@ def _place() -> Column:
 def opened(session: SparkSession, path: str, step: Step | None = None) -> Target:
     """Open a target, for the commits of a step.
 
-    :raises DeclarationError: it is not prepared, or is not as its flows left it: somebody restored or copied
+    :raises TableUnfit: it is not prepared, or is not as its flows left it: somebody restored or copied
         it.
     """
     transaction = delta_log_of(session, path).startTransaction()
@@ -425,7 +425,7 @@ def _asked(transaction: Any, step: Step, told: int | None, files: Listed | None)
 def remembered_by(session: SparkSession, path: str, transaction: Any) -> Remembered:
     """Return what a target remembers, as a transaction sees it.
 
-    :raises DeclarationError: it is not prepared, or is not as its flows left it.
+    :raises TableUnfit: it is not prepared, or is not as its flows left it.
     """
     snapshot = transaction.snapshot()
     known = actions_of(transaction, "domainMetadata")
@@ -438,20 +438,20 @@ def remembered_by(session: SparkSession, path: str, transaction: Any) -> Remembe
         None,
     )
     if found is None:
-        raise DeclarationError(
+        raise TableUnfit(
             f"The log of {path} does not say which deletes it remembers: it is a copy of an AUTO CDC table,"
             " or the domain was dropped. Without them a late change could bring a deleted row back. Put a"
             " backup back with restore_table, or refresh the table in full."
         )
     own = str(transaction.metadata().id())
     if found.table != own:
-        raise DeclarationError(
+        raise TableUnfit(
             f"The table at {path} has the id {own}, and its log says what {found.table} remembers: it is a"
             " copy. Put a backup back with restore_table, or refresh the table in full."
         )
     restored = restored_since(open_storage(path), found.since, int(snapshot.version()))
     if restored is not None:
-        raise DeclarationError(
+        raise TableUnfit(
             f"Version {restored} of {path} is a RESTORE that no recovery finished: its rows are older than"
             " the deletes that it remembers, and than where its flows stand. Choose the same version in the"
             " recovery restore_table, which puts back both and lets the flows go on from there."

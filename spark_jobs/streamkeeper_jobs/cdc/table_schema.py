@@ -14,7 +14,7 @@ from streamkeeper.declare.cdc_spec import BOOKKEEPING, CdcSpec
 from streamkeeper.declare.model import Table
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.remembered import BOUND, FEATURE, Remembered
-from streamkeeper.errors import DeclarationError
+from streamkeeper.errors import DeclarationError, TableUnfit
 from streamkeeper_jobs.cdc.columns import (
     KEYS_PROPERTY,
     Layout,
@@ -111,12 +111,15 @@ def _check_target(  # noqa: PLR0917 - it mirrors prepare
 
 
 def _check_bound(spark: SparkSession, path: str) -> None:
-    """Check that it is known what an existing target remembers."""
+    """Check that it is known what an existing target remembers.
+
+    :raises TableUnfit: it is not.
+    """
     transaction = delta_log_of(spark, path).startTransaction()
     if BOUND in _properties(spark, transaction):
         remembered_by(spark, path, transaction)
     elif int(transaction.snapshot().numOfFiles()):
-        raise DeclarationError(
+        raise TableUnfit(
             f"What {path} remembers of deleted keys is gone: its log does not say it. Without it a late"
             " change could bring a deleted row back. Put a backup back with restore_table, or refresh the"
             " table in full."

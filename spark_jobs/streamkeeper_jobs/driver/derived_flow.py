@@ -86,7 +86,7 @@ def _drive(
     order, park = watch.order(), holds.parked(home)
     why = None
     if park is not None:
-        why = f"{park.reason}: {park.details.get('message')}"
+        why = park.reason
     elif order is not None:
         why = order.words
     elif outcome not in (Outcome.DONE, Outcome.STOPPED):

@@ -18,10 +18,11 @@ from pyspark.sql import SparkSession
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.checkpoint.damage import ERROR
 from streamkeeper.clusters import cluster_drivers
-from streamkeeper.declare.model import NAME, RETRY, Pipeline
+from streamkeeper.declare.model import MOST_TRIES, NAME, RETRY, Pipeline
 from streamkeeper.drivers import failures, supervision
 from streamkeeper.drivers.batch_numbers import UI
-from streamkeeper.drivers.failures import Cause, Failure, FailureClass
+from streamkeeper.drivers.causes import Cause
+from streamkeeper.drivers.failures import Failure, FailureClass
 from streamkeeper.drivers.submit import LOG_VARIABLE, SUPERVISED_VARIABLE
 from streamkeeper.errors import (
     ChangeRefused,
@@ -34,6 +35,7 @@ from streamkeeper.errors import (
     RowsOfOthers,
     SinkDisagrees,
     StreamkeeperError,
+    TableUnfit,
 )
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, holds, leases
@@ -309,18 +311,36 @@ def _fail(home: FlowHome, flow: Flow, lease: Lease, error: Exception, said: Hear
         say(f"{lost} It had failed: {error}")
         return Outcome.LEASE_LOST
     failure = _look_for_damage(home, said.generation, _classify(error))
-    match failure.classed:
-        case FailureClass.RESTART | FailureClass.TRANSIENT as classed:
-            say(failures.describe(home.full_name, failure))
-            return Outcome.RESTART if classed is FailureClass.RESTART else Outcome.FAILED
-        case FailureClass.NEEDS_RECOVERY | FailureClass.NEEDS_CORRECTION:
-            number = said.generation if home.generations() else 0
-            details = _details(failure, flow.fingerprint, number, said.details.get("operators"))
-            if flow.declaration.on_failure != RETRY:
-                return _park(home, failure, details)
-            leases.note_failure(home, lease, details)
-            say(failures.describe(home.full_name, failure, retried=True))
-            return Outcome.RETRY_DECLARED
+    if failure.classed is FailureClass.BAD_INPUT:
+        failure = _counted(home, lease, said.generation, failure, flow.declaration.park_after)
+    number = said.generation if home.generations() else 0
+    details = _details(failure, flow.fingerprint, number, said.details.get("operators"))
+    lasts = failure.lasts
+    if lasts and flow.declaration.on_failure != RETRY:
+        return _park(home, failure, details)
+    leases.note_failure(home, lease, details)
+    say(failures.describe(home.full_name, failure, retried=lasts))
+    if lasts:
+        return Outcome.RETRY_DECLARED
+    return Outcome.RESTART if failure.classed is FailureClass.RESTART else Outcome.FAILED
+
+
+def _counted(home: FlowHome, lease: Lease, generation: int, failure: Failure, limit: int) -> Failure:
+    """Return the failure of a bad input with its batch and how many drivers failed so at it, this one
+    included. Those that ended otherwise in between, as by a kill, do not count and begin no new count.
+    """
+    start = generations.read_start(home, generation)
+    planned = [] if start is None else Checkpoint(home.storage, start.checkpoint).offset_batches()
+    failure = replace(failure, batch=max(planned, default=None), tries=1, limit=limit)
+    for epoch in reversed([number for number in home.epochs() if number < lease.epoch][-MOST_TRIES:]):
+        details = leases.failure_of(home, epoch) or {}
+        before = failures.read(details)
+        if before is None or before.classed is not FailureClass.BAD_INPUT:
+            continue
+        if (details.get("generation"), before.batch) != (generation, failure.batch):
+            break
+        failure = replace(failure, tries=failure.tries + (before.code == failure.code))
+    return replace(failure, tries=min(failure.tries, limit))
 
 
 def _classify(error: Exception) -> Failure:
@@ -332,6 +352,9 @@ def _classify(error: Exception) -> Failure:
             classed, recovery = FailureClass.NEEDS_CORRECTION, None
         case RowsOfOthers():
             meaning, recovery = "its table has rows that none of its flows wrote", "adopt"
+        case TableUnfit():
+            meaning = "its table is not as its flows left it, and nothing was written"
+            classed, recovery = FailureClass.NEEDS_CORRECTION, None
         case SinkDisagrees():
             meaning = "its checkpoint and its table contradict each other"
         case CheckpointError():
@@ -360,7 +383,7 @@ def _look_for_damage(home: FlowHome, generation: int, failure: Failure) -> Failu
 
 
 def _park(home: FlowHome, failure: Failure, details: dict[str, Any]) -> Outcome:
-    holds.put(home, holds.PARK, failure.meaning, "driver", details)
+    holds.put(home, holds.PARK, failures.brief(failure), "driver", details)
     say(failures.describe(home.full_name, failure))
     return Outcome.PARKED
 

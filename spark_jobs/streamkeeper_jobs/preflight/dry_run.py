@@ -22,7 +22,7 @@ from streamkeeper.declare.driver import is_of_session
 from streamkeeper.declare.model import COMPLETE, UPDATE, AppendFlow
 from streamkeeper.delta import log as delta_log
 from streamkeeper.drivers.failures import Failure, classify
-from streamkeeper.errors import DeclarationError, RecoveryError
+from streamkeeper.errors import DeclarationError, RecoveryError, TableUnfit
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage
@@ -179,7 +179,7 @@ def _check_table(
             _check_columns(spark, settings, flow, frame)
             return
         check_target(spark, frame.schema, declared.spec, path, table)
-    except DeclarationError as error:
+    except (DeclarationError, TableUnfit) as error:
         raise RecoveryError(
             f"The flow {flow.full_name} cannot write its table: {error} Nothing was changed."
         ) from error

@@ -132,6 +132,8 @@ def _refused(verdict: Verdict, refused: DoesNotFit) -> Verdict:
         case FailureClass.TRANSIENT | FailureClass.RESTART:
             again = "It may pass: run it again."
             return replace(verdict, fit=Fit.UNDEFINED, why=(*why, again))
+        case FailureClass.BAD_INPUT:
+            return replace(verdict, fit=Fit.UNDEFINED, why=(*why, *failure.particulars, failure.remedy))
 
 
 def _compared(verdict: Verdict, before: LastRun, now: LastRun, more: tuple[str, ...]) -> Verdict:

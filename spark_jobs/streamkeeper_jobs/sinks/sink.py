@@ -80,16 +80,18 @@ class Sink(ABC):
         """
         try:
             yield
-        except StreamingQueryException as error:
+            return
+        except StreamingQueryException:
             failed = self._failed
             if failed is None:
                 raise
-            if isinstance(failed, (PySparkException, Py4JError, StreamkeeperError, Stopped)):
-                raise failed from error
-            name = self._job.table.name
-            raise StreamkeeperError(
-                f"A batch was not written to {name}: {type(failed).__name__}: {failed}"
-            ) from failed
+        # Not from Spark's error, which is below it no cause but an echo.
+        if isinstance(failed, (PySparkException, Py4JError, StreamkeeperError, Stopped)):
+            raise failed
+        name = self._job.table.name
+        raise StreamkeeperError(
+            f"A batch was not written to {name}: {type(failed).__name__}: {failed}"
+        ) from failed
 
     def _writer(self, frame: DataFrame, checkpoint: str, trigger: str | None) -> DataStreamWriter:
         name = self._job.flow.full_name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +11,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import SparkContext
 from pyspark.errors.exceptions.captured import CapturedException
 
-from streamkeeper.drivers.failures import Cause
+from streamkeeper.drivers.causes import Cause, line_of_user
 
 _DEEPEST = 30
 
@@ -22,7 +23,9 @@ def causes_of(error: BaseException) -> list[Cause]:
     while link is not None and len(found) < _DEEPEST:
         thrown = _thrown_by_jvm(link)
         if thrown is None:
-            found.append(Cause(type(link).__name__, None, None, str(link)))
+            frames = traceback.extract_tb(link.__traceback__)
+            where = line_of_user((frame.filename, frame.lineno or 0, frame.name) for frame in frames)
+            found.append(Cause(type(link).__name__, None, None, str(link), where))
         else:
             found.extend(_jvm_chain(thrown))
         link = link.__cause__

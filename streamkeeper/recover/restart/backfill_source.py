@@ -178,6 +178,7 @@ def _from_backup(flow: Flow, request: BackfillRequest, filters: Filters, backup:
             declared.on_failure,
             declared.once,
             declared.on_change,
+            declared.park_after,
         )
     else:
         views = ()

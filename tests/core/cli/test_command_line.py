@@ -27,7 +27,7 @@ from streamkeeper.cli.output import Grid, lines_of
 from streamkeeper.drivers import batch_numbers, behind, failures, submit
 from streamkeeper.drivers.batch_numbers import Batch, Machinery
 from streamkeeper.drivers.behind import Measured
-from streamkeeper.drivers.failures import Cause
+from streamkeeper.drivers.causes import Cause
 from streamkeeper.errors import RecoveryError, StreamkeeperError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, holds, leases, ledger

@@ -423,6 +423,7 @@ def test_a_flow_may_say_that_it_would_rather_be_retried(tmp_path: Path) -> None:
     assert load(tmp_path, GOOD).flows[0].on_failure == "park"
     retry = GOOD.replace('name="f"', 'name="f", on_failure="retry"')
     assert load(tmp_path, retry).flows[0].on_failure == "retry"
+    assert load(tmp_path, retry.replace('"retry"', '"park", park_after=5')).flows[0].park_after == 5
     with pytest.raises(DeclarationError, match=r"has on_failure 'ignore'. Allowed are 'park' and 'retry'"):
         load(tmp_path, retry.replace('"retry"', '"ignore"'))
 
@@ -570,6 +571,10 @@ BAD_CDC: dict[str, tuple[dict[str, str], str]] = {
     "type True": ({"stored_as_scd_type": "True"}, "has stored_as_scd_type=True. Allowed are 1 and 2"),
     "type in words": ({"stored_as_scd_type": "'SCD2'"}, "has stored_as_scd_type='SCD2'. Allowed are 1 and 2"),
     "bad trigger": ({"trigger": "'often'"}, "flow f has the trigger 'often'. Allowed is a number and a unit"),
+    "bad park_after": (
+        {"park_after": "0"},
+        "flow f has park_after 0. Allowed is a whole number from 1 to 100",
+    ),
     "bad on_failure": (
         {"on_failure": "'ignore'"},
         "flow f has on_failure 'ignore'. Allowed are 'park' and 'retry'",

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from streamkeeper.drivers.failures import Cause, FailureClass, classify, describe
+from streamkeeper.drivers.causes import Cause
+from streamkeeper.drivers.failures import FailureClass, classify, describe
+from streamkeeper.exit_codes import described
 
 WRAPPER = Cause(
     "org.apache.spark.sql.streaming.StreamingQueryException",
@@ -128,19 +132,20 @@ def test_a_failure_is_described_in_the_words_of_the_flow_with_its_sqlstate_and_w
         "x",
         "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA",
         "42K03",
-        "[STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA] first line\nsecond line",
+        "[STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA] first line\nsecond line"
+        "\n\tat x.y(Z.java:1)",
     )
     said = describe("events.clean_events", classify([WRAPPER, cause]))
     for part in (
         "events.clean_events stopped",
         "dropDuplicates",
         "SQLSTATE 42K03",
-        "first line",
+        "first line\nsecond line\n",
         "parked",
         "reset_checkpoint",
     ):
         assert part in said
-    assert "second line" not in said
+    assert "Z.java" not in said
     assert said.count(cause.condition or "") == 1, "the condition is said once"
 
 
@@ -155,3 +160,143 @@ def test_a_failure_is_described_in_the_words_of_the_flow_with_its_sqlstate_and_w
 )
 def test_a_description_says_what_happens_next(condition: str | None, part: str) -> None:
     assert part in describe("p.f", classify([Cause("E", condition, None, "m")]))
+
+
+WROTE = Cause(
+    "org.apache.spark.SparkException", "TASK_WRITE_FAILED", "58030", "[TASK_WRITE_FAILED] Task failed"
+)
+READING = Cause(
+    "org.apache.spark.SparkException",
+    "FAILED_READ_FILE.NO_HINT",
+    "KD001",
+    "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file s3a://b/f%20.json.  SQLSTATE: KD001",
+)
+TRACEBACK = """[PYTHON_EXCEPTION] An exception was thrown from the worker: Traceback (most recent call last):
+  File "/opt/pipelines/events.py", line 9, in whole
+    return fetch(n)
+  File "/usr/lib/python3.11/urllib/request.py", line 1351, in do_open
+    raise {error}
+{error}
+ SQLSTATE: 38000"""
+
+
+def worker(error: str) -> Cause:
+    return Cause("x.PythonException", "PYTHON_EXCEPTION", "38000", TRACEBACK.format(error=error))
+
+
+def java(name: str, message: str = "m") -> Cause:
+    return Cause(name, None, None, message)
+
+
+CHAINS = {
+    "value": (
+        [
+            WRAPPER,
+            WROTE,
+            Cause("x", "CAST_INVALID_INPUT", "22018", "[CAST_INVALID_INPUT] The value 'a' is bad."),
+        ],
+        (FailureClass.BAD_INPUT, "CAST_INVALID_INPUT", "The value 'a' is bad.", "try_cast"),
+    ),
+    "constraint": (
+        [WRAPPER, WROTE, Cause("x", "DELTA_VIOLATE_CONSTRAINT_WITH_VALUES", "23001", "CHECK n > 0 violated")],
+        (FailureClass.BAD_INPUT, "DELTA_VIOLATE_CONSTRAINT_WITH_VALUES", "n > 0", "quarantine"),
+    ),
+    "value in a file": (
+        [
+            WRAPPER,
+            READING,
+            Cause("x", "MALFORMED_RECORD_IN_PARSING.WITHOUT_SUGGESTION", "22023", "bad record"),
+        ],
+        (FailureClass.BAD_INPUT, "MALFORMED_RECORD_IN_PARSING", "bad record", "s3a://b/f%20.json"),
+    ),
+    "broken file": (
+        [WRAPPER, READING, java("java.util.zip.ZipException", "invalid block type")],
+        (FailureClass.BAD_INPUT, "FAILED_READ_FILE", "s3a://b/f%20.json", "invalid block type"),
+    ),
+    "file that is away": (
+        [WRAPPER, READING, java("java.io.FileNotFoundException", "f.json does not exist")],
+        (RETRY, "FAILED_READ_FILE", "s3a://b/f%20.json", "does not exist"),
+    ),
+    "network below a file": (
+        [WRAPPER, READING, java("java.net.SocketTimeoutException", "Read timed out")],
+        (RETRY, "FAILED_READ_FILE", "s3a://b/f%20.json", "Read timed out"),
+    ),
+    "value in a function": (
+        [WRAPPER, WROTE, worker("ValueError: no number: 'a'")],
+        (
+            FailureClass.BAD_INPUT,
+            "PYTHON_EXCEPTION",
+            "ValueError: no number: 'a'",
+            "events.py, line 9, in whole",
+        ),
+    ),
+    "network in a function": (
+        [WRAPPER, WROTE, worker("urllib.error.URLError: <urlopen error timed out>")],
+        (RETRY, "PYTHON_EXCEPTION", "urlopen error timed out", "events.py, line 9, in whole"),
+    ),
+    "lost executor": (
+        [WRAPPER, WROTE, java("org.apache.spark.SparkException", "ExecutorLostFailure (executor 1 exited)")],
+        (RETRY, "SparkException", "ExecutorLostFailure", "tried again"),
+    ),
+    "memory": (
+        [WRAPPER, WROTE, java("java.lang.OutOfMemoryError", "Java heap space")],
+        (
+            RETRY,
+            "java.lang.OutOfMemoryError",
+            "Java ran out of memory",
+            'driver=dp.driver(driver_memory="4g")',
+        ),
+    ),
+    "memory, told by Py4J": (
+        [
+            java(
+                "Py4JException", "An exception was raised by the Python Proxy: java.lang.OutOfMemoryError: GC"
+            )
+        ],
+        (RETRY, "Py4JException", "Java ran out of memory", 'driver=dp.driver(driver_memory="4g")'),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_the_deepest_cause_names_the_failure_and_only_a_bad_input_is_not_retried_for_ever(name: str) -> None:
+    chain, (classed, code, *parts) = CHAINS[name]
+    failure = classify(chain)
+    said = describe("p.f", failure)
+    assert (failure.classed, failure.lasts) == (classed, False), failure
+    for part in (code, *parts):
+        assert part in said
+    if classed is FailureClass.BAD_INPUT:
+        tried = replace(failure, batch=7, tries=3, limit=3)
+        assert tried.lasts and "try 3 of 3 that failed so at batch 7, so the flow is parked" in describe(
+            "p.f", tried
+        )
+
+
+def test_all_that_a_park_asks_to_correct_is_in_its_text() -> None:
+    message = (
+        "Column x was dropped. Set one of:\n  .option('allowSourceColumnDrop', '3')\n  .option('more', 'x')"
+    )
+    failed = Cause("x", "DELTA_STREAMING_CANNOT_CONTINUE_PROCESSING_POST_SCHEMA_EVOLUTION", "KD002", message)
+    plan = "[UNRESOLVED_COLUMN] `u` cannot be resolved. SQLSTATE: 42703; line 1;\n'Project ['u]\n+- R"
+    analysis = Cause("x.AnalysisException", "UNRESOLVED_COLUMN", "42703", plan)
+    assert message in describe("p.f", classify([WRAPPER, failed]))
+    said = describe("p.f", classify([analysis]))
+    assert "`u` cannot be resolved" in said
+    assert "Project" not in said
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (52, 'Java ran out of memory: declare more, such as driver=dp.driver(driver_memory="4g")'),
+        (3, "Java ran out of memory"),
+        (137, "killed from outside; if by the kernel or the container for memory"),
+        (-9, "ended by SIGKILL (killed from outside"),
+        (-15, "ended by SIGTERM"),
+        (1, "exit code 1"),
+    ],
+)
+def test_the_end_of_a_process_without_memory_says_memory(code: int, said: str) -> None:
+    assert said in described(code)
+    assert ("memory" in described(code)) == (code in (52, 3, 137, -9))

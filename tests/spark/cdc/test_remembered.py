@@ -13,7 +13,7 @@ from streamkeeper_jobs.cdc.replace_rows import opened
 
 from streamkeeper.declare.cdc_spec import CdcSpec
 from streamkeeper.delta import remembered as in_log
-from streamkeeper.errors import DeclarationError
+from streamkeeper.errors import TableUnfit
 from tests.worlds.suites import long_after
 from tests.worlds.tables.cdc_world import DONE_BY_OTHERS, SPEC, CdcBed, killed_before_the_target
 
@@ -44,9 +44,9 @@ def test_a_delete_outlives_what_others_do_to_the_table(
 def test_a_restore_that_no_recovery_made_is_found_out(spark: SparkSession, tmp_path: Path) -> None:
     bed = deleted(spark, tmp_path)
     spark.sql(f"RESTORE delta.`{bed.path}` TO VERSION AS OF {bed.versions() - 2}")
-    with pytest.raises(DeclarationError, match=r"is a RESTORE that no recovery finished.*restore_table"):
+    with pytest.raises(TableUnfit, match=r"is a RESTORE that no recovery finished.*restore_table"):
         bed.apply((1, 4, "U", "late", "x"))
-    with pytest.raises(DeclarationError, match="is a RESTORE that no recovery finished"):
+    with pytest.raises(TableUnfit, match="is a RESTORE that no recovery finished"):
         bed.prepare()
 
 
@@ -63,7 +63,7 @@ def test_a_copy_of_a_table_is_found_out(deep: bool, spark: SparkSession, tmp_pat
         writer.create()
     else:
         spark.sql(f"CREATE TABLE delta.`{other.path}` SHALLOW CLONE delta.`{bed.path}`")
-    with pytest.raises(DeclarationError, match="it is a copy"):
+    with pytest.raises(TableUnfit, match="it is a copy"):
         other.prepare()
 
 
@@ -74,7 +74,7 @@ def test_a_table_whose_log_does_not_say_what_it_remembers_is_refused(
     table = f"delta.`{bed.path}`"
     spark.sql(f"ALTER TABLE {table} UNSET TBLPROPERTIES ('{in_log.BOUND}')")
     spark.sql(f"ALTER TABLE {table} DROP FEATURE domainMetadata")
-    with pytest.raises(DeclarationError, match=r"What .* remembers of deleted keys is gone"):
+    with pytest.raises(TableUnfit, match=r"What .* remembers of deleted keys is gone"):
         bed.prepare()
 
 

@@ -235,6 +235,8 @@ SETTINGS = (
     setting("trigger", DISTINCT, DISTINCT.replace("200 milliseconds", "300 milliseconds"), SAME),
     setting("`on_failure`", DISTINCT, DISTINCT.replace(
         'target="events",', 'target="events", on_failure="retry",'), SAME),
+    setting("`park_after`", DISTINCT, DISTINCT.replace(
+        'target="events",', 'target="events", park_after=5,'), SAME),
     setting("`rewind_window`", DISTINCT, DISTINCT.replace(
         'target="events",', 'target="events", rewind_window="1 hour",'), SAME),
     setting("memory of the driver", DISTINCT, with_conf(DISTINCT, **{MEMORY: "2g"}), SAME),
