@@ -9,7 +9,7 @@ from streamkeeper.recover.requests.hold_flows import AbandonRequest
 
 with form_dag(
     AbandonRequest,
-    dag_id="abandon_recovery",
+    "abandon_recovery",
     description="Gives up a recovery that stopped; what it has changed stays.",
     tags=["streamkeeper", "recovery"],
     doc_md=__doc__,

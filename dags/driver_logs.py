@@ -8,8 +8,11 @@ from airflow.sdk import DAG
 from streamkeeper_airflow.operate.driver_logs import RemoveDriverLogs
 from streamkeeper_airflow.timetables import by_the_clock
 
+from streamkeeper.settings import dag_id
+
 with DAG(
-    dag_id="remove_driver_logs",
+    dag_id=dag_id("remove_driver_logs"),
+    dag_display_name="remove_driver_logs",
     description=(
         "Removes driver logs that were not written for STREAMKEEPER_LOG_RETENTION (30 days); those of"
         " living drivers stay."

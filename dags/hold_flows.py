@@ -9,7 +9,7 @@ from streamkeeper.recover.requests.hold_flows import HoldRequest
 
 with form_dag(
     HoldRequest,
-    dag_id="hold_flows",
+    "hold_flows",
     description=(
         "Stops flows after their batch, and keeps them from running; by force only after the deadline."
     ),

@@ -7,8 +7,11 @@ from datetime import datetime, timedelta, timezone
 from airflow.sdk import DAG
 from streamkeeper_airflow.operate.monitor import MonitorFlows
 
+from streamkeeper.settings import dag_id
+
 with DAG(
-    dag_id="monitor_flows",
+    dag_id=dag_id("monitor_flows"),
+    dag_display_name="monitor_flows",
     description=(
         "Alerts when a flow makes no progress although input is waiting, and when it commits again."
     ),

@@ -9,7 +9,7 @@ from streamkeeper.recover.requests.hold_flows import ReleaseRequest
 
 with form_dag(
     ReleaseRequest,
-    dag_id="release_flows",
+    "release_flows",
     description=(
         "Releases your hold, or a named person's, from flows; holds of others, parks and recoveries stay."
     ),

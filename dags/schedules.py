@@ -9,6 +9,7 @@ from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOpe
 from airflow.sdk import DAG
 from streamkeeper_airflow.timetables import by_the_clock
 
+from streamkeeper import settings
 from streamkeeper.declare.model import Pipeline, Schedule
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover.plans.schedules import conf_of, dag_id
@@ -33,7 +34,7 @@ def schedule_dag(pipeline: Pipeline, schedule: Schedule) -> DAG:
     ) as dag:
         TriggerDagRunOperator(
             task_id="trigger",
-            trigger_dag_id=schedule.recovery,
+            trigger_dag_id=settings.dag_id(schedule.recovery),
             trigger_run_id="{{ dag.dag_id }}__{{ run_id }}",
             conf=conf_of(pipeline, schedule),
             skip_when_already_exists=True,

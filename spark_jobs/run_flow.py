@@ -14,6 +14,7 @@ import sys
 
 from streamkeeper_jobs.driver.application import run
 
+from streamkeeper.drivers.host import check_spark
 from streamkeeper.errors import SettingsError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.settings import Settings
@@ -34,6 +35,7 @@ def main() -> int:
     asked = parser.parse_args()
     try:
         settings = Settings.from_environment()
+        check_spark()
     except SettingsError as error:
         print(error, file=sys.stderr)
         return Outcome.USAGE

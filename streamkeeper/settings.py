@@ -22,6 +22,7 @@ DEFAULT_MASTER = "local[2]"
 """Spark's default master."""
 
 PIPELINE_ENV = "STREAMKEEPER_PIPELINE_ENV"
+DAG_PREFIX = "STREAMKEEPER_DAG_PREFIX"
 """Setting that names the environment variables which pipelines may see."""
 
 ENVIRONMENTS = "STREAMKEEPER_ENVIRONMENTS"
@@ -47,6 +48,7 @@ _NESTED = {
 _BACKUPS_IN = (
     " Backups may lie in the warehouse below a name that begins with an underscore, such as __backups."
 )
+_PREFIX = re.compile(r"[A-Za-z0-9_.-]{0,50}")
 _VARIABLES = re.compile(r"[A-Za-z_*][A-Za-z0-9_*]*")
 _ENVIRONMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _LINE = re.compile(r"(?:export )?((?:STREAMKEEPER|AIRFLOW_CONN_STREAMKEEPER)_[A-Z0-9_]+)=(.*)")
@@ -95,6 +97,10 @@ class Settings:
     """Whether drivers serve Spark's own UI, on a port that Spark chooses."""
     event_log: str = ""
     """Folder or URL of Spark's event logs, for its history server; empty means none."""
+    dag_prefix: str = "streamkeeper__"
+    """What the ids of the DAGs begin with that are named after what they do, such as ``backfill``; may be
+    empty.
+    """
     history_server: str = ""
     """Address of Spark's history server, for links; empty means none."""
     pipeline_env: tuple[str, ...] = (
@@ -217,6 +223,23 @@ def of_environment(name: str, environment: Mapping[str, str] | None = None) -> d
     return {**found, "STREAMKEEPER_ENV": name}
 
 
+def dag_id(name: str) -> str:
+    """Return the id of a DAG of Streamkeeper's own, such as that of a recovery, by its name.
+
+    Flows' and schedules' DAGs have ids by other names (``flow__…``), which nobody else's DAG has by accident.
+    """
+    return f"{_dag_prefix()}{name}"
+
+
+def dag_name(dag_id: str) -> str:
+    """Return the name of a DAG of Streamkeeper's own by its id; another DAG's id stays."""
+    return dag_id.removeprefix(_dag_prefix())
+
+
+def _dag_prefix() -> str:
+    return _prefix(DAG_PREFIX, os.environ.get(DAG_PREFIX), Settings.dag_prefix)
+
+
 def is_s3(location: str) -> bool:
     """Return whether a path or URL is on S3."""
     return location.startswith(("s3://", "s3a://"))
@@ -337,6 +360,15 @@ def _page(name: str, text: str | None, default: str) -> str:
     return (text or default).rstrip("/")
 
 
+def _prefix(name: str, text: str | None, default: str) -> str:
+    if text is not None and not _PREFIX.fullmatch(text):
+        raise SettingsError(
+            f"{name} is {text!r}; ids of DAGs begin with it: at most 50 letters, digits and _ . -, or"
+            " nothing. Correct it, or unset it."
+        )
+    return default if text is None else text
+
+
 def _local(name: str, value: str | None, default: Path) -> Path:
     if value and "://" in value:
         raise SettingsError(
@@ -398,6 +430,7 @@ _READERS: Mapping[str, Callable[[str, str | None, Any], Any]] = {
     **dict.fromkeys(("untested_storage", "spark_ui"), _yes),
     "environment": lambda _, text, default: text or default,
     "history_server": _page,
+    "dag_prefix": _prefix,
     "read_at_most": lambda *given: int(_seconds(*given)),
     "pipeline_env": lambda name, text, _: pipeline_env({} if text is None else {name: text}),
 }

@@ -28,6 +28,17 @@ class Call:
         return {name: value for name, _, value in (pair.partition("=") for pair in pairs)}
 
 
+JARS = ("delta-spark_4.2_2.13-4.4.0.jar", "streamkeeper-jvm-0.jar")
+"""Jars without which no job is started."""
+
+
+def lay_jars(folder: Path) -> None:
+    """Make a folder of jars as a host must have it; they are empty, as nobody loads them."""
+    folder.mkdir(exist_ok=True)
+    for name in JARS:
+        (folder / name).touch()
+
+
 class Recorder:
     """The program, and the calls of it.
 

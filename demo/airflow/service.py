@@ -190,6 +190,7 @@ class AirflowService:
             "AIRFLOW_CONN_STREAMKEEPER_SPARK": json.dumps({"conn_type": "spark", "host": self.master}),
             "AIRFLOW_CONN_STREAMKEEPER_AIRFLOW": json.dumps(connection),
             **self.settings.as_environment(),
+            "STREAMKEEPER_DAG_PREFIX": "",  # nobody else's DAGs are here
             **self.extra,
         }
 

@@ -13,19 +13,21 @@ from airflow.sdk.exceptions import AirflowFailException
 from streamkeeper.errors import RequestError
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover.requests.form import FormField, Request
-from streamkeeper.settings import Settings
+from streamkeeper.settings import Settings, dag_id
 
 R = TypeVar("R", bound=Request)
 
 
-def form_dag(of: type[Request], **more: Any) -> DAG:
+def form_dag(of: type[Request], name: str, **more: Any) -> DAG:
     """Return the DAG of a request that is carried out without a plan.
 
+    :param name: the DAG's, without the prefix of its id.
     :param more: passed to :class:`airflow.sdk.DAG` as it is.
     """
     fields = of.form(read_manifest(Settings.from_environment()))
     again = {"retries": 2, "retry_delay": timedelta(seconds=10)}
-    return DAG(schedule=None, catchup=False, params=params(fields), default_args=again, **more)
+    common = {"schedule": None, "catchup": False, "default_args": again, "dag_display_name": name}
+    return DAG(dag_id(name), params=params(fields), **{**common, **more})
 
 
 def asked(of: type[R], context: Context) -> R:

@@ -64,10 +64,12 @@ def check(
     With --analyze exit code 1 also says that Spark refuses a query, and 4 that it cannot be told of one.
     """
     from streamkeeper.declare.driver import packages_note
+    from streamkeeper.drivers.host import check_spark
     from streamkeeper.manifest.manifest import make_manifest
     from streamkeeper.preflight.verdict import EXIT_CODES, worst
 
     settings = Settings.from_environment()
+    check_spark()
     written = make_manifest(settings)
     found = list(written.flows())
     notes = [note for flow in found if (note := packages_note(flow.declaration)) is not None]

@@ -153,6 +153,7 @@ class Session:
         from streamkeeper.recover.steps import submission
 
         job = submission.recovery_step(*self._named, step, self.master)
+        job.check_host()
         output = sys.stderr if self.as_json else None
         code = subprocess.run(
             job.command(), env=job.environment, stdin=subprocess.DEVNULL, stdout=output, check=False

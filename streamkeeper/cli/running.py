@@ -101,6 +101,7 @@ def drive(
     """Run spark-submit for a flow and return its exit code.
 
     :param output: for its standard output; by default that of this process.
+    :raises SettingsError: this host lacks something that every driver needs.
     """
     from streamkeeper.drivers import submit
     from streamkeeper.preflight import change
@@ -108,6 +109,7 @@ def drive(
     home = _home(settings, flow.full_name)
     while True:
         job = submit.driver(settings, [change.to_run(home, flow)], master, available_now)
+        job.check_host()
         with subprocess.Popen(
             job.command(), env=job.environment, stdin=subprocess.DEVNULL, stdout=output
         ) as driver:

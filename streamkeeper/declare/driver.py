@@ -87,6 +87,9 @@ AT_SUBMISSION = (NEEDS["driver_memory"], NEEDS["driver_cores"], *LISTS.values())
 _MEMORY = re.compile(r"([1-9][0-9]*)([kmgt])", re.IGNORECASE)
 _KIB = {"k": 1, "m": 1 << 10, "g": 1 << 20, "t": 1 << 30}
 _MEMORIES = (NEEDS["driver_memory"], NEEDS["executor_memory"])
+_COLUMNS_IN_1_GB, _COLUMNS_A_GB = 200, 125
+_NEARLY = 0.9
+"""Share of its size that a heap has at least: a JVM keeps some for itself."""
 _NUMBERS = tuple(NEEDS[name] for name in ("driver_cores", "num_executors", "executor_cores"))
 _PACKAGE = re.compile(r"[\w.-]+:[\w.-]+:(?!latest\.)[\w.-]+(?<!-SNAPSHOT)", re.ASCII)
 _ENDINGS = {
@@ -164,6 +167,24 @@ def packages_note(flow: AnyFlow) -> str | None:
         f"{flow.where}: the driver of the flow {flow.name} needs packages of Maven ({packages}). The first"
         " start on a host downloads them, and fails without a network; later ones take them from Ivy's cache"
         " (spark.jars.ivy). A driver with jars asks no network."
+    )
+
+
+def heap_note(flow: AnyFlow, columns: int, heap: int | None = None) -> str | None:
+    """Return a sentence with what to declare where a flow that keeps its table by key has too many columns
+    for its driver's heap; None if they fit. In 1 GB 200 columns do, in 4 GB 500.
+
+    :param heap: bytes, of a driver that runs; by default what is declared, or Spark's own 1 GB.
+    """
+    needed = 1 if columns <= _COLUMNS_IN_1_GB else -(-columns // _COLUMNS_A_GB)
+    kib = heap // 1024 if heap else _kib(flow.spark_conf.get(NEEDS["driver_memory"], "1g"))
+    has = kib / _KIB["g"]
+    if flow.spec is None or not has or has > needed * _NEARLY:
+        return None
+    return (
+        f"{flow.where}: the flow {flow.name} keeps a table of {columns} columns by key, whose plans and"
+        f" generated code need a heap of {needed} GB; the driver's has {has:.1f} GB. Declare"
+        f' driver=dp.driver(driver_memory="{needed}g"), or leave columns out by except_column_list.'
     )
 
 

@@ -29,6 +29,7 @@ from streamkeeper.declare.driver import (
     job_conf,
 )
 from streamkeeper.declare.model import AnyFlow, Pipeline
+from streamkeeper.drivers.host import check_host
 from streamkeeper.errors import SettingsError
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.settings import DEFAULT_MASTER, PROJECT, Settings, is_s3
@@ -216,6 +217,13 @@ class Submission:
         """Return Spark's settings that give a driver, on whatever host, what it needs of the environment."""
         names = {*settings.as_environment(), *_OF_DRIVERS}
         return {f"{prefix}{name}": value for name, value in self.environment.items() if name in names}
+
+    def check_host(self) -> None:
+        """Check that the job can begin on this host (:func:`streamkeeper.drivers.host.check_host`).
+
+        :raises SettingsError: something that it needs is missing or of another version.
+        """
+        check_host(Settings.from_environment(self.environment), self.environment)
 
     def command(self) -> list[str]:
         """Return the whole command, ``spark-submit`` first."""

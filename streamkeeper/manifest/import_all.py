@@ -199,8 +199,8 @@ def _import(file: Path, data: str) -> Imported:
 def _late(file: Path, seconds: float) -> str:
     return (
         f"{as_text(file.name)}, line 1: importing the file took more than {seconds:.0f} s. It must only"
-        " declare: move slow work into the functions of views and flows, and run `streamkeeper check`; until then its"
-        " flows keep their last declaration."
+        " declare: move slow work into the functions of views and flows, and run `streamkeeper check`; until"
+        " then its flows keep their last declaration."
     )
 
 
@@ -208,8 +208,8 @@ def _ended(file: Path, code: int) -> str:
     how = signal.Signals(-code).name if -code in set(signal.Signals) else f"exit code {code}"
     return (
         f"{as_text(file.name)}, line 1: importing the file ended the process that imports it ({how}). It must"
-        " only declare: take out what exits or crashes, and run `streamkeeper check`; until then its flows keep"
-        " their last declaration."
+        " only declare: take out what exits or crashes, and run `streamkeeper check`; until then its flows"
+        " keep their last declaration."
     )
 
 

@@ -171,6 +171,7 @@ def _told(settings: Settings, flows: Sequence[Flow], *more: str, prefix: str, wa
     asked = tuple(part for flow in flows for part in ("--flow", flow.full_name))
     conf = job_settings(settings, [flow.declaration for flow in flows])
     job = Submission("preflight", PREFLIGHT_JOB, (*asked, *more), conf, DEFAULT_MASTER, environment(settings))
+    job.check_host()
     with subprocess.Popen(
         job.command(), env=job.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
     ) as process:

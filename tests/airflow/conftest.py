@@ -23,7 +23,7 @@ from streamkeeper.settings import PROJECT, Settings
 from streamkeeper.storage import to_json
 from streamkeeper.times import now
 from tests.airflow.listeners import Inbox, webhook
-from tests.recorder import Recorder
+from tests.recorder import Recorder, lay_jars
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -36,6 +36,7 @@ os.environ |= {
     "AIRFLOW__CORE__PLUGINS_FOLDER": str(PROJECT / "plugins"),
     "AIRFLOW__CORE__DAGS_FOLDER": str(PROJECT / "dags"),
     "AIRFLOW__CORE__UNIT_TEST_MODE": "True",
+    "STREAMKEEPER_DAG_PREFIX": "",
 }
 sys.path.insert(0, str(PROJECT / "plugins"))
 
@@ -59,6 +60,7 @@ def lay_out(root: Path, patch: pytest.MonkeyPatch, pipelines: Iterable[str] = ("
         (root / "pipelines" / f"{name}.py").write_text(PIPELINE % {"name": name})
     for name in ("pipelines", "state", "warehouse", "data", "jars"):
         patch.setenv(f"STREAMKEEPER_{name.upper()}", str(root / name))
+    lay_jars(root / "jars")
     return root
 
 

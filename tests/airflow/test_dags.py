@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from airflow.serialization.serialized_objects import DagSerialization
 from airflow.timetables import trigger
 from airflow.timetables.base import TimeRestriction
 from airflow.timetables.simple import ContinuousTimetable
+from streamkeeper_airflow.operate.notify import page
 from streamkeeper_airflow.recovery.dag import recovery_dag
 from streamkeeper_airflow.recovery.tasks import SparkStep, UnaskedStep
 
@@ -22,8 +24,8 @@ from streamkeeper.flows import holds
 from streamkeeper.flows.files import open_home
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover.plans.kind import KINDS, kind
-from streamkeeper.settings import PROJECT, Settings
-from tests.airflow.conftest import lay_out
+from streamkeeper.settings import PROJECT, Settings, dag_id, dag_name
+from tests.airflow.conftest import configure, lay_out
 
 SCHEDULES = {
     "first": 'dp.schedule("reset_checkpoint", flow="first_flow", cron="30 4 * * *")',
@@ -232,6 +234,31 @@ def test_a_pipeline_file_that_raises_takes_down_no_other_flow_and_is_listed_as_a
     assert "half written" in bag.dags["flow__second__second_flow"].doc_md
     assert "\n````\n" in bag.dags["flow__second__second_flow"].doc_md, "what it says stays within its fence"
     assert "half written" not in bag.dags["flow__first__first_flow"].doc_md
+
+
+OWN = re.compile(r"streamkeeper__[a-z_]+|flows?__[a-z_]+|schedule__[a-z_]+")
+
+
+def test_no_id_is_one_that_somebody_elses_dag_has_by_accident(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure(project, "")
+    with (project / "pipelines" / "first.py").open("a") as file:
+        file.write('dp.schedule("clean_up", cron="0 0 * * *")\n')
+    monkeypatch.delenv("STREAMKEEPER_DAG_PREFIX")
+    dags = DagBag(PROJECT / "dags").dags
+    strange = [found for found in dags if not OWN.fullmatch(found)]
+    assert not strange
+    assert dags["streamkeeper__backfill"].dag_display_name == "backfill"
+    triggered = {
+        task.trigger_dag_id
+        for dag in dags.values()
+        for task in dag.tasks
+        if dag.dag_id.startswith("schedule__") or dag.dag_id.endswith("_daily")
+    }
+    assert triggered == {"streamkeeper__clean_up", "streamkeeper__tidy_tables"}
+    assert page(dag_id("reset_checkpoint")).endswith("/dags/streamkeeper__reset_checkpoint")
+    assert (dag_name("streamkeeper__rewind"), dag_name("rewind")) == ("rewind", "rewind")
 
 
 def test_parsing_imports_neither_spark_nor_the_user_s_code(project: Path) -> None:

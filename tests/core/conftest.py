@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.recorder import lay_jars
 from tests.worlds.small_world import CHANGES, World
 
 
@@ -14,6 +15,7 @@ def world(tmp_path: Path) -> World:
     """An empty world with one pipeline, ``events``."""
     made = World(tmp_path)
     made.declare()
+    lay_jars(made.settings.jars)
     (tmp_path / "data" / "events").mkdir(parents=True)
     return made
 

@@ -80,6 +80,7 @@ def test_a_table_lives_below_the_warehouse(warehouse: str, table: str, path: str
         ("STREAMKEEPER_HEARTBEAT_INTERVAL", "inf", "above 0"),
         ("STREAMKEEPER_HEARTBEAT_INTERVAL", "nan", "above 0"),
         ("STREAMKEEPER_SPARK_UI", "maybe", "is 'maybe'; it must be true or false"),
+        ("STREAMKEEPER_DAG_PREFIX", "a b", "is 'a b'; ids of DAGs begin with it: at most 50 letters, digits"),
         ("STREAMKEEPER_HISTORY_SERVER", "history:18080", "must be an address such as http"),
         (
             "STREAMKEEPER_LEASE_TERM",

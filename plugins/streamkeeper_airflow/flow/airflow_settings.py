@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from datetime import timedelta
 
 from airflow.listeners import hookimpl
@@ -165,7 +166,11 @@ def on_starting(component: object) -> None:
     """
     if type(component).__name__ != "Job":
         return
-    for check in (lambda: check_airflow(Settings.from_environment()), check_database):
+    checks: tuple[Callable[[], None], ...] = (
+        lambda: check_airflow(Settings.from_environment()),
+        check_database,
+    )
+    for check in checks:
         try:
             check()
         except (WrongSettings, SettingsError) as error:

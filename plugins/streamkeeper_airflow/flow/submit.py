@@ -53,7 +53,11 @@ class Hook(SparkSubmitHook):
         self._driver: ClusterDriver | None = None
 
     def command(self) -> list[str]:
-        """Return the whole command."""
+        """Return the whole command.
+
+        :raises SettingsError: this host lacks something that every job needs.
+        """
+        self.job.check_host()
         return self._build_spark_submit_command(str(self.job.application))
 
     def submit(self, application: str = "", **kwargs: Any) -> str | None:
@@ -116,9 +120,11 @@ class SubmitJob(SparkSubmitOperator):
         :param make: called with Spark's master.
         :raises AirflowFailException: the connection does not exist, or names a deploy mode that cannot be
             supervised yet.
+        :raises SettingsError: this host lacks something that every job needs.
         """
         where = find_master(self._conn_id)
         self._job = make(where.master)
+        self._job.check_host()
         if where.page is not None:
             self._job = self._job.by_cluster(where.page, Settings.from_environment(), wait=True)
         self.conf, self.application_args = dict(self._job.conf), list(self._job.arguments)
@@ -137,6 +143,7 @@ def prepare(
     :param take_over: whether it tries a changed declaration, and takes over from the driver that runs.
     :raises AirflowFailException: the connection does not exist, or names a deploy mode that cannot be
         supervised yet.
+    :raises SettingsError: this host lacks something that every driver needs.
     """
     where = find_master(connection)
     job = submit.driver(settings, [flows] if isinstance(flows, Flow) else flows, where.master)

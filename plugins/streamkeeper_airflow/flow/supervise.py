@@ -28,7 +28,7 @@ from streamkeeper.history.events import Kind
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.preflight import change
 from streamkeeper.preflight.change import Change, ChangeState, to_run
-from streamkeeper.settings import Settings
+from streamkeeper.settings import Settings, dag_id
 from streamkeeper.times import now
 from streamkeeper_airflow.flow import drivers
 from streamkeeper_airflow.flow import submit as submitting
@@ -265,7 +265,7 @@ class FlowOperator(BaseOperator):
         before, log = _newest_epochs(homes), self._log_file(context, submit.application_name(flows))
         try:
             command, environment = submitting.prepare(settings, flows, submitting.CONNECTION, log, take_over)
-        except AirflowFailException as error:
+        except (AirflowFailException, SettingsError) as error:
             # Airflow also says that there is no connection where its API server failed to tell.
             self._tell_wrong(settings, error)
             raise WrongSettings(str(error)) from error
@@ -399,7 +399,8 @@ class FlowOperator(BaseOperator):
         )
         self.log.error("%s", note)
         run = context["dag_run"]
-        link = page((park.details.get("recovery") if park else None) or run.dag_id)
+        recovery = park.details.get("recovery") if park else None
+        link = page(dag_id(recovery) if recovery else run.dag_id)
         at = park.at if park else now()
         alert(Settings.from_environment(), AlertKind.PARKED, home.full_name, note, at, link=link)
         return note

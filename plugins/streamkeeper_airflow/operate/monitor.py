@@ -33,7 +33,7 @@ from streamkeeper.history.rows import minutes
 from streamkeeper.manifest.environment import opened_flow, opened_if_possible
 from streamkeeper.manifest.manifest import Flow, Manifest, read_manifest
 from streamkeeper.redaction import redact_text
-from streamkeeper.settings import Settings
+from streamkeeper.settings import Settings, dag_id
 from streamkeeper.storage import Storage, open_storage
 from streamkeeper.times import describe_age
 from streamkeeper_airflow.operate import notify, state_outage
@@ -137,7 +137,8 @@ class MonitorFlows(BaseOperator):
         park = holds.parked(home)
         if park is not None:
             text = describe_park(flow.full_name, park, flow.declaration.once)
-            link = notify.page(park.details.get("recovery") or flow.dag_id)
+            recovery = park.details.get("recovery")
+            link = notify.page(dag_id(recovery) if recovery else flow.dag_id)
             notify.alert(settings, AlertKind.PARKED, flow.full_name, text, park.at, link=link)
 
     def _tell_troubles(

@@ -8,6 +8,7 @@ from streamkeeper.drivers import failures
 from streamkeeper.drivers.failures import Failure, FailureClass
 from streamkeeper.flows.holds import Hold
 from streamkeeper.recover.kinds.reset_checkpoint import RECOVERY as RESET
+from streamkeeper.settings import dag_id
 from streamkeeper_airflow.operate.notify import page
 
 
@@ -43,7 +44,7 @@ def describe_retried(flow: str, details: dict[str, Any]) -> str:
 
 def _with_form(flow: str, said: str, recovery: str | None, failure: Failure | None) -> str:
     if recovery:
-        return f"Recovery: {recovery}, at {page(recovery)} (button Trigger, flow {flow})\n\n{said}"
+        return f"Recovery: {recovery}, at {page(dag_id(recovery))} (button Trigger, flow {flow})\n\n{said}"
     if failure is not None and failure.classed is not FailureClass.NEEDS_RECOVERY:
         return f"To be corrected: {failure.meaning}\n\n{said}"
     return said

@@ -14,7 +14,7 @@ from streamkeeper.declare.model import Pipeline
 from streamkeeper.drivers.alerts import Alert, AlertKind
 from streamkeeper.errors import StorageError
 from streamkeeper.manifest.manifest import Manifest, declared
-from streamkeeper.settings import Settings
+from streamkeeper.settings import Settings, dag_id
 from streamkeeper.times import now
 from streamkeeper_airflow.operate import notify
 
@@ -69,7 +69,8 @@ def _told() -> dict[str, str]:
 
 def _send(pipeline: Pipeline, kind: AlertKind, text: str, occasion: str, at: str) -> bool:
     """Call a pipeline's notifiers; return whether one worked, or none is declared."""
-    found = Alert(kind, pipeline.name, notify.masked(text), occasion, at, notify.page("monitor_flows"))
+    link = notify.page(dag_id("monitor_flows"))
+    found = Alert(kind, pipeline.name, notify.masked(text), occasion, at, link)
     log.warning("Alert: %s\n%s", found.subject, found.text)
     failures = [notify.send(notifier, found) for notifier in pipeline.notifiers]
     for failure in filter(None, failures):

@@ -30,7 +30,8 @@ from streamkeeper.health.flows import FlowHealth
 from streamkeeper.health.metrics import Seen
 from streamkeeper.manifest.manifest import Flow, Manifest, read_manifest
 from streamkeeper.recover.plans.kind import KINDS
-from streamkeeper.settings import Settings
+from streamkeeper.settings import Settings, dag_name
+from streamkeeper.settings import dag_id as id_of_dag
 from streamkeeper.storage import open_storage
 from streamkeeper_airflow.page import details
 from streamkeeper_airflow.page.patience import NoAnswer, Patience
@@ -177,7 +178,7 @@ def _router(kept: Kept, patience: Patience) -> APIRouter:
         look = _told(kept.newest)
         rows = look.rows_of(dag_id)
         if not rows:
-            return {"recovery": dag_id in KINDS}
+            return {"recovery": dag_name(dag_id) in KINDS}
         row = next((row for row in rows if row.flow == flow), rows[0])
         read = partial(details.of_flow, Settings.from_environment(), look.found[0].find(row.flow), row)
         found = dict(_told(patience.ask, row.flow, read))
@@ -185,7 +186,7 @@ def _router(kept: Kept, patience: Patience) -> APIRouter:
             found["log"] = {"where": None, "lines": []}
         beside = [{"flow": one.flow, "state": one.state} for one in rows]
         told = {"beside": beside, "at": look.at, "overdue": look.overdue}
-        return {**found, **told, "may": _may(user, "POST", DagAccessEntity.RUN, *STARTS)}
+        return {**found, **told, "may": _may_start(user, *STARTS)}
 
     @router.get("/dags/{dag_id}/history")
     def history(dag_id: str, user: GetUserDep, flow: str, hours: Hours = 6.0) -> dict[str, Any]:
@@ -197,7 +198,7 @@ def _router(kept: Kept, patience: Patience) -> APIRouter:
     @router.get("/dags/{dag_id}/runs/{run_id:path}")
     def run(dag_id: str, run_id: str, user: GetUserDep) -> dict[str, Any]:
         _check_may_read(user, dag_id)
-        if dag_id not in KINDS:
+        if dag_name(dag_id) not in KINDS:
             return {"recovery": None}
         rows = _told(kept.newest).found[1].rows
         read = partial(details.of_recovery, dag_id, run_id, rows)
@@ -210,7 +211,7 @@ def _router(kept: Kept, patience: Patience) -> APIRouter:
             "dags": {flow: dags[flow] for flow in found.get("flows", ()) if flow in dags},
             "may_answer": bool(_may(user, "PUT", DagAccessEntity.HITL_DETAIL, dag_id)),
             "may_resume": bool(_may(user, "PUT", DagAccessEntity.TASK_INSTANCE, dag_id)),
-            "may_abandon": bool(_may(user, "POST", DagAccessEntity.RUN, ABANDON)),
+            "may_abandon": _may_start(user, ABANDON).get(ABANDON),
         }
 
     return router
@@ -227,7 +228,7 @@ def _flows_for(user: Any, look: Look) -> dict[str, Any]:
         "counts": dict(health.counts(seen)),
         "flows": [row.to_json() for row in seen],
         "errors": manifest.errors if _may_read_errors(user) else {},
-        "may": _may(user, "POST", DagAccessEntity.RUN, *STARTS),
+        "may": _may_start(user, *STARTS),
     }
 
 
@@ -253,6 +254,11 @@ def _readable(user: Any, dag_ids: Iterable[str]) -> set[str]:
         by_team[teams.get(dag_id)].add(dag_id)
     filtered = get_auth_manager().filter_authorized_dag_ids
     return set().union(*(filtered(dag_ids=some, user=user, team_name=team) for team, some in by_team.items()))
+
+
+def _may_start(user: Any, *names: str) -> dict[str, str]:
+    """Return which of Streamkeeper's own DAGs a user may start: their ids by their names."""
+    return {dag_name(dag): dag for dag in _may(user, "POST", DagAccessEntity.RUN, *map(id_of_dag, names))}
 
 
 def _may(user: Any, method: ResourceMethod, what: DagAccessEntity, *dag_ids: str) -> list[str]:

@@ -20,7 +20,7 @@ from streamkeeper.recover import engine
 from streamkeeper.recover.plans import explain
 from streamkeeper.recover.plans.kind import kind
 from streamkeeper.recover.plans.plan import Plan
-from streamkeeper.settings import Settings
+from streamkeeper.settings import Settings, dag_name
 from streamkeeper.storage import open_storage
 
 PAST = 5
@@ -80,7 +80,7 @@ def of_recovery(dag_id: str, run_id: str, flows: Sequence[FlowHealth]) -> dict[s
     :raises StreamkeeperError: its ledger cannot be read.
     """
     settings = Settings.from_environment()
-    recovery = engine.recovery_id(dag_id, run_id)
+    recovery = engine.recovery_id(dag_name(dag_id), run_id)
     storage = open_storage(settings.state)
     pipeline = ledger.pipeline_of(storage, recovery)
     if pipeline is None:

@@ -23,7 +23,7 @@ from streamkeeper.recover.plans import explain
 from streamkeeper.recover.plans.kind import Kind, StepKind, kind
 from streamkeeper.recover.plans.rehearsal import REHEARSE
 from streamkeeper.recover.steps import shared as shared_steps
-from streamkeeper.settings import Settings
+from streamkeeper.settings import Settings, dag_id
 from streamkeeper.storage import open_storage
 from streamkeeper_airflow import forms
 from streamkeeper_airflow.recovery.approvals import ASKS, PlanApproval, WorsePriceApproval
@@ -55,7 +55,7 @@ try would meet again ends a task at once.
 def recovery_dag(name: str, **more: Any) -> DAG:
     """Return the DAG of a kind of recovery.
 
-    :param name: the kind's, which is the DAG's id.
+    :param name: the kind's, which is the DAG's id after its prefix.
     :param more: passed to :class:`airflow.sdk.DAG` as it is, such as ``schedule``.
     :raises RequestError: there is no such kind.
     """
@@ -67,7 +67,8 @@ def recovery_dag(name: str, **more: Any) -> DAG:
         f"{more.get('doc_md') or ''}\n\n**Recoveries from a park, compared**\n\n{explain.trade_offs()}\n"
     )
     common = {"schedule": None, "catchup": False, "default_args": RETRIES, "description": of.description}
-    with DAG(of.name, params=params, **{**common, "tags": ["streamkeeper", "recovery"], **more}) as dag:
+    named = {"dag_display_name": of.name, "tags": ["streamkeeper", "recovery"]}
+    with DAG(dag_id(of.name), params=params, **{**common, **named, **more}) as dag:
         tasks: list[BaseOperator] = [PlanRecovery(task_id="plan", of=of.name)]
         tasks += [UnaskedStep(task_id=step.name, of=of.name) for step in of.unasked]
         tasks.append(PlanApproval(task_id="approve", retries=ASKS))
@@ -98,7 +99,8 @@ def daily_dag(name: str, cron: str, **more: Any) -> DAG:
     :param more: goes to :class:`airflow.sdk.DAG` as it is.
     """
     with DAG(
-        dag_id=f"{name}_daily",
+        dag_id=dag_id(f"{name}_daily"),
+        dag_display_name=f"{name}_daily",
         description=f"Triggers {name} for each pipeline.",
         schedule=by_the_clock(cron),
         catchup=False,
@@ -111,7 +113,7 @@ def daily_dag(name: str, cron: str, **more: Any) -> DAG:
                 continue  # with values of its own: dp.schedule("clean_up", …)
             TriggerDagRunOperator(
                 task_id=pipeline.name,
-                trigger_dag_id=name,
+                trigger_dag_id=dag_id(name),
                 trigger_run_id="{{ dag.dag_id }}__{{ run_id }}__{{ task.task_id }}",
                 conf={"pipeline": pipeline.name, "approval": False, "reason": "daily"},
                 skip_when_already_exists=True,

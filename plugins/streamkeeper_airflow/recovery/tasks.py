@@ -36,7 +36,7 @@ from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.recover.steps import submission
 from streamkeeper.recover.steps.rehearse import rehearsed
 from streamkeeper.redaction import secrets_in
-from streamkeeper.settings import Settings
+from streamkeeper.settings import Settings, dag_id
 from streamkeeper_airflow import forms
 from streamkeeper_airflow.flow.submit import SubmitJob
 from streamkeeper_airflow.recovery.alerts import (
@@ -122,7 +122,7 @@ class PlanRecovery(BaseOperator, SkipMixin):
         run = context["dag_run"]
         # A dry run ends its recovery, so a cleared one needs another id.
         name = f"{run.run_id}/dry run {context['ti'].try_number}" if given.get(DRY_RUN) else run.run_id
-        recovery = engine.recovery_id(run.dag_id, name)
+        recovery = engine.recovery_id(of.name, name)
         try:
             request = of.parse(given, manifest, forms.asker(context))
             plan = judged(settings, engine.plan(settings, of, request, recovery))
@@ -160,7 +160,7 @@ def _go(plan: Plan) -> dict[str, Any] | None:
     given = plan.request.get("request") or {}
     prices = sorted({item.price for item in plan.refusals if item.price is not None})
     return {
-        "dag": tried.recovery,
+        "dag": dag_id(tried.recovery),
         "conf": {
             **values_of(
                 kind(tried.recovery), plan.request["flow"], f"{plan.pipeline}.{plan.tables[0]}", given

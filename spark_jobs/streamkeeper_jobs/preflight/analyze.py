@@ -14,6 +14,7 @@ from pathlib import Path
 from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import SparkSession
 
+from streamkeeper.declare.driver import heap_note
 from streamkeeper.declare.model import Source
 from streamkeeper.drivers.failures import classify
 from streamkeeper.errors import DeclarationError, SettingsError, SourceError, StorageError, StreamkeeperError
@@ -48,7 +49,7 @@ def analyze(spark: SparkSession, settings: Settings, flow: Flow, empty: Path) ->
         if awaited:
             return replace(verdict, fit=Fit.UNDEFINED, why=awaited)
         session, without_rows = session_of(spark, flow), _without_rows(opened, empty)
-        plan_query(session, settings, without_rows, {})
+        frame = plan_query(session, settings, without_rows, {})
         _give_initial_state(session, without_rows)
     except PySparkException as error:
         said = DoesNotFit(classify(causes_of(error))).said()
@@ -57,7 +58,8 @@ def analyze(spark: SparkSession, settings: Settings, flow: Flow, empty: Path) ->
         return replace(verdict, fit=Fit.UNDEFINED, why=(str(error), "It may pass: run it again."))
     except StreamkeeperError as error:
         return replace(verdict, fit=Fit.BREAKS, why=(str(error),))
-    return verdict
+    note = heap_note(flow.declaration, len(frame.columns))
+    return verdict if note is None else replace(verdict, fit=Fit.NOTED, why=(note,))
 
 
 def _give_initial_state(spark: SparkSession, flow: Flow) -> None:

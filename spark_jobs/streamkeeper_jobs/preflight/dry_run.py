@@ -8,7 +8,8 @@ version, compares every schema, and reads no row. The copy is removed afterwards
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from pyspark.errors import PySparkException
@@ -19,14 +20,16 @@ from pyspark.sql.types import ArrayType, BooleanType, DataType, MapType, StringT
 from streamkeeper.checkpoint import Checkpoint, OffsetEntry, write_offsets
 from streamkeeper.checkpoint.log_entries import PARTITIONS
 from streamkeeper.declare.driver import is_of_session
-from streamkeeper.declare.model import COMPLETE, UPDATE, AppendFlow
+from streamkeeper.declare.model import COMPLETE, UPDATE, AppendFlow, Table
 from streamkeeper.delta import log as delta_log
+from streamkeeper.delta.summary import MAPPED, UNMAPPED
 from streamkeeper.drivers.failures import Failure, classify
 from streamkeeper.errors import DeclarationError, RecoveryError, TableUnfit
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage
 from streamkeeper_jobs.cdc import check_target
+from streamkeeper_jobs.cdc.columns import stored_fields
 from streamkeeper_jobs.generation.copy_checkpoint import copy_checkpoint
 from streamkeeper_jobs.sinks.complete import check_may_be_replaced
 from streamkeeper_jobs.sinks.each_batch import check_is_log, check_rows
@@ -45,6 +48,7 @@ from streamkeeper_jobs.stream.watch import Order
 
 QUERY_ID = "00000000-0000-0000-0000-000000000000"
 """The id of a query without output."""
+_NOT_IN_PARQUET = re.compile(r"[ ,;{}()\n\t=]")
 
 
 class DoesNotFit(Exception):
@@ -175,6 +179,9 @@ def _check_table(
             frame = as_changes(frame, 0, F.lit(0).cast("bigint"))
         if declared.mode == COMPLETE and not adopted:
             check_may_be_replaced(spark, path, table)
+        stored = frame.schema.fields if declared.spec is None else stored_fields(frame.schema, declared.spec)
+        if not delta_log.exists(path):
+            _check_names(StructType(stored), table)
         if declared.spec is None:
             _check_columns(spark, settings, flow, frame)
             return
@@ -183,6 +190,36 @@ def _check_table(
         raise RecoveryError(
             f"The flow {flow.full_name} cannot write its table: {error} Nothing was changed."
         ) from error
+
+
+def _check_names(columns: StructType, table: Table) -> None:
+    """Check that Delta takes the names of a new table's columns: without column mapping they are Parquet's.
+
+    Source: Delta 4.4.0, ``SchemaUtils.checkFieldNames``.
+
+    :raises DeclarationError: it refuses one, in a struct too.
+    """
+    refused = [name for name in _names_in(columns) if _NOT_IN_PARQUET.search(name)]
+    if refused and table.properties.get(MAPPED, UNMAPPED) == UNMAPPED:
+        raise DeclarationError(
+            f"The column {refused[0]!r} has a blank or one of ,;{{}}()= in its name, which Delta stores only"
+            f" with column mapping. Rename it in the view, or declare table_properties={{'{MAPPED}': 'name'}}"
+            f" for the table ({table.where})."
+        )
+
+
+def _names_in(kind: DataType) -> Iterator[str]:
+    """Yield the names of all columns, with those inside of structs, arrays and maps."""
+    match kind:
+        case StructType():
+            for field in kind.fields:
+                yield field.name
+                yield from _names_in(field.dataType)
+        case ArrayType():
+            yield from _names_in(kind.elementType)
+        case MapType():
+            yield from _names_in(kind.keyType)
+            yield from _names_in(kind.valueType)
 
 
 def _check_columns(spark: SparkSession, settings: Settings, flow: Flow, frame: DataFrame) -> None:

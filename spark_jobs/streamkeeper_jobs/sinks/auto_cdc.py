@@ -18,6 +18,7 @@ from streamkeeper.declare.cdc_spec import (
     DELETED,
     CdcSpec,
 )
+from streamkeeper.declare.driver import heap_note
 from streamkeeper.declare.model import AutoCdcFlow
 from streamkeeper.errors import DeclarationError
 from streamkeeper.flows.generations import Generation
@@ -29,6 +30,7 @@ from streamkeeper_jobs.sinks.sequence_type import order_beside
 from streamkeeper_jobs.sinks.sink import Sink
 from streamkeeper_jobs.sinks.writers_turn import writers_turn
 from streamkeeper_jobs.spark.frames import column
+from streamkeeper_jobs.spark.jvm import classes
 from streamkeeper_jobs.spark.log import say
 from streamkeeper_jobs.spark.stateful_operators import check_mode
 
@@ -55,6 +57,9 @@ class CdcSink(Sink):
         with self._placed():
             check_spec(self.changes(frame, 0, 0).schema, self._spec)
         check_mode(frame, self._flow.mode)
+        heap = classes(self._job.spark)("java.lang.Runtime").getRuntime().maxMemory()
+        if note := heap_note(self._flow, len(frame.columns), heap):
+            say(note)
 
     def changes(self, rows: DataFrame, generation: int, batch: int) -> DataFrame:
         """Return the rows of a batch as the changes that the engine applies.

@@ -29,7 +29,7 @@ from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover import engine
 from streamkeeper.settings import PROJECT, Settings
 from tests.airflow.conftest import a_try
-from tests.recorder import Call, Recorder
+from tests.recorder import JARS, Call, Recorder
 
 CONF = {"spark.executor.memory": "3g", "spark.sql.session.timeZone": "UTC"}
 ONE_MACHINE = (
@@ -102,6 +102,7 @@ def handing_on(**xcoms: Any) -> Context:
     return cast("Context", {"ti": SimpleNamespace(xcom_pull=lambda task_ids: xcoms[task_ids])})
 
 
+LOCAL = {"AIRFLOW_CONN_STREAMKEEPER_SPARK": '{"conn_type": "spark", "host": "local[2]"}'}
 JOBS: dict[str, tuple[Callable[[Path], None], Path, str]] = {
     "a flow's driver": (a_driver, submit.JOB, "first.first_flow"),
     "a step of a recovery": (a_step, submit.RECOVERY_JOB, "r1 empty_tables"),
@@ -124,9 +125,6 @@ def test_every_job_is_submitted_with_what_suits_the_connections_master_and_with_
 ) -> None:
     file = project / "pipelines" / "first.py"
     file.write_text(file.read_text().replace('sources=["raw"]', f'sources=["raw"], spark_conf={CONF}'))
-    for jar in ("delta.jar", "storage.jar"):
-        (project / "jars").mkdir(exist_ok=True)
-        (project / "jars" / jar).touch()
     given = {**SECRETS, "AIRFLOW_CONN_STREAMKEEPER_SPARK": connection, "HADOOP_CONF_DIR": "/conf"}
     for variable, value in given.items():
         monkeypatch.setenv(variable, value)
@@ -140,7 +138,7 @@ def test_every_job_is_submitted_with_what_suits_the_connections_master_and_with_
     if partitions is None:
         assert set(ONE_MACHINE) & set(call.conf) == set(), "what suits one machine stays on one"
         jars = f"{local and 'local://'}{jars}"
-        assert call.conf["spark.jars"] == f"{jars}/delta.jar,{jars}/storage.jar"
+        assert call.conf["spark.jars"] == ",".join(f"{jars}/{jar}" for jar in JARS)
     else:
         assert call.conf["spark.sql.shuffle.partitions"] == partitions
         assert call.conf["spark.driver.host"] == "127.0.0.1"
@@ -195,16 +193,31 @@ def test_no_job_is_submitted_without_a_connection_or_where_drivers_are_not_super
     assert recorder.calls == []
 
 
-def test_a_flow_without_a_connection_is_tried_again_and_told_and_its_run_does_not_fail(
-    project: Path, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({}, "no connection 'streamkeeper_spark'"),
+        ({**LOCAL, "STREAMKEEPER_JARS": "/nowhere"}, "The folder of jars /nowhere is not there"),
+        ({**LOCAL, "JAVA_HOME": "/nowhere"}, "JAVA_HOME is /nowhere, which has no bin/java"),
+    ],
+    ids=["connection", "jars", "Java"],
+)
+def test_a_flow_that_lacks_what_a_driver_needs_is_tried_again_and_told_and_its_run_does_not_fail(
+    variables: dict[str, str],
+    words: str,
+    project: Path,
+    recorder: Recorder,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    for name, value in {**variables, "SPARK_CONF_DIR": ""}.items():
+        monkeypatch.setenv(name, value)
     told = list[tuple[AlertKind, str]]()
     monkeypatch.setattr(supervise, "alert", lambda _s, kind, _f, text, _o: told.append((kind, text)))
     operator = FlowOperator(task_id="run", flow="first.first_flow")
-    with pytest.raises(WrongSettings, match="no connection 'streamkeeper_spark'"):
+    with pytest.raises(WrongSettings, match=words):
         operator.execute(a_try())
     [(kind, text)] = told
-    assert (kind, "no connection" in text) == (AlertKind.SETTINGS, True)
+    assert (kind, words in text) == (AlertKind.SETTINGS, True)
     assert recorder.calls == []
 
 
@@ -225,8 +238,6 @@ def test_a_step_whose_task_is_killed_is_ended_by_its_cluster(
     monkeypatch.setattr(cluster_drivers, "end", ended.append)
     settings = Settings.from_environment()
     flow = read_manifest(settings).find("first.first_flow")
-    settings.jars.mkdir(exist_ok=True)
-    (settings.jars / "delta.jar").touch()
     hook = Hook(submit.driver(settings, [flow], where).by_cluster(page, settings), "streamkeeper_spark")
     hook._process_spark_submit_log(iter([f"INFO Submitted {said}", "INFO it runs"]))
     hook.on_kill()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from streamkeeper.declare.driver import CHECKPOINT_MANAGER, OURS, needs_of, packages_note
+from streamkeeper.declare.driver import CHECKPOINT_MANAGER, OURS, heap_note, needs_of, packages_note
 from streamkeeper.declare.model import Pipeline
 from streamkeeper.drivers import submit
 from streamkeeper.errors import DeclarationError
@@ -211,6 +212,26 @@ def test_flows_of_a_shared_driver_agree_by_what_their_pipeline_declares(tmp_path
         match=r"line 6: the flow g has spark.driver.memory='3g', and the flow f .*declare it once for all",
     ):
         declared(tmp_path, flow("f") + flow("g", ", driver=dp.driver(driver_memory='3g')", "u") + shared)
+
+
+@pytest.mark.parametrize(
+    ("needs", "columns", "heap", "words"),
+    [
+        ("", 200, None, None),
+        ("", 350, None, r"f keeps a table of 350 columns .* heap of 3 GB; the driver's has 1\.0 GB"),
+        (", driver=dp.driver(driver_memory='2g')", 500, None, r"has 2\.0 GB. Declare .*driver_memory=\"4g\""),
+        (", driver=dp.driver(driver_memory='4096m')", 500, None, None),
+        ("", 500, 4 * 2**30, None),
+    ],
+    ids=["narrow", "wide", "too little", "enough", "by spark-defaults"],
+)
+def test_a_table_by_key_that_is_too_wide_for_the_heap_says_what_to_declare(
+    needs: str, columns: int, heap: int | None, words: str | None, tmp_path: Path
+) -> None:
+    cdc = f"dp.create_auto_cdc_flow(name='f', target='t', source='raw', keys=['id'], sequence_by='id'{needs})"
+    note = heap_note(declared(tmp_path, cdc).flows[0], columns, heap)
+    assert (note is None) if words is None else re.search(words, str(note))
+    assert heap_note(declared(tmp_path, flow()).flows[0], 5_000) is None, "an append needs no more"
 
 
 def test_spark_submit_gets_what_a_driver_needs(here: Path) -> None:

@@ -70,7 +70,7 @@ def answer(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Give the page's answer with some rows."""
     counts = {state: sum(one["state"] == state for one in rows) for state in STATES}
     found = {state: count for state, count in counts.items() if count}
-    return {"at": time.time(), "overdue": None, "counts": found, "flows": rows, "errors": {}, "may": []}
+    return {"at": time.time(), "overdue": None, "counts": found, "flows": rows, "errors": {}, "may": {}}
 
 
 def one_flow(ill: dict[str, Any]) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def one_flow(ill: dict[str, Any]) -> dict[str, Any]:
         "row": ill,
         "at": time.time(),
         "overdue": None,
-        "may": ["reset_checkpoint", "hold_flows"],
+        "may": {name: name for name in ("reset_checkpoint", "hold_flows")},
         "holds": [{**hold, "said": f"{SPITE} Recover it.", "recovery": "reset_checkpoint"}],
         "verdict": None,
         "sources": [read, unread],

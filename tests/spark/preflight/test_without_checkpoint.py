@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from streamkeeper_jobs.preflight.analyze import analyze
 from streamkeeper_jobs.preflight.sample import sample
 
-from streamkeeper.declare.model import AppendFlow
+from streamkeeper.declare.model import AppendFlow, AutoCdcFlow
 from streamkeeper.errors import RequestError
 from streamkeeper.manifest.import_file import load_pipeline
 from streamkeeper.manifest.manifest import Flow
@@ -30,7 +30,7 @@ EXPECTED = '@dp.expect("named", "{condition}")\n@dp.append_flow(name="clean'
 def flow_of(bed: Flowbed) -> Flow:
     loaded = load_pipeline(bed.root / "pipelines" / "events.py", bed.settings.data)
     declared = loaded.flow("clean_events")
-    assert isinstance(declared, AppendFlow)
+    assert isinstance(declared, AppendFlow | AutoCdcFlow)
     return Flow(loaded, declared, "not asked for")
 
 
@@ -71,6 +71,73 @@ def test_a_query_is_planned_without_rows_brokers_or_state(
     assert (verdict.fit, said in verdict.why[0]) == (fit, True), verdict
     assert "\n" not in verdict.why[0]
     assert not (bed.root / "state").exists()
+
+
+CHANGES = """
+from streamkeeper import pipelines as dp
+
+dp.create_source("raw", format="json", path="{data}/events", schema="id INT, at STRUCT<n: INT>, seen BOOLEAN")
+dp.create_streaming_table("kept" %(table)s)
+
+
+@dp.temporary_view(sources=["raw"])
+def changes(raw):
+    return raw%(view)s
+
+
+dp.create_auto_cdc_flow(
+    name="clean_events", target="kept", source="changes", keys=["id"], sequence_by=%(by)s,
+    stored_as_scd_type=%(scd)s,
+)
+"""
+APPENDED = pipeline(flow='events.withColumnRenamed("n", "a number")')
+MAPPED = ", table_properties={'delta.columnMapping.mode': 'name'}"
+
+
+def changes(by: str, view: str = "", table: str = "", scd: int = 1) -> str:
+    return CHANGES % {"by": by, "view": view, "table": table, "scd": scd}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        pytest.param(changes('"at"'), "sequence_by names the column at of type struct<n:int>", id="struct"),
+        pytest.param(
+            changes('"seen"', scd=2), "sequence_by names the column seen of type boolean", id="boolean"
+        ),
+        pytest.param(changes('"at.n"'), "sequence_by names the column at.n, which is not there", id="nested"),
+        pytest.param(
+            changes('"id"', '.withColumnRenamed("seen", "was seen")'),
+            "The column 'was seen' has a blank",
+            id="name in AUTO CDC",
+        ),
+        pytest.param(
+            changes('"id"', '.selectExpr("id", "named_struct(\'a=b\', 1) AS s")', scd=2),
+            "The column 'a=b' has a blank or one of",
+            id="name in a struct",
+        ),
+        pytest.param(APPENDED, "The column 'a number' has a blank", id="name"),
+        pytest.param(
+            changes('"id"', '.withColumnRenamed("seen", "was seen")', MAPPED), "Spark plans it.", id="mapped"
+        ),
+    ],
+)
+def test_what_a_driver_refuses_is_refused_before(
+    text: str, said: str, make_bed: Make, spark: SparkSession, tmp_path: Path
+) -> None:
+    verdict = analyzed(make_bed(text), spark, tmp_path)
+    assert said in verdict.why[0]
+    assert verdict.fit is (Fit.GOES_ON if said == "Spark plans it." else Fit.BREAKS)
+
+
+def test_a_table_by_key_that_is_too_wide_for_the_heap_says_what_to_declare(
+    make_bed: Make, spark: SparkSession, tmp_path: Path
+) -> None:
+    wide = changes('"id"', '.selectExpr("id", *[f"id AS c{number}" for number in range(349)])')
+    verdict = analyzed(make_bed(wide), spark, tmp_path)
+    assert verdict.fit is Fit.NOTED, verdict
+    assert "350 columns by key" in verdict.why[0]
+    assert 'driver=dp.driver(driver_memory="3g")' in verdict.why[0]
 
 
 @pytest.mark.long

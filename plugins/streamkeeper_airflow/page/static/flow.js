@@ -119,7 +119,7 @@ export function Flow({ found }) {
       h(Lines, { text: one.said })))),
     verdict && h(Card, { title: "Change of the declaration" }, h(Lines, { text: verdict })),
     h(Actions, { found, picked }),
-    h(Charts, { row, generations: found.generations, onPick: found.may.includes("rewind") ? (at) => setPicked({ at }) : undefined }),
+    h(Charts, { row, generations: found.generations, onPick: found.may.rewind ? (at) => setPicked({ at }) : undefined }),
     (spark.ui || spark.history) && h(Card, { title: "Spark" }, [["ui", "Spark's UI of the driver"], ["history", "History server"]].map(([key, text]) =>
       /^https?:/.test(spark[key] || "") && h("a", { key, href: spark[key], target: "_blank", rel: "noreferrer", style: { marginRight: "1em" } }, text))),
     h(Card, { title: "Sources" }, 

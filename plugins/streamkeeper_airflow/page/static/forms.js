@@ -113,17 +113,17 @@ function Field({ name, field, value, set, allowed }) {
 export function Form({ start, found, given, close }) {
   const navigate = useNavigate();
   const [params, setParams] = useState(null), [values, setValues] = useState({}), [state, setState] = useState({});
-  const place = useRef(null);
+  const place = useRef(null), id = found.may[start.dag];
   useEffect(() => {
     let gone = false;
-    ask(`api/v2/dags/${segment(start.dag)}/details`).then((details) => {
+    ask(`api/v2/dags/${segment(id)}/details`).then((details) => {
       if (gone) return;
       const fields = fieldsOf(start, details.params || {}, found);
       setParams(fields);
       setValues(filled(start, fields, found, given));
     }).catch((error) => !gone && setState({ error: error.message }));
     return () => { gone = true; };
-  }, [start.dag, found.row.flow, JSON.stringify(given)]);
+  }, [id, found.row.flow, JSON.stringify(given)]);
   useEffect(() => { if (params) { place.current?.scrollIntoView({ block: "nearest" }); place.current?.focus(); } }, [params]);
   if (!params) return h(Waiting, { error: state.error });
   const shown = (name) => (IF[start.dag]?.[name] || (() => true))(values);
@@ -135,9 +135,9 @@ export function Form({ start, found, given, close }) {
     setState({ busy: true });
     try {
       const conf = { ...toSend(params, values, shown), ...start.names(found.row) };
-      const run = await ask(`api/v2/dags/${segment(start.dag)}/dagRuns`, "POST",
+      const run = await ask(`api/v2/dags/${segment(id)}/dagRuns`, "POST",
         { logical_date: null, conf, note: "From the page Streams." });
-      const where = `/dags/${segment(start.dag)}/runs/${segment(run.dag_run_id)}`;
+      const where = `/dags/${segment(id)}/runs/${segment(run.dag_run_id)}`;
       if (start.plan) navigate(`${where}/plugin/stream_run`);
       else setState({ done: where });
     } catch (error) {
@@ -163,7 +163,7 @@ export function Actions({ found, picked }) {
   useEffect(() => { if (picked) setOpen("rewind"); }, [picked]);
   const held = found.holds.some((hold) => hold.owner.startsWith("person-"));
   const left = held ? "hold_flows" : "release_flows";
-  const starts = STARTS.filter(({ dag }) => found.may.includes(dag) && dag !== left);
+  const starts = STARTS.filter(({ dag }) => found.may[dag] && dag !== left);
   if (!starts.length) return null;
   const fits = found.holds.map((hold) => hold.recovery).find((name) => starts.some(({ dag }) => dag === name));
   const chosen = starts.find(({ dag }) => dag === open);

@@ -62,7 +62,7 @@ function Ways({ found, run, again }) {
   const resume = () => ask(`api/v2/dags/${segment(run.dag_id)}/clearTaskInstances`, "POST",
     { dry_run: false, dag_run_id: run.dag_run_id, only_failed: true, reset_dag_runs: true });
   const failed = run.state === "failed";
-  const abandon = () => ask("api/v2/dags/abandon_recovery/dagRuns", "POST",
+  const abandon = () => ask(`api/v2/dags/${segment(found.may_abandon)}/dagRuns`, "POST",
     { logical_date: null, conf: { recovery: found.recovery, reason: "From its page." } });
   return h(Card, { title: "Resume or abandon" },
     failed && h(Text, { mb: 2 }, "It stopped. What it did stays, and is not done again."),

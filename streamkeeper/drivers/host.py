@@ -1,0 +1,96 @@
+"""What must be on a host before a job is submitted there: Spark, Java, the jars, and the job's own file.
+
+Without one of them each try would fail alike, so a job is refused before it is started. Only files are looked
+at; what they cannot tell is let pass.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+from streamkeeper.errors import SettingsError
+from streamkeeper.settings import PROJECT, Settings
+
+SPARK = "4.2"
+"""The release of Spark that Streamkeeper and the jars of ``jars.lock`` are made for: 4.1 has no names of
+sources (``DataStreamReader.name``).
+"""
+JAVA = 17
+"""The oldest Java that Spark 4.2 runs on."""
+JOBS = PROJECT / "spark_jobs"
+_JARS = {"Delta": "delta-spark_*.jar", "Streamkeeper's own classes": "streamkeeper-jvm-*.jar"}
+_CORE = re.compile(r"spark-core_[0-9.]+-([0-9].*)\.jar")
+
+
+def check_host(settings: Settings, environment: Mapping[str, str]) -> None:
+    """Check that a job of Spark can begin on this host.
+
+    :param environment: the job's.
+    :raises SettingsError: something that every job needs is missing or of another version.
+    """
+    check_spark(environment)
+    _check_java(environment)
+    if not (JOBS / "run_flow.py").is_file():
+        raise SettingsError(
+            f"The jobs for Spark are not in {JOBS}. Install Streamkeeper from its checkout, which has them:"
+            " pip install -e CHECKOUT."
+        )
+    folders = [settings.jars, *(home / "jars" for home in [_spark_home(environment)] if home is not None)]
+    missing = [of for of, name in _JARS.items() if not any(any(folder.glob(name)) for folder in folders)]
+    if missing:
+        found = "is not there" if not settings.jars.is_dir() else f"has no jar of {' or '.join(missing)}"
+        raise SettingsError(
+            f"The folder of jars {settings.jars} {found}. Run `make setup` in the checkout, which fills"
+            f" {PROJECT / '.cache' / 'jars'}, or set STREAMKEEPER_JARS to the folder that has them."
+        )
+
+
+def check_spark(environment: Mapping[str, str] | None = None) -> None:
+    """Check the release of the Spark that spark-submit would start; that there is one is not asked.
+
+    :param environment: ``os.environ`` by default.
+    :raises SettingsError: it is another one than :data:`SPARK`.
+    """
+    home = _spark_home(os.environ if environment is None else environment)
+    cores = sorted((home / "jars").glob("spark-core_*.jar")) if home is not None else []
+    found = _CORE.fullmatch(cores[0].name) if cores else None
+    if found is not None and not found[1].startswith(f"{SPARK}."):
+        raise SettingsError(
+            f"Spark {found[1]} is installed in {home}; Streamkeeper needs Spark {SPARK}. Install"
+            f" pyspark=={SPARK}.0 for {sys.executable}, or set SPARK_HOME to a Spark {SPARK}."
+        )
+
+
+def _spark_home(environment: Mapping[str, str]) -> Path | None:
+    """Return Spark's folder as spark-submit finds it, or None."""
+    if environment.get("SPARK_HOME"):
+        return Path(environment["SPARK_HOME"])
+    package = find_spec("pyspark")
+    if package is not None and package.origin is not None:
+        return Path(package.origin).parent
+    program = shutil.which("spark-submit", path=environment.get("PATH"))
+    return None if program is None else Path(program).resolve().parents[1]
+
+
+def _check_java(environment: Mapping[str, str]) -> None:
+    home = environment.get("JAVA_HOME")
+    program = shutil.which(f"{home}/bin/java" if home else "java", path=environment.get("PATH"))
+    spark = _spark_home(environment)
+    of_spark = Path(environment.get("SPARK_CONF_DIR") or (spark or Path()) / "conf") / "spark-env.sh"
+    if of_spark.is_file():
+        return  # it may set JAVA_HOME
+    todo = f"Install Java {JAVA} or 21, and set JAVA_HOME to its folder."
+    if program is None:
+        where = f"JAVA_HOME is {home}, which has no bin/java" if home else "there is no java on the PATH"
+        raise SettingsError(f"Spark needs Java, and {where}. {todo}")
+    release = Path(program).resolve().parents[1] / "release"
+    text = release.read_text("utf-8", "replace") if release.is_file() else ""
+    found = re.search(r'^JAVA_VERSION="(?:1\.)?([0-9]+)', text, re.MULTILINE)
+    if found is not None and int(found[1]) < JAVA:
+        raise SettingsError(f"{program} is Java {found[1]}; Spark {SPARK} needs Java {JAVA} or later. {todo}")
