@@ -317,6 +317,8 @@ def test_a_rebuild_without_downtime_leaves_the_table_that_follows_by_change_feed
     moving.run()
     moving.is_exact()
     moving.recover("full_refresh_beside")
+    moving.follow()
+    moving.run()
     moving.is_exact()
 
 
