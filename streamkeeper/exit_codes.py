@@ -78,17 +78,18 @@ def of_all(outcomes: Iterable[Outcome]) -> Outcome:
 
 MORE_MEMORY = 'declare more, such as driver=dp.driver(driver_memory="4g") (docs/spark.md)'
 """What helps where Java's memory was too small."""
+OUT_OF_MEMORY = (3, 52)
+"""Exit codes of Java's ``-XX:+ExitOnOutOfMemoryError``, and of Spark's own handler."""
 _KILLED = 9
 
 
 def described(code: int) -> str:
     """Return the end of a process of Spark in words, with the way out where memory was too small.
 
-    Spark's own handler ends with 52, Java's ``-XX:+ExitOnOutOfMemoryError`` with 3. A kernel without memory
-    kills: seen from the parent that is -9, through a shell or spark-submit 137.
+    A kernel without memory kills: seen from the parent that is -9, through a shell or spark-submit 137.
     """
     said = f"ended by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-    if code in (3, 52):
+    if code in OUT_OF_MEMORY:
         return f"{said} (Java ran out of memory: {MORE_MEMORY})"
     if code in (-_KILLED, 128 + _KILLED):
         return (

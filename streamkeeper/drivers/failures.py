@@ -188,6 +188,12 @@ _BY_MESSAGE: Mapping[FailureClass, Mapping[str, str]] = {
             "the offsets that a Kafka source is declared to start at leave partitions out"
         ),
     },
+    FailureClass.TRANSIENT: {
+        r"SparkContext\.dagScheduler\(\)\" is null|SparkContext was shut down|stopped SparkContext": (
+            "Spark's process was ending, and this is an echo of it: its exit code tells why (52 and 3: Java"
+            " ran out of memory)"
+        ),
+    },
 }
 """Meanings of failures without a condition, by a pattern of the message; the first that fits decides.
 

@@ -19,7 +19,7 @@ from streamkeeper.drivers import crash_loops, failures, submit
 from streamkeeper.drivers.alerts import AlertKind
 from streamkeeper.drivers.crash_loops import Failures
 from streamkeeper.errors import SettingsError
-from streamkeeper.exit_codes import Outcome
+from streamkeeper.exit_codes import OUT_OF_MEMORY, Outcome
 from streamkeeper.flows import generations, holds, leases
 from streamkeeper.flows.files import FlowHome, open_home
 from streamkeeper.health.driver_log import ClusterLog, LogFile, LogTail
@@ -360,7 +360,7 @@ class FlowOperator(BaseOperator):
         loop = crash_loops.note(home)
         said = f"The driver of {home.full_name} ended: {ending.said}.{where}"
         failure = failures.read((began and leases.failure_of(home, _newest_epoch(home))) or {})
-        if failure is not None:
+        if failure is not None and ending.code not in OUT_OF_MEMORY:  # of that it is an echo
             said = f"{failures.describe(home.full_name, failure, retried=failure.lasts)}\n{said}"
         events.note(
             home, Kind.RETRIED, said, loop.times[-1], by="supervisor", epoch=_newest_epoch(home) or None

@@ -247,6 +247,10 @@ CHAINS = {
             'driver=dp.driver(driver_memory="4g")',
         ),
     ),
+    "echo of an end": (
+        [java("java.lang.NullPointerException", 'of "org.apache.spark.SparkContext.dagScheduler()" is null')],
+        (RETRY, "java.lang.NullPointerException", "Spark's process was ending", "Java ran out of memory"),
+    ),
     "memory, told by Py4J": (
         [
             java(
