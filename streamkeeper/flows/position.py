@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamkeeper.checkpoint import Checkpoint, OffsetEntry
+from streamkeeper.checkpoint.log_entries import gaps
 from streamkeeper.delta.log import last_transaction
 from streamkeeper.errors import CheckpointError
 from streamkeeper.flows import generations
 from streamkeeper.flows.files import FlowHome
-from streamkeeper.flows.generations import Generation, Start
+from streamkeeper.flows.generations import EMPTY, Generation, Start
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,19 @@ class CommittedPosition:
                 " the start of the next generation. Restore that file from a copy, or choose explicit"
                 " offsets or a timestamp."
             ) from error
+
+    def kept_batches(self) -> range:
+        """Return the batches up to the last whose offsets are kept, without a gap: all, if it begins with 0.
+
+        What an empty state was begun with is none of them.
+        """
+        if self.batch is None:
+            return range(0)
+        seed = self.start.seed_batch
+        least = 0 if seed is None or self.start.state != EMPTY else seed + 1
+        planned = [number for number in self.checkpoint.offset_batches() if least <= number <= self.batch]
+        after = max((gap.stop for gap in gaps(planned, least, self.batch + 1)), default=least)
+        return range(after, self.batch + 1)
 
     def _check_never_committed(self) -> None:
         """Check that the generation never committed, rather than lost its batches.

@@ -20,6 +20,7 @@ from streamkeeper.sources.kafka.offsets import Offsets
 BYTES = "spark.streamkeeper.replay.bytes"
 FILES = "spark.streamkeeper.replay.files"
 RECORDS = "spark.streamkeeper.replay.records"
+BATCHES = "spark.streamkeeper.replay.batches"
 
 OWN_STATE = (
     "The query's state is made by its own code, which is run over history again, in larger batches than it"
@@ -27,17 +28,24 @@ OWN_STATE = (
 )
 """Note of a plan on state that the pipeline's own code rebuilds, such as with transformWithState."""
 
+_FORGETS = frozenset({"dedupeWithinWatermark"})
+"""Stateful operators that forget a key after a time, and write a row of it that comes later."""
+
 _SIZE = re.compile(r"([0-9]+)\s*([kmgtp]?)b?", re.IGNORECASE)
 _POWERS = " kmgtp"
 
 
 @dataclass(frozen=True)
 class Bound:
-    """Greatest size of a step: bytes and number of files, or Kafka records. ``spark_conf`` may set others."""
+    """Greatest size of a step: bytes and number of files, or Kafka records. ``spark_conf`` may set others.
+
+    ``batches`` are the last batches of old that are replayed one by one, where the query heeds them.
+    """
 
     bytes: int = 256 * 2**20
     files: int = 10_000
     records: int = 1_000_000
+    batches: int = 1_000
 
     @classmethod
     def of(cls, setting: Callable[[str, str], str | None]) -> Bound:
@@ -47,9 +55,14 @@ class Bound:
         """
         found = {
             name: _whole(name, str(setting(name, str(default))))
-            for name, default in ((BYTES, cls.bytes), (FILES, cls.files), (RECORDS, cls.records))
+            for name, default in (
+                (BYTES, cls.bytes),
+                (FILES, cls.files),
+                (RECORDS, cls.records),
+                (BATCHES, cls.batches),
+            )
         }
-        return cls(found[BYTES], found[FILES], found[RECORDS])
+        return cls(found[BYTES], found[FILES], found[RECORDS], found[BATCHES])
 
     def of_source(self, source: Source) -> Bound:
         """Return the bound for one source: its own rate limit if that is higher."""
@@ -59,7 +72,9 @@ class Bound:
             source.option("maxOffsetsPerTrigger"),
         )
         own = [_size(text) for text in limits]
-        return Bound(max(self.bytes, own[0]), max(self.files, own[1]), max(self.records, own[2]))
+        return Bound(
+            max(self.bytes, own[0]), max(self.files, own[1]), max(self.records, own[2]), self.batches
+        )
 
 
 def cut_files(sizes: Iterable[int], bound: Bound, least: int = 1) -> list[int]:
@@ -129,6 +144,11 @@ def spread(ends: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
         {name: found[math.ceil((step + 1) * len(found) / steps) - 1] for name, found in ends.items()}
         for step in range(steps)
     ]
+
+
+def forgets_by_batches(operators: Iterable[str]) -> bool:
+    """Return whether a state that is rebuilt in other batches may let rows come twice."""
+    return not _FORGETS.isdisjoint(operators)
 
 
 def _size(text: str) -> int:

@@ -27,7 +27,7 @@ from streamkeeper_jobs.sinks.job import Job
 from streamkeeper_jobs.sinks.sink import Sink
 from streamkeeper_jobs.sources.formats import Looks
 from streamkeeper_jobs.spark.log import say
-from streamkeeper_jobs.spark.stateful_operators import stateful_operators
+from streamkeeper_jobs.spark.stateful_operators import heeds_batches, stateful_operators
 from streamkeeper_jobs.stream.given_state import as_recorded, recorded
 from streamkeeper_jobs.stream.in_flight import made_with
 from streamkeeper_jobs.stream.ledger_note import note_in_ledger
@@ -55,7 +55,7 @@ def begin(job: Job, sink: Sink, generation: Generation) -> Start:
     found = evidence(where, sealed)
     note_in_ledger(job.home, generation.recovery, "driver.sealed", found)
     folder = job.home.checkpoint(generation.number, job.lease.epoch)
-    made = _make(job, NewCheckpoint(folder, generation, schemas, operators), where)
+    made = _make(job, NewCheckpoint(folder, generation, schemas, operators, heeds_batches(frame)), where)
     start = Start(
         number=generation.number,
         checkpoint=folder,
@@ -108,7 +108,7 @@ def _make(job: Job, new: NewCheckpoint, where: CommittedPosition | None) -> _Mad
         )
     origin = find_origin(generation, job.sources, where, looks)
     keep_schema_logs(job, generation, where, new.folder)
-    return _Made(*create_checkpoint(job, new, origin, looks), looks.topic_ids(), origin.notes)
+    return _Made(*create_checkpoint(job, new, origin, looks, where), looks.topic_ids(), origin.notes)
 
 
 def _with_given(job: Job, generation: Generation) -> tuple[Job, dict[str, Any]]:

@@ -38,14 +38,17 @@ A rebuild that takes days then needs no thousands of files.
 
 @dataclass(frozen=True)
 class Step:
-    """One batch of a replay: the position of each source after it, and its watermark.
+    """One batch of a replay: the position of each source after it, and its watermark; None for the one that
+    the steps before it give.
 
-    ``as_history`` says whether the sources are read with the options that limit them to the flow's history.
+    ``as_history`` says whether the sources are read with the options that limit them to the flow's history;
+    ``timestamp_ms`` is when it ran, by which processing time is told, if it is a batch of old.
     """
 
     positions: Mapping[str, Any]
-    watermark_ms: int
+    watermark_ms: int | None
     as_history: bool = True
+    timestamp_ms: int | None = None
 
 
 @dataclass(frozen=True)
@@ -89,12 +92,23 @@ def carry_out(job: Job, replay: Replay) -> None:
         job.watch.obey()
         step = replay.steps[batch]
         entry = replace(
-            replay.entry, batch=batch, sources=dict(step.positions), watermark_ms=step.watermark_ms
+            replay.entry,
+            batch=batch,
+            sources=dict(step.positions),
+            watermark_ms=_watermark(job, replay, batch),
+            timestamp_ms=replay.entry.timestamp_ms if step.timestamp_ms is None else step.timestamp_ms,
         )
         job.home.storage.overwrite(f"{replay.folder}/offsets/{batch}", write_offsets(entry))
         read = replay.run(step)
         if several:
             progress.tell(batch, read)
+
+
+def _watermark(job: Job, replay: Replay, batch: int) -> int:
+    given = replay.steps[batch].watermark_ms
+    if given is not None or not batch:
+        return given or 0
+    return Checkpoint(job.home.storage, replay.folder).commit(batch - 1).next_watermark_ms
 
 
 class _Progress:

@@ -21,6 +21,7 @@ from streamkeeper.declare.model import Source
 from streamkeeper.flows.generations import AFTER_LAST, BATCH, REBUILT, Generation
 from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.sources.replay_steps import Bound, spread
+from streamkeeper_jobs.generation.batches_of_old import BatchesOfOld, batches_of_old, check_told
 from streamkeeper_jobs.generation.copy_checkpoint import copy_file, schema_logs
 from streamkeeper_jobs.generation.replay import Replay, Step, carry_out
 from streamkeeper_jobs.generation.source_history import check_history
@@ -40,12 +41,14 @@ class NewCheckpoint:
     """A checkpoint to be created.
 
     ``folder`` is a name in the state storage, still empty; ``operators`` are those of the new query.
+    ``heeds_batches`` says whether its state depends on where batches end.
     """
 
     folder: str
     generation: Generation
     schemas: Mapping[str, str]
     operators: tuple[str, ...]
+    heeds_batches: bool = False
 
     @property
     def rebuilds(self) -> bool:
@@ -59,13 +62,14 @@ class NewCheckpoint:
 
 
 def create_checkpoint(
-    job: Job, new: NewCheckpoint, origin: Origin, looks: Looks
+    job: Job, new: NewCheckpoint, origin: Origin, looks: Looks, where: CommittedPosition | None
 ) -> tuple[int | None, dict[str, Any]]:
     """Fill a checkpoint folder so that the flow starts at its origin.
 
     Return the batch that stands for everything before (None if nothing was processed before), and the
     positions.
 
+    :param where: where the flow stood, whose batches are replayed one by one if the state depends on them.
     :raises RecoveryError: the state is to be rebuilt, and files of the history are gone.
     :raises Stopped: an order ended it; another driver starts over, in another folder.
     """
@@ -76,9 +80,14 @@ def create_checkpoint(
     )
     if new.rebuilds and origin.sources:
         check_history(job, new.generation, origin, looks)
+    came = BatchesOfOld()
+    if new.rebuilds and new.heeds_batches:
+        came = batches_of_old(job, new.generation, origin, looks, where)
+        check_told(job, new.generation, came, where, new.operators)
     made_of = hashlib.sha256(_given(job))
     twice = any(format_in_job(source).twice for source in job.sources if source.name in origin.sources)
-    steps = _steps(new, origin, spread(_write_sources(job, new, origin, looks, made_of)), twice)
+    ends = spread(_write_sources(job, new, origin, looks, made_of, came))
+    steps = _steps_as_it_came(ends, came, twice) if came.steps else _steps(new, origin, ends, twice)
     if not steps:
         return None, {}
     positions = dict(steps[-1].positions)
@@ -89,9 +98,10 @@ def create_checkpoint(
         carry_out(job, Replay(folder, new.generation, steps, entry, made_of.hexdigest(), run))
         return len(steps) - 1, positions
     for batch, step in enumerate(steps):
-        written = replace(entry, batch=batch, watermark_ms=step.watermark_ms)
+        watermark = step.watermark_ms or 0
+        written = replace(entry, batch=batch, watermark_ms=watermark)
         storage.overwrite(f"{folder}/offsets/{batch}", write_offsets(written))
-        storage.overwrite(f"{folder}/commits/{batch}", write_commit(CommitEntry(batch, 1, step.watermark_ms)))
+        storage.overwrite(f"{folder}/commits/{batch}", write_commit(CommitEntry(batch, 1, watermark)))
     return len(steps) - 1, positions
 
 
@@ -112,6 +122,15 @@ def _steps(new: NewCheckpoint, origin: Origin, ends: list[dict[str, Any]], twice
     if steps and (twice or (new.rebuilds and origin.watermark_ms > 0)):
         return (*steps, Step(ends[-1], origin.watermark_ms, as_history=False))
     return steps
+
+
+def _steps_as_it_came(ends: list[dict[str, Any]], came: BatchesOfOld, twice: bool) -> tuple[Step, ...]:
+    """Return the batches of old, and before them what is older than those, in bounded steps."""
+    first, last = came.steps[0], came.steps[-1]
+    before = [] if came.whole else ends[:-1]
+    older = (replace(first, positions=end, watermark_ms=0) for end in before)
+    again = (replace(last, watermark_ms=None, as_history=False),) if twice else ()
+    return (*older, *came.steps, *again)
 
 
 def _reading(job: Job, new: NewCheckpoint, origin: Origin, looks: Looks) -> Job:
@@ -147,8 +166,8 @@ def _run(job: Job, reading: Job, new: NewCheckpoint, step: Step) -> int:
     )
 
 
-def _write_sources(
-    job: Job, new: NewCheckpoint, origin: Origin, looks: Looks, made_of: Hash
+def _write_sources(  # noqa: PLR0917 - one caller
+    job: Job, new: NewCheckpoint, origin: Origin, looks: Looks, made_of: Hash, came: BatchesOfOld
 ) -> dict[str, list[Any]]:
     """Write what each source keeps in the checkpoint; return the ends of its steps.
 
@@ -161,7 +180,8 @@ def _write_sources(
         if source.name not in origin.sources:
             continue
         bound = Bound.of(job.spark.conf.get).of_source(source) if new.rebuilds else None
-        into = Planting(job, new.folder, source, bound, made_of)
+        first = came.steps[0].positions.get(source.name) if came.steps else None
+        into = Planting(job, new.folder, source, bound, made_of, bool(came.steps), first)
         found = format_in_job(source).write_position(
             into, origin.sources[source.name], partial(looks.look, source)
         )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from streamkeeper.declare.model import Source
-from streamkeeper.delta.history import History, commits, require_history
+from streamkeeper.delta.history import History, commits, is_gone, require_history, vacuumed
 from streamkeeper.errors import RecoveryError
 from streamkeeper.flows import generations
 from streamkeeper.flows.files import FlowHome
@@ -46,6 +46,10 @@ class DeltaInJob(JobFormat[History, DeltaPosition]):
     def write_position(self, into: Planting, position: DeltaPosition, look: Look) -> list[Any]:
         if into.bound is None:
             return [position.offset]
+        if into.as_it_came:
+            if into.first is None:
+                return []
+            position = replace(position, offset=into.first)
         if position.first_read is not None:
             return _commits_in_steps(position, position.first_read, look(), into.bound)
         return _snapshot_in_steps(into.job.spark, into.source, position, look(), into.bound)
@@ -78,13 +82,34 @@ class DeltaInJob(JobFormat[History, DeltaPosition]):
                 f"The state cannot be rebuilt: the table of source {source.name} cannot be reconstructed at"
                 f" version {version}, since its log was cleaned up. {_ADVICE}"
             )
-        gone = [file for file in _table(spark, source, version).inputFiles() if not _exists(spark, file)]
-        if gone:
+        if gone := _gone_files(spark, source, version):
             raise RecoveryError(
                 f"The state cannot be rebuilt: {len(gone)} files of version {version} of the table of source"
                 f" {source.name} were removed by VACUUM, such as {gone[0]}. {_ADVICE}"
             )
         return None
+
+    def comes_again(
+        self,
+        spark: SparkSession,
+        source: Source,
+        position: DeltaPosition,
+        offsets: Sequence[Any],
+        look: Look,
+    ) -> bool:
+        if position.offset != offsets[-1]:
+            return False
+        if position.first_read is not None:
+            return look().holds_from(position.first_read)
+        history, first = look(), next(offset for offset in offsets if offset is not None)
+        version = DeltaPosition(first).replayed_version
+        if is_gone(first, history) or version < 0 or not history.holds_snapshot(version):
+            return False
+        return vacuumed(first, history) is None and not _gone_files(spark, source, version)
+
+
+def _gone_files(spark: SparkSession, source: Source, version: int) -> list[str]:
+    return [file for file in _table(spark, source, version).inputFiles() if not _exists(spark, file)]
 
 
 def _first_read(home: FlowHome, source: Source) -> int | None:

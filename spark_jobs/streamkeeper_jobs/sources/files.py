@@ -12,7 +12,7 @@ from streamkeeper.checkpoint import Checkpoint, FileEntry
 from streamkeeper.declare.model import Source
 from streamkeeper.sources.files.cost import FilesPosition
 from streamkeeper_jobs.sinks.job import Job
-from streamkeeper_jobs.sources.files_log_writer import FilesLog, write_in_steps
+from streamkeeper_jobs.sources.files_log_writer import FilesLog, write_as_it_came, write_in_steps
 from streamkeeper_jobs.sources.job_format import JobFormat, Planting
 from streamkeeper_jobs.stream.query import run_muted
 from streamkeeper_jobs.stream.readers import base_url, is_there, read_stream
@@ -39,6 +39,8 @@ class FilesInJob(JobFormat[Listing, FilesPosition]):
     ) -> list[Any]:
         base = base_url(into.job.spark, into.source)
         log = FilesLog(f"{into.folder}/sources/{into.source.name}", into.source, base, position.entries)
+        if into.as_it_came and into.bound is not None:
+            return write_as_it_came(into.job.home.storage, log, into)
         return write_in_steps(into.job.home.storage, log, into.bound, into.made_of)
 
     def missing(

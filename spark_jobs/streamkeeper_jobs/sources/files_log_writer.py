@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,8 @@ from streamkeeper.storage import LocalStorage, Storage
 
 if TYPE_CHECKING:
     from hashlib import _Hash as Hash
+
+    from streamkeeper_jobs.sources.job_format import Planting
 
 COMPACT_EVERY = 10
 """Spark's default of ``spark.sql.streaming.fileSource.log.compactInterval``.
@@ -61,18 +63,43 @@ def write_in_steps(storage: Storage, log: FilesLog, bound: Bound | None, made_of
     """
     cuts = _cuts(log, bound) if bound is not None else []
     steps = max(1, len(cuts))
-    compacted = steps - steps % COMPACT_EVERY
-    parts = [(f"{compacted - 1}.compact", 0, compacted)] if compacted else []
-    parts += [(str(step), step, step + 1) for step in range(compacted, steps)]
-    entries = _Counted(_numbered(log.within(), cuts), made_of)
-    ahead = iter(entries)
-    for name, first, end in parts:
-        upto = cuts[end - 1] - (cuts[first - 1] if first else 0) if cuts else None
-        _write(storage, f"{log.folder}/{name}", islice(ahead, upto))
-    if not entries.count:
-        storage.remove(f"{log.folder}/0")
+    if not _write_all(storage, log, steps, _Counted(_numbered(log.within(), cuts), made_of)):
         return []
     return [{"logOffset": number} for number in range(steps)]
+
+
+def write_as_it_came(storage: Storage, log: FilesLog, into: Planting) -> list[Any]:
+    """Write a files log whose batches are those of the old one, and return the offsets that cut what was read
+    up to the first of the batches that follow one by one.
+    """
+    assert into.bound is not None, "batches of old are a history"
+    there = {file.path: file.size for file in iterate_files(log.source)}
+    sizes: dict[int, int] = {}
+    for entry in log.entries():
+        sizes[entry.batch] = sizes.get(entry.batch, 0) + there.get(plain_path(entry.path), 0)
+    last, first = max(sizes, default=-1), -1 if into.first is None else int(into.first["logOffset"])
+    _write_all(storage, log, last + 1, _Counted(log.within(), into.made_of))
+    before = cut_files((sizes.get(number, 0) for number in range(first + 1)), into.bound)
+    return [{"logOffset": end - 1} for end in before]
+
+
+def _write_all(storage: Storage, log: FilesLog, steps: int, entries: _Counted) -> int:
+    """Write entries in the order of their batches, of which there are ``steps``; return how many they are.
+    Without any, nothing is written.
+    """
+    compacted = steps - steps % COMPACT_EVERY
+
+    def part(entry: FileEntry) -> str:
+        return f"{compacted - 1}.compact" if entry.batch < compacted else str(entry.batch)
+
+    names = [f"{compacted - 1}.compact"] if compacted else []
+    empty = {*names, *map(str, range(compacted, steps))}
+    for name, found in groupby(entries, part):
+        _write(storage, f"{log.folder}/{name}", found)
+        empty.discard(name)
+    for name in empty if entries.count else ():
+        _write(storage, f"{log.folder}/{name}", ())
+    return entries.count
 
 
 def _write(storage: Storage, name: str, entries: Iterable[FileEntry]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -27,6 +27,9 @@ class Planting:
     ``folder`` is its name in the state storage. ``bound`` is that of a step of a replay, or None if no
     history is replayed. ``made_of`` is updated with what distinguishes this history from others beyond its
     positions.
+
+    With ``as_it_came`` the offsets of the old checkpoint hold in it, too, and ``first`` is the source's after
+    the first of the old batches that are replayed one by one: only what comes before is cut into steps.
     """
 
     job: Job
@@ -34,6 +37,8 @@ class Planting:
     source: Source
     bound: Bound | None
     made_of: Hash
+    as_it_came: bool = False
+    first: Any | None = None
 
     def write(self, content: bytes) -> None:
         """Write the one file that the source keeps in the checkpoint."""
@@ -75,7 +80,17 @@ class JobFormat(ABC, Generic[L, P]):
 
     @abstractmethod
     def write_position(self, into: Planting, position: P, look: Callable[[], L]) -> list[Any]:
-        """Write what a source keeps in a checkpoint; return its offset after each step, its own the last."""
+        """Write what a source keeps in a checkpoint; return its offset after each step, its own the last, or
+        the first of the batches that follow one by one.
+        """
+
+    def comes_again(
+        self, spark: SparkSession, source: Source, position: P, offsets: Sequence[Any], look: Callable[[], L]
+    ) -> bool:
+        """Return whether the rows between some old offsets, the last of which is to be the position, can be
+        read again.
+        """
+        return True
 
     def complete(self, job: Job, source: Source, position: P) -> P:
         """Return a position with what only the driver knows of it."""

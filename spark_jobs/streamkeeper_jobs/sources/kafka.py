@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -32,7 +32,20 @@ class KafkaInJob(JobFormat[KafkaLook, KafkaPosition]):
         into.write(write_initial_offsets(first))
         if offsets is None:
             return []
-        return cut_offsets(first, offsets, into.bound.records) if into.bound else [offsets]
+        end = into.first if into.as_it_came else offsets
+        if end is None:
+            return []
+        return cut_offsets(first, end, into.bound.records) if into.bound else [end]
+
+    def comes_again(
+        self,
+        spark: SparkSession,
+        source: Source,
+        position: KafkaPosition,
+        offsets: Sequence[Any],
+        look: Callable[[], KafkaLook],
+    ) -> bool:
+        return not position.gone and position.offsets == offsets[-1]
 
     def missing(
         self, spark: SparkSession, source: Source, position: KafkaPosition, look: Callable[[], KafkaLook]

@@ -14,4 +14,6 @@ class RateInJob(JobFormat[None, RatePosition]):
 
     def write_position(self, into: Planting, position: RatePosition, look: Callable[[], None]) -> list[Any]:
         into.write(position.started())
+        if into.as_it_came:
+            return [] if into.first is None else [into.first]
         return [position.seconds]

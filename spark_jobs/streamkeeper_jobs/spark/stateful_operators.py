@@ -59,6 +59,21 @@ def heeds_processing_time(frame: DataFrame) -> bool:
     return _heeds(frame._jdf.queryExecution().analyzed())
 
 
+def heeds_batches(frame: DataFrame) -> bool:
+    """Return whether a query's state may depend on where batches end.
+
+    By a watermark, which moves at their ends, it leaves out late rows and forgets keys; a state of one's own
+    may depend on anything.
+    """
+    return _heeds_batches(frame._jdf.queryExecution().analyzed())
+
+
+def _heeds_batches(node: Any) -> bool:
+    kind = node.getClass().getSimpleName()
+    own = kind.startswith(("TransformWithState", "FlatMapGroups")) and "State" in kind
+    return own or kind == "EventTimeWatermark" or any(map(_heeds_batches, python_list(node.children())))
+
+
 def _heeds(node: Any) -> bool:
     kind = node.getClass().getSimpleName()
     if kind.startswith("TransformWithState"):

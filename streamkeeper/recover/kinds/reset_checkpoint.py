@@ -23,7 +23,6 @@ from streamkeeper.recover.restart.written_again import NextStart, written_again
 from streamkeeper.recover.steps import rehearse
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
-from streamkeeper.sources import replay_steps
 from streamkeeper.sources.cost import price_of
 from streamkeeper.times import now
 
@@ -80,7 +79,6 @@ def plan_flow(settings: Settings, flow: Flow, request: ResetRequest) -> Planned:
     again = written_again(settings, flow, present, prices, NextStart(request.start, request.state))
     notes = (
         *_notes(flow, present, request),
-        *((replay_steps.OWN_STATE,) if present.makes_its_state and request.state != EMPTY else ()),
         *pinned_settings.changes(flow, standing),
     )
     missing = standing.missing_in_sink
@@ -138,11 +136,6 @@ def _notes(flow: Flow, present: FlowNow, request: ResetRequest) -> Iterator[str]
         yield (
             "State starts empty: rows that the old state would have dropped as duplicates count as new, so"
             " the target may get them again."
-        )
-    if present.stateful is not False and request.state != EMPTY and not safe:
-        yield (
-            "If the query has a watermark: rows that were dropped as late are not known, and a rebuilt"
-            " state may count them."
         )
     known = set(standing.start.positions) | set(present.position or {})
     new = [source.name for source in flow.sources if known and source.name not in known]

@@ -25,18 +25,17 @@ from streamkeeper.flows.generations import (
     given_before,
 )
 from streamkeeper.flows.past_positions import Place, state_from
-from streamkeeper.flows.position import last_begun
+from streamkeeper.flows.position import CommittedPosition, last_begun
 from streamkeeper.manifest.environment import opened_if_possible
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.recover.plans.consent import refusals_of
 from streamkeeper.recover.plans.plan import FlowPlan, Refusal
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
-from streamkeeper.recover.restart import pinned_settings
+from streamkeeper.recover.restart import other_batches, pinned_settings
 from streamkeeper.recover.restart.begun_anew import price_of_begun_anew
 from streamkeeper.recover.restart.flow_now import FlowNow, look_at
 from streamkeeper.recover.restart.written_again import NextStart, written_again
 from streamkeeper.settings import Settings
-from streamkeeper.sources import replay_steps
 from streamkeeper.sources.base.format import Move, read_again
 from streamkeeper.sources.cost import price_from, price_of
 
@@ -79,12 +78,13 @@ def plan_place(settings: Settings, flow: Flow, place: Place, way: StartOptions) 
         f"It begins after {place} ({place.found_by}).",
         f"Its state is {state}: {why}.",
         *_table_notes(flow, present, way, again),
-        *((replay_steps.OWN_STATE,) if present.makes_its_state and state == REBUILT else ()),
         *(pinned_settings.changes(flow, place.standing) if state != COPIED else ()),
     )
     asked = ResetRequest((flow.full_name,), begins.start, state=state, accept=way.accept)
     free = present.is_safe_to_repeat and begins.start.mode == BATCH
-    planned, refused = plan_next(flow, present, asked, prices, notes, free=free, again=again)
+    planned, refused = plan_next(
+        flow, present, asked, prices, notes, free=free, again=again, standing=place.standing
+    )
     if way.restored:
         return planned, refused
     return planned, (*refused, *price_of_begun_anew(settings, flow, place.generation.number, asked))
@@ -179,8 +179,11 @@ def next_plan(
     *,
     again: Amount | None = None,
     keeps_schemas: bool = True,
+    standing: CommittedPosition | None = None,
 ) -> FlowPlan:
     """Return the plan of a flow's next generation.
+
+    :param standing: where it continues, if that is not where the flow stands now.
 
     :param again: the rows of its table that it writes again; None where that is not counted.
     """
@@ -197,7 +200,12 @@ def next_plan(
         stateful=present.stateful,
         operators_before=present.operators,
         prices=prices,
-        notes=(*notes, *_initial_state_notes(flow, present, restart), *_quarantine_notes(flow)),
+        notes=(
+            *notes,
+            *other_batches.notes_of(present, restart, standing or present.standing),
+            *_initial_state_notes(flow, present, restart),
+            *_quarantine_notes(flow),
+        ),
         keeps_schemas=keeps_schemas,
         once=flow.declaration.once,
         failure=present.failure,
@@ -215,22 +223,27 @@ def plan_next(
     free: bool,
     again: Amount | None = None,
     missing: str | None = None,
+    standing: CommittedPosition | None = None,
 ) -> Planned:
     """Return the plan of a flow's next generation as it is asked for, and the prices that were not accepted.
 
     :param free: whether rows that are read again cost nothing in the table.
     :param missing: the batches that the checkpoint counts as done and the table has not, in words.
+    :param standing: where it continues, if that is not where the flow stands now.
     """
     stateful = False if asked.state == COPIED else present.stateful  # history is not looked at for a copy
     replaces = flow.declaration.replaces
     refused = [
         *refusals_of(prices, asked, stateful, missing, target=flow.declaration.target, again=again),
         *_given_again(flow, present, asked),
+        *other_batches.price_of(flow, present, asked.restart, standing or present.standing, asked.accept),
         *(_totals_lost(flow, asked, prices) if replaces else ()),
     ]
     schemas = not asked.infer_schemas
     notes = (*notes, *_result_notes(flow)) if replaces else notes
-    planned = next_plan(flow, present, asked.restart, prices, notes, again=again, keeps_schemas=schemas)
+    planned = next_plan(
+        flow, present, asked.restart, prices, notes, again=again, keeps_schemas=schemas, standing=standing
+    )
     free = free or replaces  # what it writes again replaces what it wrote
     return planned, tuple(
         replace(item, flow=flow.full_name) for item in refused if not (free and item.price == REPEATS)

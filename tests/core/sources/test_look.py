@@ -16,7 +16,7 @@ from streamkeeper.checkpoint import OffsetEntry, write_offsets
 from streamkeeper.checkpoint.log_entries import PROVIDER, WATERMARK_POLICY
 from streamkeeper.declare.model import Source, Where
 from streamkeeper.flows.generations import StartAt
-from streamkeeper.recover.restart import pinned_settings
+from streamkeeper.recover.restart import other_batches, pinned_settings
 from streamkeeper.sources import replay_steps
 from streamkeeper.sources.files.options import FileOptions
 from streamkeeper.sources.kafka.offsets import Held, Topics
@@ -333,16 +333,38 @@ def test_an_age_is_read_as_spark_reads_it() -> None:
     assert {text: age(text) for text in ages} == ages
 
 
+OWN, WITHIN = "transformWithStateInPySparkExec", "dedupeWithinWatermark"
+
+
 @pytest.mark.parametrize(
-    ("operator", "state", "said"),
+    ("operator", "first", "asked", "said", "price"),
     [
-        ("transformWithStateInPySparkExec", "rebuilt", True),
-        ("transformWithStateInPySparkExec", "empty", False),
-        ("dedupe", "rebuilt", False),
+        (OWN, 0, {}, "replayed in the 3 batches that it came in", None),
+        (OWN, 1, {}, replay_steps.OWN_STATE, None),
+        (OWN, 1, {"state": "empty"}, None, None),
+        ("dedupe", 1, {}, other_batches.REBUILT_OTHERWISE, None),
+        (WITHIN, 0, {}, "replayed in the 3 batches that it came in", None),
+        (WITHIN, 1, {}, other_batches.REBUILT_OTHERWISE, UNKNOWN_PRICE),
+        (WITHIN, 1, {"accept": (UNKNOWN_PRICE,)}, other_batches.REBUILT_OTHERWISE, None),
+        (WITHIN, 0, {"start": StartAt("timestamp", timestamp_ms=1)}, None, UNKNOWN_PRICE),
+        ("stateStoreSave", 0, {"start": StartAt("earliest")}, other_batches.REFRESHED, None),
     ],
 )
-def test_a_state_of_ones_own_making_is_said_to_be_made_by_its_code(
-    world: World, operator: str, state: str, said: bool
+def test_a_history_that_comes_in_other_batches_than_it_came_is_said_and_priced(  # noqa: PLR0917
+    world: World, operator: str, first: int, asked: dict[str, Any], said: str | None, price: str | None
 ) -> None:
-    world.processed(3, operators=(operator,))
-    assert (replay_steps.OWN_STATE in plan(world, state=state).flows[0].notes) is said
+    start = world.processed(3, operators=(operator,))
+    for batch in range(first):
+        world.home.storage.remove(f"{start.checkpoint}/offsets/{batch}")
+    found = plan(world, **asked)
+    if said is not None:
+        assert said in notes(found)
+    else:
+        assert other_batches.REBUILT_OTHERWISE in notes(found) or "empty" in asked.values()
+    unknown = [item for item in found.refusals if item.covers == ("batches of old",)]
+    assert [item.price for item in unknown] == ([] if price is None else [price])
+
+
+def test_a_full_refresh_says_that_its_rows_come_in_other_batches(world: World) -> None:
+    world.processed(3, operators=("stateStoreSave",))
+    assert other_batches.REFRESHED in notes(planned(world, "full_refresh", table="events.events"))

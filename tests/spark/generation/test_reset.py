@@ -342,7 +342,7 @@ def test_windows_that_were_emitted_are_not_emitted_again_and_none_is_lost(make_b
     for number in (38, 65, 66):
         bed.arrive(number)
     run(bed)
-    assert bed.start(2).seed_batch == 1
+    assert bed.start(2).seed_batch == bed.checkpoint(1).last_commit(), "in the batches that it came in"
     assert {name[0]: count for name, count in counted(bed.rows(), ["event_id"]).items()} == dict.fromkeys(
         [f"2026-01-01 00:00:{second}0" for second in range(4)], 1
     )
