@@ -134,8 +134,9 @@ _BY_CONDITION: Mapping[FailureClass, Mapping[str, str]] = {
         ),
         "DELTA_METADATA_MISMATCH": "the columns of the flow do not match those of its table",
         "DELTA_STREAMING_CANNOT_CONTINUE_PROCESSING_POST_SCHEMA_EVOLUTION": (
-            "columns of the Delta source were renamed, dropped or changed their type, and the flow must"
-            " declare that it is ready for it"
+            "columns of the Delta source were renamed, dropped or changed their type, and the source must"
+            " declare that the flow is ready for it, by its option allowSourceColumnRename,"
+            " allowSourceColumnDrop or allowSourceColumnTypeChange ('always')"
         ),
         "USER_RAISED_EXCEPTION": (
             "a row fails an expectation that each row must meet, and nothing of its batch was written"

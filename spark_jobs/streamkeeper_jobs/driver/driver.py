@@ -310,7 +310,7 @@ def _fail(home: FlowHome, flow: Flow, lease: Lease, error: Exception, said: Hear
     except LeaseLost as lost:
         say(f"{lost} It had failed: {error}")
         return Outcome.LEASE_LOST
-    failure = _look_for_damage(home, said.generation, _classify(error))
+    failure = _with_schema_in_force(flow, _look_for_damage(home, said.generation, _classify(error)))
     if failure.classed is FailureClass.BAD_INPUT:
         failure = _counted(home, lease, said.generation, failure, flow.declaration.park_after)
     number = said.generation if home.generations() else 0
@@ -364,6 +364,20 @@ def _classify(error: Exception) -> Failure:
         case _:
             return failures.classify(causes_of(error))
     return Failure(classed, None, None, meaning, recovery, str(error), {"type": type(error).__name__})
+
+
+def _with_schema_in_force(flow: Flow, failure: Failure) -> Failure:
+    """Add to an unknown column which schema of a Delta source is in force, where its schemas are followed."""
+    tracked = ", ".join(source.name for source in flow.sources if source.track_schema)
+    if not tracked or not (failure.condition or "").startswith("UNRESOLVED_COLUMN"):
+        return failure
+    meaning = (
+        f"{failure.meaning}: {tracked} has the columns that its table had where the flow reads"
+        " (track_schema), so a renamed column has its old name until the flow has come to the renaming, and"
+        " the new one from then on. Write the view for both, such as"
+        " raw.withColumnRenamed('old_name', 'new_name')"
+    )
+    return replace(failure, meaning=meaning)
 
 
 def _look_for_damage(home: FlowHome, generation: int, failure: Failure) -> Failure:

@@ -36,8 +36,10 @@ _SCHEMA_LOG = "_schema_log"
 Source: Delta 4.4.0, DeltaSourceMetadataTrackingLog.
 """
 _AT_ONCE = 8
-_OWN_PATH = re.compile(rb'"[^"]*/(state/[0-9]+/[^"]*)"')
-"""Path of a state file within a stateful operator's metadata (Spark 4.2.0, ``stateSchemaFilePaths``)."""
+_OWN_PATH = re.compile(rb'"[^"]*/(state/[0-9]+/[^"]*|sources/[^"/]*)"')
+"""Path of a state file within a stateful operator's metadata (Spark 4.2.0, ``stateSchemaFilePaths``), or of a
+source's folder within its log of schemas (Delta 4.4.0, ``sourceMetadataPath``).
+"""
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage
 from streamkeeper_jobs.cdc import check_target
 from streamkeeper_jobs.cdc.columns import stored_fields
-from streamkeeper_jobs.generation.copy_checkpoint import copy_checkpoint
+from streamkeeper_jobs.generation.copy_checkpoint import copy_checkpoint, copy_file, schema_logs
 from streamkeeper_jobs.sinks.complete import check_may_be_replaced
 from streamkeeper_jobs.sinks.each_batch import check_is_log, check_rows
 from streamkeeper_jobs.sinks.expectations import check as check_expectations
@@ -103,6 +103,10 @@ def rehearse(
     session = session_of(spark, flow)
     try:
         folder = storage.path(rehearsal.folder)
+        # The log says which schema of a Delta source's is in force.
+        for source in (item for item in flow.sources if item.track_schema):
+            for name in schema_logs(rehearsal.checkpoint, source.name):
+                copy_file(rehearsal.checkpoint, name, storage, rehearsal.folder)
         frame = plan_query(session, settings, flow, schemas or {}, folder, adopted=rehearsal.adopted)
         if rehearsal.batch is not None:
             _run(session, frame, rehearsal, rehearsal.batch)

@@ -9,13 +9,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from streamkeeper_jobs.preflight.try_flow import try_flow
 
 from streamkeeper.delta.history import offset_before, require_history
 from streamkeeper.delta.log import latest_version
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows.generations import EMPTY, LATEST, OFFSETS, REBUILT, TIMESTAMP, StartAt
+from streamkeeper.preflight.verdict import Fit, Verdict
+from streamkeeper.storage import open_storage
 from tests.oracle import all_rows, counted
-from tests.worlds.flow_world import event
+from tests.worlds.flow_world import NAME, event
 from tests.worlds.sources.source_world import DEDUPE, FILES, JOIN, UNION, DeltaBed
 from tests.worlds.suites import long_after
 
@@ -254,6 +257,93 @@ def test_a_change_data_feed_gives_each_change_once_across_a_reset(delta: Make) -
     assert sorted(row["event_id"] for row in flow.bed.rows()) == sorted(
         ["e1insert", "e2insert", "e1update_preimage", "e1update_postimage", "e2delete"]
     )
+
+
+OVER_A_RENAMING = (
+    '.withColumnRenamed("n", "number").select("event_id", "user_id", F.col("number").alias("n"))'
+)
+
+
+def ready(change: str) -> str:
+    return f'"maxFilesPerTrigger": 1, "allowSourceColumn{change}": "always"'
+
+
+def mapped(delta: Make, **text: str) -> DeltaBed:
+    """A flow that follows the schemas of a table whose columns can be renamed, and has read a row of it."""
+    flow = delta(parameters="track_schema=True, ", **text)
+    flow.bed.spark.sql(
+        f"CREATE TABLE delta.`{flow.path}` (event_id STRING, user_id INT, n INT, event_time TIMESTAMP) USING"
+        " delta TBLPROPERTIES ('delta.columnMapping.mode' = 'name', 'delta.enableTypeWidening' = 'true')"
+    )
+    flow.arrive(1)
+    run(flow)
+    return flow
+
+
+def verdict_on(flow: DeltaBed) -> Verdict:
+    bed, folder = flow.bed, flow.bed.root / "tried"
+    folder.mkdir(exist_ok=True)
+    return try_flow(bed.spark, bed.settings, bed.home, bed.flow(), open_storage(str(folder)), folder=NAME)
+
+
+def add_e2(flow: DeltaBed, values: str) -> None:
+    flow.sql(f"INSERT INTO {{table}} VALUES ('e2', 2, {values}timestamp'2026-01-01T00:00:02Z')")
+
+
+def run_over_the_change(flow: DeltaBed) -> None:
+    said = [flow.bed.run()]
+    while said[-1] is Outcome.RESTART and len(said) < 4:
+        said.append(flow.bed.run())
+    assert said[-1] is Outcome.STOPPED, said
+
+
+def test_one_declaration_goes_over_a_renamed_column_of_a_source_whose_schemas_are_tracked(
+    delta: Make,
+) -> None:
+    flow = mapped(delta, view='.select("event_id", "user_id", "n")')
+    flow.sql("ALTER TABLE {table} RENAME COLUMN n TO number")
+    add_e2(flow, "2, ")
+    flow.declare(
+        parameters="track_schema=True, ",
+        view='.select("event_id", "user_id", F.col("number").alias("n"))',
+        options=ready("Rename"),
+    )
+    assert verdict_on(flow).fit is Fit.BREAKS
+    assert flow.bed.run() is Outcome.PARKED
+    park = flow.bed.park().details
+    assert "raw has the columns that its table had where the flow reads (track_schema)" in park["meaning"]
+    assert "[`n`, `user_id`" in park["message"]
+    flow.declare(parameters="track_schema=True, ", view=OVER_A_RENAMING, options=ready("Rename"))
+    assert verdict_on(flow).fit is Fit.NOTED
+    run_over_the_change(flow)
+    flow.bed.holds([event(1), event(2)], ["event_id", "user_id", "n"])
+    assert verdict_on(flow).fit is Fit.GOES_ON
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("change", "statement", "values", "columns"),
+    [
+        ("Drop", "DROP COLUMN n", "", ["event_id", "user_id"]),
+        ("TypeChange", "ALTER COLUMN n TYPE BIGINT", "2, ", ["event_id", "user_id"]),
+        ("", "ADD COLUMN more STRING AFTER n", "2, 'x', ", ["event_id", "user_id"]),
+    ],
+    ids=["drop", "widening", "addition"],
+)
+def test_a_source_whose_schemas_are_tracked_says_that_the_flow_is_ready_and_goes_on(
+    delta: Make, change: str, statement: str, values: str, columns: list[str]
+) -> None:
+    view = '.select("event_id", "user_id")'
+    flow = mapped(delta, view=view)
+    flow.sql(f"ALTER TABLE {{table}} {statement}")
+    add_e2(flow, values)
+    if change:
+        assert [flow.bed.run() for _ in range(2)] == [Outcome.RESTART, Outcome.PARKED]
+        assert f"allowSourceColumn{change}" in flow.bed.park().details["meaning"]
+        flow.declare(parameters="track_schema=True, ", view=view, options=ready(change))
+        assert verdict_on(flow).fit is Fit.NOTED
+    run_over_the_change(flow)
+    flow.bed.holds([event(1), event(2)], columns)
 
 
 @pytest.mark.long

@@ -189,6 +189,8 @@ SOURCES = (
              same=True),
     of_delta("`skipChangeCommits`", delta(), delta(options='"skipChangeCommits": True'), NOTED,
              "skipchangecommits"),
+    of_delta("rate limit beside `track_schema`", delta(parameters="track_schema=True, "),
+             delta(parameters="track_schema=True, ", options='"maxFilesPerTrigger": 7'), SAME, "limits"),
     of_delta("path", delta(), delta().replace("/source", "/other"), BREAKS, "was recreated",
              meanwhile=meanwhile.make_other_table),
     of_delta("no change, but the table was made anew", delta(), delta(), BREAKS, "was recreated",

@@ -23,7 +23,7 @@ END = """
 | change | why |
 |---|---|
 | another version of Spark or Delta | one is installed. Tried was an offset log whose version is too new |
-| `readChangeFeed`, `track_schema`, a shared driver, session windows | no case yet |
+| `readChangeFeed`, a shared driver, session windows | no case yet |
 | code outside of the pipelines folder, and files that a pipeline reads | no verdict sees them |
 | what is in later data: a value that cannot be cast, a Delta row deleted | a trial reads no row |
 """
