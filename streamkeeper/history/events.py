@@ -69,6 +69,8 @@ class Kind(StrEnum):
     """A driver runs it."""
     SCHEMA_CHANGED = "schema-changed"
     """The columns of the flow's table changed."""
+    FILES_SKIPPED = "files-skipped"
+    """Files of a source changed after they were read, or have names that Spark cannot open."""
     GENERATION = "generation"
     """The flow's next generation was decided."""
     ALERT = "alert"
