@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from urllib.parse import unquote, urlparse
+from urllib.parse import unquote, urlsplit
 
 from streamkeeper.checkpoint.log_entries import FileEntry, damaged, gaps, is_number, parse_file_entry
 from streamkeeper.storage import LocalStorage, Storage
@@ -203,7 +203,7 @@ def plain_path(uri: str) -> str:
 
     Schemes other than ``file`` keep their host. Local paths are as Spark writes them: no ``//``, no ``..``.
     """
-    parsed = urlparse(uri)
+    parsed = urlsplit(uri)  # urlparse ends the path at a semicolon of its last name
     if parsed.scheme in ("", "file"):
         return os.path.normpath(unquote(parsed.path) if parsed.scheme else uri)
     return f"{parsed.scheme.replace('s3a', 's3')}://{parsed.netloc}{unquote(parsed.path)}"

@@ -18,6 +18,7 @@ from streamkeeper.drivers.pending_input import Read, pause_after
 from streamkeeper.errors import SourceError, StorageError, StreamkeeperError
 from streamkeeper.flows import generations
 from streamkeeper.flows.files import FlowHome, of_each
+from streamkeeper.history import events
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.redaction import redact_text
 from streamkeeper.sources.base.format import Lag
@@ -259,7 +260,16 @@ def keep(home: FlowHome, measured: Measured, at: float) -> Behind:
     found = replace(now, trend=trend, since=_since(now, None if last is None else last.behind))
     kept = _Kept(found, generation, points, measured.seconds)
     home.storage.overwrite(home.lag, to_json(asdict(kept)))
+    _note_skipped(home, measured.sources, {} if last is None else last.behind.sources)
     return found
+
+
+def _note_skipped(home: FlowHome, now: Mapping[str, Lag], before: Mapping[str, Lag]) -> None:
+    """Note each source of which more files are skipped than at the last measure."""
+    for name, lag in now.items():
+        if lag.skipped > before.get(name, Lag()).skipped:
+            said = f"{name}: {lag.skipped_why}"
+            events.note(home, events.Kind.FILES_SKIPPED, said, said)
 
 
 def _last(home: FlowHome) -> _Kept | None:

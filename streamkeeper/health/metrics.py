@@ -228,6 +228,7 @@ _DEFINITIONS: tuple[tuple[str, str, str, str, _Samples], ...] = (
     ("flow.lag.records", GAUGE, "{record}", "Records of a source that wait.", _lag("records")),
     ("flow.lag.files", GAUGE, "{file}", "Files of a source that wait.", _lag("files")),
     ("flow.lag.bytes", GAUGE, "By", "Bytes of a source that wait.", _lag("bytes")),
+    ("flow.skipped.files", GAUGE, "{file}", "Files of a source that Spark reads no more.", _lag("skipped")),
     ("flow.lag.versions", GAUGE, "{version}", "Versions of a table that wait.", _lag("versions")),
     ("flow.drivers", COUNTER, "{driver}", "Drivers that a flow has had.", _flow(lambda row: row.epoch)),
     (

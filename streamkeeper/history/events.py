@@ -71,6 +71,8 @@ class Kind(StrEnum):
     """The columns of the flow's table changed."""
     TIED = "tied"
     """Upserts have the sequence of a delete of their key, and are not in the table."""
+    FILES_SKIPPED = "files-skipped"
+    """Files of a source changed after they were read, or have names that Spark cannot open."""
     GENERATION = "generation"
     """The flow's next generation was decided."""
     ALERT = "alert"

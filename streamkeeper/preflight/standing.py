@@ -21,7 +21,7 @@ from streamkeeper.manifest.manifest import Flow
 from streamkeeper.preflight.verdict import Fit, Verdict
 from streamkeeper.settings import Settings
 from streamkeeper.sources.base.format import LOOKED_AT_AGAIN, Before
-from streamkeeper.sources.files.listing import list_files
+from streamkeeper.sources.files.listing import is_rewritten, list_files
 from streamkeeper.sources.kafka.options import fails_on_loss
 from streamkeeper.sources.starts import starts_of
 
@@ -103,7 +103,7 @@ def _written_again(source: Source, checkpoint: Checkpoint) -> Iterator[str]:
     read = {
         plain_path(entry.path): entry.timestamp_ms for entry in checkpoint.files_log(source.name).entries()
     }
-    again = [path for path, at in read.items() if path in there and there[path].modified_ms > at + 1000]
+    again = [path for path, at in read.items() if path in there and is_rewritten(there[path], at)]
     if again:
         yield (
             f"The source {source.name} has files that were written again after they were read ({len(again)},"

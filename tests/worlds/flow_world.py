@@ -105,6 +105,8 @@ class Flowbed:
     events: list[dict[str, Any]] = field(default_factory=list)
     name: str = NAME
     target: str = "events"
+    inside: Sequence[str] = ("",)
+    """What the names of files have inside, by their numbers."""
     _files: int = 0
 
     @classmethod
@@ -150,7 +152,8 @@ class Flowbed:
         """Write one file of rows, atomically."""
         self._files += 1
         self.events += made
-        return write_rows(self.root / "data" / folder, self._files, made)
+        inside = self.inside[self._files % len(self.inside)]
+        return write_rows(self.root / "data" / folder, self._files, made, inside)
 
     def fingerprint(self) -> str:
         return self.flow().fingerprint
@@ -324,10 +327,10 @@ class Driver:
             time.sleep(poll)
 
 
-def write_rows(folder: Path, number: int, rows: Sequence[Mapping[str, Any]]) -> Path:
+def write_rows(folder: Path, number: int, rows: Sequence[Mapping[str, Any]], inside: str = "") -> Path:
     """Write a file of rows, atomically, whose time follows from its number."""
     folder.mkdir(parents=True, exist_ok=True)
-    target = folder / f"{number:04d}.json"
+    target = folder / f"{number:04d}{inside}.json"
     aside = target.with_name(f".{target.name}")
     aside.write_text("".join(json.dumps(item) + "\n" for item in rows))
     # Spark reads files in the order of their times; those of files written at once would be equal.

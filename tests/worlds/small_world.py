@@ -285,7 +285,9 @@ def write_checkpoint(
     """Write a checkpoint of one files source, as Spark does with offset log v2 and named sources."""
     storage.overwrite(f"{folder}/metadata", json.dumps({"id": generation.query_id}).encode())
     for number, files in enumerate(batches):
-        entries = [FileEntry(f"file://{file}", int(file.stat().st_mtime * 1000), number) for file in files]
+        entries = [
+            FileEntry(f"file://{file}", file.stat().st_mtime_ns // 1_000_000, number) for file in files
+        ]
         storage.overwrite(f"{folder}/sources/events_raw/{number}", b"".join(write_files_log(entries)))
         offsets = OffsetEntry(
             number, 2, 0, 1, {}, {"events_raw": {"logOffset": number}}, {"sourceMetadataInfo": {}}

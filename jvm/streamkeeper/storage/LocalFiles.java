@@ -20,10 +20,18 @@ import org.apache.hadoop.fs.permission.FsPermission;
  *
  * <p>Without Hadoop's native library, which PySpark does not have, Hadoop runs {@code chmod} for each new file and folder,
  * and {@code readlink} four times for each rename: some thirty processes for a commit of a table with its checksum.
+ *
+ * <p>Files are read whose name has a colon, which Hadoop's own lists and then cannot open.
  */
 public final class LocalFiles extends LocalFileSystem {
   public LocalFiles() {
     super(new Raw());
+  }
+
+  /** The same as Hadoop's, which takes what stands before a colon in a file's name for a scheme. */
+  @Override
+  public Path getChecksumFile(Path file) {
+    return new Path(file.getParent(), new Path(null, null, "." + file.getName() + ".crc"));
   }
 
   private static final class Raw extends RawLocalFileSystem {

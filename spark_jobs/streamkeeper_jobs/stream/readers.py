@@ -33,7 +33,10 @@ def read_stream(
     schema = source.schema or schemas.get(source.name)
     if schema is not None:
         reader = reader.schema(schema)
-    return reader.load() if source.path is None else reader.load(spark_url(source.path))
+    if not source.reads_files:
+        return reader.load() if source.path is None else reader.load(spark_url(source.path))
+    opened = reader.load(spark_url(str(source.path)))
+    return DataFrame(classes(spark)("streamkeeper.sources.Files").of(opened._jdf), spark)
 
 
 def infer_schema(spark: SparkSession, source: Source) -> str | None:

@@ -179,7 +179,8 @@ class Lag:
     """What of a source waits, that no committed batch has read; each None where it is unknown.
 
     ``seconds`` is the age of the oldest input that waits, by this machine's clock. All that is known is 0
-    where nothing waits. ``why`` says why something is unknown that others of its format tell.
+    where nothing waits. ``why`` says why something is unknown that others of its format tell. ``skipped`` is
+    how many files are never read as they are now; ``skipped_why`` names one, and the reason.
     """
 
     records: int | None = None
@@ -188,11 +189,13 @@ class Lag:
     versions: int | None = None
     seconds: float | None = None
     why: str = ""
+    skipped: int = 0
+    skipped_why: str = ""
 
     @property
     def unknown(self) -> bool:
         """Whether nothing is known of what waits."""
-        return replace(self, why="") == Lag()
+        return replace(self, why="", skipped=0, skipped_why="") == Lag()
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any
 
-from streamkeeper.amounts import SourcePrice
+from streamkeeper.amounts import SourcePrice, counted
 from streamkeeper.checkpoint import Checkpoint, FileEntry
 from streamkeeper.checkpoint.files_log import plain_path
 from streamkeeper.declare.model import Source
@@ -28,7 +29,7 @@ from streamkeeper.sources.base.format import (
 )
 from streamkeeper.sources.files import cost
 from streamkeeper.sources.files.cost import FilesPosition
-from streamkeeper.sources.files.listing import SourceFile, amount, iterate_files, list_files
+from streamkeeper.sources.files.listing import SourceFile, amount, is_rewritten, iterate_files, list_files
 from streamkeeper.sources.files.options import FileOptions
 
 ENOUGH = 1000
@@ -90,17 +91,31 @@ class Files(PlannedFormat[Listing, FilesPosition]):
         """Count the files that are younger than the newest read, by one listing and the end of the log.
 
         So a late file with an older time is not counted. A file that is younger than those at the log's end
-        and was read long before them is: the log would have to be read whole to know.
+        and was read long before them is: the log would have to be read whole to know. Of the files at the
+        log's end, those count as skipped that were written again since they were read.
         """
-        files: Iterable[SourceFile] = iterate_files(source)
+        recent = {}
         if checkpoint is not None and isinstance(end, dict):
-            if FileOptions.of(source).latest_first:
-                return Lag(why="it reads the newest files first, so what waits is told by no file's age")
-            files = _younger(files, checkpoint, key, int(end["logOffset"]))
-        count, size, oldest = 0, 0, math.inf
-        for file in files:
-            count, size, oldest = count + 1, size + file.size, min(oldest, file.modified_ms)
-        return Lag(files=count, bytes=size, seconds=age_of(oldest), records=None if count else 0)
+            recent = _recently_read(checkpoint, key, int(end["logOffset"]))
+        unopened: list[str] = []
+        rewritten: list[str] = []
+        younger: list[SourceFile] = []
+        youngest = max(recent.values(), default=-1)
+        for file in iterate_files(source, unopened):
+            if file.path not in recent:
+                younger += [file] if file.modified_ms >= youngest else []
+            elif is_rewritten(file, recent[file.path]):
+                rewritten.append(file.path)
+        lag = Lag(skipped=len(rewritten) + len(unopened), skipped_why=_why_skipped(rewritten, unopened))
+        if recent and FileOptions.of(source).latest_first:
+            return replace(lag, why="it reads the newest files first, so what waits is told by no file's age")
+        return replace(
+            lag,
+            files=len(younger),
+            bytes=sum(file.size for file in younger),
+            seconds=age_of(min((file.modified_ms for file in younger), default=math.inf)),
+            records=None if younger else 0,
+        )
 
     def held(self, source: Source, start: Any, ends: Any) -> Reading:
         try:
@@ -128,12 +143,33 @@ class Files(PlannedFormat[Listing, FilesPosition]):
         return None
 
 
+def _recently_read(checkpoint: Checkpoint, key: str, upto: int) -> dict[str, int]:
+    """Return the files at the end of the log, with their times when they were read (epoch ms)."""
+    entries = checkpoint.files_log(key).newest_entries(upto)
+    return {plain_path(entry.path): entry.timestamp_ms for entry in entries}
+
+
+def _why_skipped(rewritten: list[str], unopened: list[str]) -> str:
+    """Return in a sentence why Spark reads some files no more, or never; empty where there are none."""
+    parts = []
+    if rewritten:
+        parts.append(
+            f"{counted(len(rewritten), 'files')} changed after being read, such as {min(rewritten)}: Spark"
+            " does not read them again, so what was written since is not in the table"
+        )
+    if unopened:
+        parts.append(
+            f"{counted(len(unopened), 'files')} cannot be opened by Spark, whose names are not UTF-8, such as"
+            f" {min(unopened)}: rename them"
+        )
+    return "; ".join(parts)
+
+
 def _younger(
     files: Iterable[SourceFile], checkpoint: Checkpoint, key: str, upto: int
 ) -> Iterator[SourceFile]:
     """Yield the files that the end of the log does not have, and that are as young as its youngest."""
-    entries = checkpoint.files_log(key).newest_entries(upto)
-    recent = {plain_path(entry.path): entry.timestamp_ms for entry in entries}
+    recent = _recently_read(checkpoint, key, upto)
     youngest = max(recent.values(), default=-1)
     return (file for file in files if file.modified_ms >= youngest and file.path not in recent)
 

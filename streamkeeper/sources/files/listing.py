@@ -44,6 +44,14 @@ class SourceFile:
     size: int
 
 
+def is_rewritten(file: SourceFile, read_ms: int) -> bool:
+    """Return whether a file was written again since it was read: Spark does not read it again.
+
+    :param read_ms: its time then (epoch ms), which stores tell to the second or finer.
+    """
+    return abs(file.modified_ms - read_ms) > (1000 if "://" in file.path else 0)
+
+
 def list_files(source: Source) -> dict[str, SourceFile]:
     """Return the present files of a files source, by path.
 
@@ -52,16 +60,23 @@ def list_files(source: Source) -> dict[str, SourceFile]:
     return {file.path: file for file in iterate_files(source)}
 
 
-def iterate_files(source: Source) -> Iterator[SourceFile]:
+def iterate_files(source: Source, unopened: list[str] | None = None) -> Iterator[SourceFile]:
     """Yield the files of :func:`list_files` one by one, in no order.
 
+    :param unopened: gets the paths of files that Spark cannot open, and passes over without a word.
     :raises StorageError: the folder cannot be listed.
     """
     assert source.path is not None, "a files source has a path"
     remote = "://" in source.path and not source.path.startswith("file://")
     found = _remote_files(source.path) if remote else _local_files(plain_path(source.path))
     wanted = next((value for key, value in source.options.items() if key.lower() == "pathglobfilter"), None)
-    return (file for file in found if wanted is None or _matches(file.path, wanted))
+    for file in found:
+        if wanted is not None and not _matches(file.path, wanted):
+            continue
+        if _is_text(file.path):
+            yield file
+        elif unopened is not None:
+            unopened.append(file.path.encode(errors="backslashreplace").decode())
 
 
 def amount(source: Source, files: Iterable[SourceFile]) -> Amount:
@@ -144,6 +159,15 @@ def is_pattern(path: str) -> bool:
 
 def _is_hidden(name: str) -> bool:
     return (name.startswith("_") and "=" not in name) or name.startswith(".") or name.endswith("._COPYING_")
+
+
+def _is_text(name: str) -> bool:
+    """Return whether a name on a local disk is text in UTF-8, as a JVM takes all to be."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _matches(path: str, pattern: str) -> bool:

@@ -25,6 +25,7 @@ from tests.oracle import Row, all_rows, counted, first_per
 from tests.worlds.flow_world import COLUMNS, DEDUPE, NAME, Flowbed, pipeline
 from tests.worlds.recover.results import SUMS, sums
 from tests.worlds.seeds import RUNS
+from tests.worlds.sources.file_names import INSIDE
 from tests.worlds.sources.source_world import DeltaBed, KafkaBed
 from tests.worlds.tables.backup_world import Recoverer
 
@@ -231,6 +232,7 @@ def files(root: Path, spark: SparkSession, query: Query, random: Random) -> Movi
     bed = Flowbed.make(
         root, spark, declared(pipeline(view=query.view, files=random.randint(1, 3)), query, "distinct_events")
     )
+    bed.inside = INSIDE
     return Moving(bed, bed.arrive, query, random)
 
 
@@ -280,6 +282,7 @@ def test_events_that_arrive_between_the_steps_of_a_recovery_come_once(
 ) -> None:
     """By hand what the property does at random: before the plan, under the hold and after the release."""
     bed = make_bed(pipeline(view=DEDUPE))
+    bed.inside = INSIDE
     at_work = Recoverer.of(bed)
     bed.arrive(1, 2)
     assert bed.run() is Outcome.STOPPED

@@ -90,9 +90,7 @@ FORMATS = Part(
     ("exactly once", "a reset starts", "rebuilds a state", "backfill", "how far behind"),
     {
         "json, csv, parquet, orc, text": (
-            yes(
-                f"{STREAM}/test_running.py::test_the_table_equals_the_oracle_after_a_normal_run_and_the_next"
-            ),
+            yes(f"{SOURCES}/test_file_names.py::test_each_file_of_a_batch_is_read_once_and_counts_as_read"),
             yes(
                 f"{RESET}::test_a_timestamp_reads_the_files_changed_at_it_or_later",
                 "after-last, earliest, latest, by time, offsets",

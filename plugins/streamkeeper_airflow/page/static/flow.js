@@ -154,10 +154,11 @@ function owned(hold) {
 function waits(lag) {
   if (!lag) return "";
   const known = ["records", "files", "bytes", "versions", "seconds"].some((name) => lag[name] !== null);
-  if (!known) return `; what waits is unknown: ${lag.why}`;
+  const skipped = lag.skipped ? `; ${lag.skipped_why}` : "";
+  if (!known) return `; what waits is unknown: ${lag.why}${skipped}`;
   const parts = ["records", "files", "versions"].filter((name) => lag[name]).map((name) => counted(lag[name], name));
   if (lag.bytes) parts.push(size(lag.bytes));
   if (lag.seconds) parts.push(`the oldest for ${age(lag.seconds)}`);
   const why = lag.why ? ` (${lag.why})` : "";
-  return `${parts.length ? `; waits: ${parts.join(", ")}` : why ? "" : "; nothing waits"}${why}`;
+  return `${parts.length ? `; waits: ${parts.join(", ")}` : why ? "" : "; nothing waits"}${why}${skipped}`;
 }

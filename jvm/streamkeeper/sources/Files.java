@@ -1,0 +1,134 @@
+package streamkeeper.sources;
+
+import java.lang.reflect.Method;
+import java.util.ArrayList;
+import java.util.List;
+import org.apache.hadoop.fs.Path;
+import org.apache.spark.deploy.SparkHadoopUtil;
+import org.apache.spark.sql.Row;
+import org.apache.spark.sql.catalyst.util.CaseInsensitiveMap$;
+import org.apache.spark.sql.classic.Dataset;
+import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.execution.datasources.DataSource;
+import org.apache.spark.sql.execution.datasources.FileStatusCache;
+import org.apache.spark.sql.execution.datasources.HadoopFsRelation;
+import org.apache.spark.sql.execution.datasources.InMemoryFileIndex;
+import org.apache.spark.sql.execution.datasources.LogicalRelation$;
+import org.apache.spark.sql.execution.streaming.Offset;
+import org.apache.spark.sql.execution.streaming.Source;
+import org.apache.spark.sql.execution.streaming.runtime.FileStreamSource;
+import org.apache.spark.sql.execution.streaming.runtime.FileStreamSourceLog;
+import org.apache.spark.sql.execution.streaming.runtime.FileStreamSourceOffset;
+import org.apache.spark.sql.execution.streaming.runtime.StreamingRelation;
+import org.apache.spark.sql.types.StructType;
+import scala.Option;
+import scala.Some;
+import scala.Tuple2;
+import scala.collection.immutable.Map;
+import scala.collection.immutable.Seq;
+import scala.jdk.javaapi.CollectionConverters;
+
+/**
+ * Spark's source of files, in whose batches no file's name acts on another file.
+ *
+ * <p>For each file of a batch whose name has one of the signs <code>{}[]*?\</code>, Spark 4.2.0 reads all files of the
+ * batch once more: it splits their paths into patterns and others, and where patterns are not to be expanded, as here,
+ * puts the paths of all in the place of each (DataSource.checkAndGlobPathIfNecessary).
+ */
+public final class Files extends FileStreamSource {
+  private final SparkSession session;
+  private final String format;
+  private final Seq<String> partitions;
+
+  private Files(
+      SparkSession session,
+      String path,
+      String format,
+      StructType schema,
+      Seq<String> partitions,
+      String metadata,
+      Map<String, String> options) {
+    super(session, path, format, schema, partitions, metadata, options);
+    this.session = session;
+    this.format = format;
+    this.partitions = partitions;
+  }
+
+  /** Returns a stream of files, as {@code readStream} opened it, that is read by this source. */
+  public static Dataset<Row> of(Dataset<Row> stream) {
+    StreamingRelation opened = (StreamingRelation) stream.logicalPlan();
+    StreamingRelation read =
+        opened.copy(new Opened(opened.dataSource()), opened.sourceName(), opened.output(), opened.sourceIdentifyingName());
+    return Dataset.ofRows(stream.sparkSession(), read);
+  }
+
+  private static final class Opened extends DataSource {
+    private static final long serialVersionUID = 1;
+
+    Opened(DataSource spark) {
+      super(
+          spark.sparkSession(), spark.className(), spark.paths(), spark.userSpecifiedSchema(), spark.partitionColumns(),
+          spark.bucketSpec(), spark.options(), spark.catalogTable(), spark.userSpecifiedStreamingSourceName());
+    }
+
+    @Override
+    public Source createSource(String metadata) {
+      Map<String, String> options = CaseInsensitiveMap$.MODULE$.apply(options());
+      SourceInfo info = sourceInfo();
+      SparkSession session = (SparkSession) sparkSession();
+      return new Files(
+          session, options.get("path").get(), className(), info.schema(), info.partitionColumns(), metadata, options);
+    }
+  }
+
+  @Override
+  public Dataset<Row> getBatch(Option<Offset> start, Offset end) {
+    Seq<Path> paths = paths(start, end);
+    if (!paths.exists(path -> SparkHadoopUtil.get().isGlobPath(path))) {
+      return super.getBatch(start, end);
+    }
+    Map<String, String> options = spark("optionsForInnerDataSource");
+    Seq<String> first = sequence(List.of(paths.head().toString()));
+    DataSource one =
+        new DataSource(
+            session, format, first, new Some<>(schema()), partitions, Option.empty(), options, Option.empty(), Option.empty());
+    HadoopFsRelation of = (HadoopFsRelation) one.resolveRelation(false, true, one.resolveRelation$default$3());
+    InMemoryFileIndex files =
+        new InMemoryFileIndex(
+            session, paths, options, new Some<>(schema()), FileStatusCache.getOrCreate(session), Option.empty(),
+            Option.empty());
+    HadoopFsRelation all =
+        of.copy(
+            files, of.partitionSchema(), of.dataSchema(), of.bucketSpec(), of.fileFormat(), of.options(), of.sparkSession());
+    return Dataset.ofRows(session, LogicalRelation$.MODULE$.apply(all, true));
+  }
+
+  private Seq<Path> paths(Option<Offset> start, Offset end) {
+    long after = start.isEmpty() ? -1 : FileStreamSourceOffset.apply(start.get()).logOffset();
+    long upto = FileStreamSourceOffset.apply(end).logOffset();
+    FileStreamSourceLog log = spark("metadataLog");
+    List<Path> paths = new ArrayList<>();
+    for (Tuple2<Object, FileEntry[]> batch : log.get(new Some<>(after + 1), new Some<>(upto))) {
+      for (FileEntry entry : batch._2()) {
+        paths.add(entry.sparkPath().toPath());
+      }
+    }
+    return sequence(paths);
+  }
+
+  private static <T> Seq<T> sequence(List<T> items) {
+    return CollectionConverters.asScala(items).toSeq();
+  }
+
+  /** Returns what Spark's class keeps for itself. */
+  @SuppressWarnings("unchecked")
+  private <T> T spark(String name) {
+    try {
+      Method method = FileStreamSource.class.getDeclaredMethod(name);
+      method.setAccessible(true);
+      return (T) method.invoke(this);
+    } catch (ReflectiveOperationException error) {
+      throw new IllegalStateException("Streamkeeper does not fit this Spark: its files source has no " + name, error);
+    }
+  }
+}

@@ -1,0 +1,119 @@
+"""Names of files are names: each file is read once, whatever its name and those of its batch, and what Spark
+passes over is told.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from streamkeeper.drivers import behind
+from streamkeeper.exit_codes import Outcome
+from streamkeeper.history import events
+from streamkeeper.sources.base.format import Lag
+from tests.worlds.flow_world import DEDUPE, NAME, Flowbed, event, pipeline
+from tests.worlds.recover.recoveries import price
+from tests.worlds.sources import file_names
+from tests.worlds.sources.file_names import HIDDEN, NAMES, PATTERNS, PLAIN
+from tests.worlds.tables.backup_world import Recoverer
+
+Make = Callable[..., Flowbed]
+SHORT = (
+    *PATTERNS,
+    *PLAIN,
+    "a:b.json",
+    "10:00:00.json",
+    "a;b.json",
+    "a%20b.json",
+    "a#b.json",
+    "\u00e4 \n.json",
+)
+
+
+def put(bed: Flowbed, names: Sequence[str], folder: str = "events") -> None:
+    """Write a file of one event under each name."""
+    for name in names:
+        made = event(len(bed.events))
+        bed.events.append(made)
+        file_names.put(bed.root / "data" / folder, name, json.dumps(made) + "\n")
+
+
+def measured(bed: Flowbed) -> Lag:
+    found = behind.measure(bed.home, bed.flow(), lambda flow: flow)
+    assert found is not None
+    behind.keep(bed.home, found, 0.0)
+    return found.sources["events_raw"]
+
+
+@pytest.mark.parametrize("names", [SHORT, pytest.param(NAMES, marks=pytest.mark.long)], ids=["some", "all"])
+def test_each_file_of_a_batch_is_read_once_and_counts_as_read(names: Sequence[str], make_bed: Make) -> None:
+    bed = make_bed(pipeline(view="", files=1000))
+    put(bed, names)
+    assert bed.run() is Outcome.STOPPED
+    bed.holds(bed.events)
+    assert measured(bed) == Lag(0, 0, 0, None, 0.0)
+    costs = price(Recoverer.of(bed).plan("reset_checkpoint", "r1", flow=NAME))
+    assert costs.lost.nothing and costs.repeated.nothing and "0 unread" in " ".join(costs.notes), costs
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("recovery", "values"),
+    [
+        ("reset_checkpoint", {"flow": NAME}),
+        ("rewind", {"flow": NAME, "batch": "1/0", "target": "restored"}),
+        ("full_refresh", {"table": "events.events"}),
+        ("full_refresh_beside", {"table": "events.events"}),
+    ],
+)
+def test_each_name_is_read_once_through_a_recovery(
+    recovery: str, values: dict[str, str], make_bed: Make
+) -> None:
+    """The state is rebuilt of them: events that come again are known."""
+    bed = make_bed(pipeline(view=DEDUPE, files=1000))
+    bed.arrive(10_000)
+    put(bed, NAMES[::2])
+    assert bed.run() is Outcome.STOPPED
+    put(bed, NAMES[1::2])
+    assert bed.run() is Outcome.STOPPED
+    at_work = Recoverer.of(bed)
+    for step in at_work.plan(recovery, "r1", **values).steps:
+        if step != "verify_progress":
+            at_work.step("r1", step)
+    assert bed.run() is Outcome.STOPPED
+    bed.holds(bed.events)
+    once = [*bed.events]
+    bed.arrive(*range(20))
+    assert bed.run() is Outcome.STOPPED
+    bed.holds(once)
+
+
+def test_what_spark_passes_over_by_rule_does_not_wait_and_other_files_are_told(make_bed: Make) -> None:
+    bed = make_bed(pipeline(view="", files=1000))
+    put(bed, ["a.json"])
+    folder = bed.root / "data" / "events"
+    for name in HIDDEN:
+        file_names.put(folder, name, "{}\n")
+    Path(os.fsdecode(os.fsencode(folder) + b"/\xff.json")).write_text("{}\n")
+    assert bed.run() is Outcome.STOPPED
+    bed.holds(bed.events)
+    lag = measured(bed)
+    assert (lag.files, lag.skipped) == (0, 1) and "\\udcff.json: rename" in lag.skipped_why, lag
+
+    with (folder / "a.json").open("a") as file:
+        file.write("{}\n")
+    os.utime(folder / "a.json", (1_790_000_000, 1_790_000_000))
+    assert bed.run() is Outcome.STOPPED
+    bed.holds(bed.events)
+    for _ in range(2):
+        lag = measured(bed)
+        assert (
+            lag.skipped == 2
+            and f"1 file changed after being read, such as {folder}/a.json" in lag.skipped_why
+        )
+    told = [one.text for one in events.read(bed.home.storage, "events") if one.kind == "files-skipped"]
+    assert len(told) == 2 and told[-1] == f"events_raw: {lag.skipped_why}", told
