@@ -61,6 +61,9 @@ class Failure:
         return f"{self.condition} (SQLSTATE {self.sql_state})" if self.sql_state else self.condition
 
 
+START = "start"
+"""Name, in a failure's context, of the starts that its recovery can be planned with; none for its default."""
+OTHER_STARTS = "explicit offsets, a timestamp or earliest"
 EXPECTATION_FAILED = "The expectation"
 """First words of the error that a row raises which fails an ``expect_or_fail``."""
 
@@ -213,6 +216,12 @@ def _failure(classed: FailureClass, meaning: str, cause: Cause) -> Failure:
     return Failure(classed, cause.condition, cause.sql_state, meaning, recovery, cause.message, context)
 
 
+def _start(failure: Failure) -> str:
+    """Return from where a recovery must start, if not after the last batch, which is its default."""
+    start = failure.context.get(START)
+    return f", from {start}: what was read up to the last batch is not known for certain" if start else ""
+
+
 def read(details: Mapping[str, Any]) -> Failure | None:
     """Return the failure in the details of a park; None where a park has none that was classed."""
     names = {field.name for field in fields(Failure)}
@@ -242,7 +251,7 @@ def describe(flow: str, failure: Failure, retried: bool = False) -> str:
     elif failure.classed is FailureClass.NEEDS_RECOVERY:
         lines.append(
             "A restart would fail the same way, so the flow is parked. Recover this flow with"
-            f" {failure.recovery}."
+            f" {failure.recovery}{_start(failure)}."
         )
     elif failure.classed is FailureClass.NEEDS_CORRECTION:
         lines.append(
