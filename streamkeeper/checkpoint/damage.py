@@ -10,7 +10,8 @@ from itertools import chain, islice, pairwise
 from typing import TYPE_CHECKING
 
 from streamkeeper.checkpoint import crc_files
-from streamkeeper.checkpoint.log_entries import gaps, is_number
+from streamkeeper.checkpoint.log_entries import gaps, is_number, is_partitions, is_whole
+from streamkeeper.checkpoint.state_versions import MOST_SUMMED, state_damage
 from streamkeeper.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -71,6 +72,8 @@ def _look(checkpoint: Checkpoint) -> tuple[Problem, ...]:
     for operator in checkpoint.names("state"):
         if is_number(operator):
             found += _operator(checkpoint, int(operator))
+    version = logs["commits"][-1] + 1 if logs["commits"] else 0
+    found += [Problem(name, what, _RESTORE, ERROR) for name, what in state_damage(checkpoint, version)]
     for source in checkpoint.sources():
         found += _source(checkpoint, source, logs)
     return tuple(dict.fromkeys(found))
@@ -212,6 +215,9 @@ def _relations(offsets: list[int], commits: list[int]) -> Iterator[Problem]:
         elif not offsets or number > offsets[-1]:
             yield Problem(f"offsets/{number}", f"is missing, but commits/{number} is there", _RESTORE, ERROR)
     last = commits[-1] if commits else (offsets[0] - 1 if offsets else None)
+    if offsets and offsets[-1] > 0 and len(offsets) == 1:
+        what = f"is missing, and Spark starts from there: offsets/{offsets[0]} is the only one"
+        yield Problem(f"offsets/{offsets[0] - 1}", what, _RESTORE, ERROR)
     if offsets and last is not None and offsets[-1] > last + 1:
         what = (
             f"batches {last + 1} to {offsets[-1]} are planned and not committed. Spark repeats only the"
@@ -249,11 +255,20 @@ def _source(checkpoint: Checkpoint, source: str, logs: dict[str, list[int]]) -> 
     yield from _foreign_files(
         folder, names, lambda name: is_number(name.removesuffix(".compact")) or name.startswith("_")
     )
-    yield from _twins(checkpoint, folder, names, plain[-1:], newest + 1)
+    read = [number for number in plain if number > max(compact[-1:], default=-1)]
+    yield from _twins(checkpoint, folder, names, read, newest + 1)
     position = _position(checkpoint, source, logs)
     if position is None:
+        if not plain and not compact and _keeps_its_beginning(checkpoint, source, logs):
+            what = "is missing: the source would begin anew at another time, or forget where it began"
+            yield Problem(f"{folder}/0", what, _RESTORE, ERROR)
+        if plain and not compact:
+            yield from _read(f"{folder}/0", partial(checkpoint.initial_offsets, source))
         return
-    for name, what in log.newest_damage():
+    for number in compact[-1:]:
+        if (checkpoint.storage.size(checkpoint.name(f"{folder}/{number}.compact")) or 0) <= MOST_SUMMED:
+            yield from _stale(checkpoint, f"{folder}/{number}.compact", names)
+    for name, what in log.damage():
         yield Problem(name.removeprefix(f"{checkpoint.folder}/"), what, _RESTORE, ERROR)
     for number in islice(log.missing(), 10):
         yield Problem(
@@ -270,17 +285,29 @@ def _source(checkpoint: Checkpoint, source: str, logs: dict[str, list[int]]) -> 
         yield Problem(folder, what, _RESTORE, ERROR)
 
 
+def _keeps_its_beginning(checkpoint: Checkpoint, source: str, logs: dict[str, list[int]]) -> bool:
+    """Return whether a source writes down where it began: Kafka does, and the source that makes rows."""
+    offset = _offset(checkpoint, source, logs)
+    return is_whole(offset) or (isinstance(offset, dict) and any(map(is_partitions, offset.values())))
+
+
 def _position(checkpoint: Checkpoint, source: str, logs: dict[str, list[int]]) -> int | None:
     """Return the files log's batch at the newest readable offsets; None if the source is not a files
     source.
     """
+    offset = _offset(checkpoint, source, logs)
+    if isinstance(offset, dict) and isinstance(offset.get("logOffset"), int):
+        return int(offset["logOffset"])
+    return None
+
+
+def _offset(checkpoint: Checkpoint, source: str, logs: dict[str, list[int]]) -> object:
+    """Return a source's offset in the newest readable entry; None if it has none."""
     for number in reversed(logs["offsets"][-2:]):
         try:
-            offset = checkpoint.offsets(number).sources.get(source)
+            return checkpoint.offsets(number).sources.get(source)
         except CheckpointError:
             continue  # reported by _entries
-        if isinstance(offset, dict) and isinstance(offset.get("logOffset"), int):
-            return int(offset["logOffset"])
     return None
 
 

@@ -15,10 +15,18 @@ from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
 from streamkeeper.checkpoint.log_entries import FileEntry, damaged, gaps, is_number, parse_file_entry
+from streamkeeper.errors import CheckpointError
 from streamkeeper.storage import LocalStorage, Storage
 
 _COMPACT = re.compile(r"([0-9]+)\.compact")
 _BATCH = re.compile(rb'"batchId":(-?[0-9]+)\}?\s*$')
+_ENTRIES = re.compile(
+    rb'(?:\{"path":"[\x20\x21\x23-\x5b\x5d-\x7e]++","timestamp":[0-9]{1,18},"batchId":[0-9]{1,18}\}\n)*+'
+)
+"""Lines as Spark writes nearly all of them: a URL, in ASCII and without an escape. Others are parsed."""
+_PRINTABLE = bytes(sign for sign in range(0x20, 0x7F) if sign != 0x5C) + b"\n"
+_PARSED = 1 << 24
+"""Bytes of a list that are looked at field by field; of what follows, the lines that are not plain ASCII."""
 _BLOCK = 1 << 20
 _TAIL = 4096
 
@@ -94,15 +102,60 @@ class FilesLog:
             for name, number in self._names(upto)
         )
 
-    def newest_damage(self) -> list[tuple[str, str]]:
-        """Return names of damaged files, each with its damage, from the first and last bytes of the newest
-        files.
+    def damage(self) -> Iterator[tuple[str, str]]:
+        """Yield the name of each damaged file that a start reads, with its damage: the newest compacted one
+        and all after it, read whole, a block at a time.
         """
         plain, compact = self.batches()
-        newest = [f"{self.folder}/{number}" for number in plain[-1:]] + [
-            f"{self.folder}/{number}.compact" for number in compact[-1:]
-        ]
-        return [(name, what) for name in newest if (what := self._ends(name)) is not None]
+        later = [f"{self.folder}/{number}" for number in plain if number > max(compact[-1:], default=-1)]
+        for name in (*(f"{self.folder}/{number}.compact" for number in compact[-1:]), *later):
+            what = self._ends(name) or self._content_damage(name)
+            if what is not None:
+                yield name, what
+
+    def _content_damage(self, name: str) -> str | None:
+        """Return what is wrong with the first damaged line of a file; None if nothing is."""
+        rest, read, at_version = b"", 0, True
+        for block in self._blocks(name):
+            rest, read = rest + block, read + len(block)
+            if at_version:
+                _, newline, rest = rest.partition(b"\n")
+                at_version = False
+                if not newline:
+                    return None  # a list of no files
+            end = rest.rfind(b"\n") + 1
+            # Zeros and garbage are what a disk leaves behind; each field of a million files takes a second.
+            if read <= _PARSED or rest[:end].translate(None, _PRINTABLE):
+                for line in _odd_lines(rest, end):
+                    if (what := self._line_damage(name, line)) is not None:
+                        return what
+            rest = rest[end:]
+        return self._line_damage(name, rest) if rest else None
+
+    def _line_damage(self, name: str, line: bytes) -> str | None:
+        try:
+            parse_file_entry(line.decode(), self.storage.path(name))
+        except (CheckpointError, UnicodeDecodeError):
+            return f"is damaged: it holds {line[:60]!r}, which is not a processed file"
+        return None
+
+    def _blocks(self, name: str) -> Iterator[bytes]:
+        if not isinstance(self.storage, LocalStorage):
+            yield self.storage.read(name) or b""
+            return
+        with self.storage.open(name) as file:
+            while block := file.read(_BLOCK):
+                yield block
+
+    def sound_upto(self) -> int:
+        """Return the newest batch up to which every list can be read; -1 if there is none."""
+        bad = [int(name.rsplit("/", 1)[-1].partition(".")[0]) for name, _ in self.damage()]
+        lacking = [*bad, *itertools.islice(self.missing(), 1)]
+        newest = self.last_batch()
+        if not lacking:
+            return -1 if newest is None else newest
+        compact = self.batches()[1][-1:]
+        return -1 if min(lacking) in compact else min(lacking) - 1
 
     def missing(self) -> Iterator[int]:
         """Yield the batches missing after the newest compacted one, or from 0 if there is none."""
@@ -185,6 +238,18 @@ class FilesLog:
             match = _BATCH.search(line, max(0, len(line) - 40))
             count += (int(match[1]) if match else next(self._parsed(name, [line])).batch) <= upto
         return count
+
+
+def _odd_lines(content: bytes, end: int) -> Iterator[bytes]:
+    """Yield the lines, up to ``end``, that are not exactly as Spark writes nearly all of them."""
+    start = 0
+    while start < end:
+        as_usual = _ENTRIES.match(content, start, end)
+        start = as_usual.end() if as_usual else start
+        if start < end:
+            after = content.index(b"\n", start) + 1
+            yield content[start : after - 1]
+            start = after
 
 
 def _head_and_tail(storage: Storage, name: str, size: int = _TAIL) -> tuple[bytes, bytes]:

@@ -162,7 +162,16 @@ def parse_initial_offsets(content: bytes, where: str) -> Any:
     if not lines:
         return None
     value = _json(lines[0], where)
-    return None if isinstance(value, dict) and {"path", "batchId"} <= value.keys() else value
+    if isinstance(value, dict) and {"path", "batchId"} <= value.keys():
+        return None
+    if not is_whole(value) and not (isinstance(value, dict) and all(map(is_partitions, value.values()))):
+        raise damaged(where, f"holds {_shown(lines[0])}, which is neither Kafka's offsets nor a time")
+    return value
+
+
+def is_partitions(value: object) -> bool:
+    """Return whether a value from JSON is the offsets of a topic by partition."""
+    return isinstance(value, dict) and all(is_number(part) and is_whole(end) for part, end in value.items())
 
 
 def write_offsets(entry: OffsetEntry) -> bytes:

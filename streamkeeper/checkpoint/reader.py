@@ -157,6 +157,17 @@ class Checkpoint:
             )
         return FilesLog(self.storage, self.name(f"sources/{source}"))
 
+    def keeps_lists(self, source: str) -> bool:
+        """Return whether a source keeps lists of processed files here, as far as the newest of them tells."""
+        if source not in self.sources():
+            return False
+        plain, compact = self.files_log(source).batches()
+        return bool(compact) or plain[-1:] > [0] or (bool(plain) and self._holds_a_list(source))
+
+    def _holds_a_list(self, source: str) -> bool:
+        content = self.storage.read(self.name(f"sources/{source}/0")) or b""
+        return content.startswith(b'v1\n{"path":')
+
     def initial_offsets(self, source: str) -> Any:
         """Read the offsets that a Kafka source started from, or the start time of a rate source (epoch ms);
         None for other sources.

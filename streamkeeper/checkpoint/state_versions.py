@@ -1,4 +1,4 @@
-"""Versions of a query's state that a checkpoint still has, by file names alone.
+"""Versions of a query's state that a checkpoint still has, by file names, sizes and RocksDB's own lists.
 
 Spark writes version B+1 of every state store with batch B, and removes versions beyond
 ``minBatchesToRetain``. A version can be rebuilt from the newest snapshot up to it and every later change.
@@ -6,11 +6,21 @@ Spark writes version B+1 of every state store with batch B, and removes versions
 
 from __future__ import annotations
 
+import io
+import json
 import re
+import zipfile
+import zlib
 from collections.abc import Iterator
+from itertools import groupby
+from typing import TYPE_CHECKING
 
-from streamkeeper.checkpoint.log_entries import is_number
-from streamkeeper.checkpoint.reader import Checkpoint
+from streamkeeper.checkpoint import crc_files
+from streamkeeper.checkpoint.log_entries import damaged, is_number, parse_operator
+from streamkeeper.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from streamkeeper.checkpoint.reader import Checkpoint
 
 VERSIONED = re.compile(r"([0-9]+)(_[0-9a-f-]{36})?\.(delta|snapshot|changelog|zip)(\.crc)?")
 """File of one version of a state store (Spark 4.2.0), for the default provider and RocksDB; with an id in
@@ -20,6 +30,13 @@ WHOLE = ("snapshot", "zip")
 """Suffixes of a state store's snapshots: files that need no earlier version."""
 SHARED_FOLDERS = ("SSTs", "logs")
 """Folders of a RocksDB store whose files are shared by several versions."""
+MOST_SUMMED = 1 << 24
+"""Bytes of a file up to which its checksum is made: some 20 ms."""
+_SHARED = (("sstFiles", "SSTs", "dfsSstFileName"), ("logFiles", "logs", "dfsLogFileName"))
+"""Files that RocksDB versions share: list in the version's metadata, folder, key of the name.
+
+Source: Spark 4.2.0, RocksDBFileManager.
+"""
 
 
 def missing_state(checkpoint: Checkpoint, version: int) -> str | None:
@@ -40,6 +57,93 @@ def missing_state(checkpoint: Checkpoint, version: int) -> str | None:
     return None
 
 
+def state_damage(checkpoint: Checkpoint, version: int) -> Iterator[tuple[str, str]]:
+    """Yield each file of the state that a start at a version needs and cannot use, with its damage: it is
+    missing, empty, or a RocksDB version without the files that it shares with others.
+    """
+    for operator in numbered(checkpoint, "state"):
+        declared = checkpoint.operator_file(int(operator))
+        parts = numbered(checkpoint, f"state/{operator}")
+        try:
+            count = parse_operator(checkpoint.read(declared), declared).partitions if declared else len(parts)
+        except CheckpointError:  # told of its metadata
+            count = len(parts)
+        if version and not parts:
+            yield f"state/{operator}", "has no partition: the state is gone"
+            continue
+        for part in map(str, range(count)) if version else ():
+            folder = f"state/{operator}/{part}"
+            if part not in parts:
+                yield folder, "is missing: a partition of the state is gone"
+                continue
+            for store in _stores(checkpoint, folder):
+                yield from _store_damage(checkpoint, store, version)
+
+
+def _store_damage(checkpoint: Checkpoint, store: str, version: int) -> Iterator[tuple[str, str]]:
+    missing = _missing(checkpoint, store, version)
+    if missing is not None:
+        yield store, f"lacks {missing.partition(' of ')[0]}, which the next batch begins with"
+        return
+    base, needed = _needed(checkpoint, store, version)
+    for number, names in groupby(needed, lambda name: int(name.partition(".")[0].partition("_")[0])):
+        # Versions with ids may have files of attempts that failed: one that is whole is enough.
+        damage = [[*_file_damage(checkpoint, store, name, whole=number == base)] for name in names]
+        if all(damage):
+            yield from damage[0]
+
+
+def _file_damage(checkpoint: Checkpoint, store: str, name: str, *, whole: bool) -> Iterator[tuple[str, str]]:
+    file = f"{store}/{name}"
+    if not checkpoint.storage.size(checkpoint.name(file)):
+        yield file, "is empty: the process or the machine stopped while it was written"
+    elif not _fits_its_twin(checkpoint, file):
+        yield file, "does not fit its checksum"
+    elif whole and name.endswith(".zip"):
+        yield from _zip_damage(checkpoint, store, file)
+
+
+def _fits_its_twin(checkpoint: Checkpoint, file: str) -> bool:
+    """Return whether a file is as Hadoop wrote it on a local disk; True where nothing tells."""
+    twin = checkpoint.storage.read(checkpoint.name(crc_files.twin_of(file)))
+    if twin is None or (checkpoint.storage.size(checkpoint.name(file)) or 0) > MOST_SUMMED:
+        return True
+    return crc_files.fits(checkpoint.storage.read(checkpoint.name(file)) or b"", twin)
+
+
+def _zip_damage(checkpoint: Checkpoint, store: str, file: str) -> Iterator[tuple[str, str]]:
+    try:
+        shared = shared_files(checkpoint.read(file), checkpoint.path(file))
+    except CheckpointError as error:
+        yield file, str(error).partition(". Nothing was changed")[0].removeprefix(f"{checkpoint.path(file)} ")
+        return
+    for name, size in shared.items():
+        there = checkpoint.storage.size(checkpoint.name(f"{store}/{name}"))
+        if there != size:
+            what = "is missing" if there is None else f"has {there:,} bytes instead of {size:,}"
+            yield f"{store}/{name}", f"{what}, and {file} needs it"
+        elif not _fits_its_twin(checkpoint, f"{store}/{name}"):
+            yield f"{store}/{name}", f"does not fit its checksum, and {file} needs it"
+
+
+def shared_files(content: bytes, where: str) -> dict[str, int]:
+    """Return the files that a RocksDB version shares with others, with their sizes in bytes, according to the
+    metadata in its zip file.
+
+    :raises CheckpointError: it is no version of a RocksDB state store.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as version:
+            told = json.loads(version.read("metadata").decode().partition("\n")[2])
+        return {
+            f"{folder}/{item[key]}": int(item["sizeBytes"])
+            for listed, folder, key in _SHARED
+            for item in told.get(listed, ())
+        }
+    except (zipfile.BadZipFile, zlib.error, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise damaged(where, f"is not a version of a RocksDB state store ({error!r})") from error
+
+
 def _stores(checkpoint: Checkpoint, folder: str) -> Iterator[str]:
     """Yield the folders of one partition's stores: its own folder, or one for each store (joins)."""
     names = visible(checkpoint, folder)
@@ -55,17 +159,26 @@ def _stores(checkpoint: Checkpoint, folder: str) -> Iterator[str]:
 
 
 def _missing(checkpoint: Checkpoint, folder: str, version: int) -> str | None:
-    found = [
-        match for match in map(VERSIONED.fullmatch, visible(checkpoint, folder)) if match and not match[4]
-    ]
-    base = max(
-        (int(match[1]) for match in found if match[3] in WHOLE and int(match[1]) <= version), default=0
-    )
-    there = {int(match[1]) for match in found}
+    base, names = _needed(checkpoint, folder, version)
+    there = {int(name.partition(".")[0].partition("_")[0]) for name in names}
     lacking = next((number for number in range(base + 1, version + 1) if number not in there), None)
     return None if lacking is None else f"version {lacking} of {checkpoint.path(folder)}"
+
+
+def _needed(checkpoint: Checkpoint, folder: str, version: int) -> tuple[int, list[str]]:
+    """Return the newest full version of a store up to one, 0 for none, and the files from there to it."""
+    matches = map(VERSIONED.fullmatch, visible(checkpoint, folder))
+    found = [match for match in matches if match and not match[4] and int(match[1]) <= version]
+    base = max((int(match[1]) for match in found if match[3] in WHOLE), default=0)
+    later = [match for match in found if int(match[1]) >= max(base, 1)]
+    return base, [match[0] for match in sorted(later, key=lambda match: int(match[1]))]
 
 
 def visible(checkpoint: Checkpoint, folder: str) -> list[str]:
     """Return the names in a folder of a checkpoint, without hidden ones."""
     return [name for name in checkpoint.names(folder) if not name.startswith(".")]
+
+
+def numbered(checkpoint: Checkpoint, folder: str) -> list[str]:
+    """Return the names in a folder of a checkpoint that are numbers, ascending."""
+    return sorted(filter(is_number, checkpoint.names(folder)), key=int)

@@ -13,9 +13,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from streamkeeper.checkpoint.damage import ERROR
+from streamkeeper.checkpoint.damage import ERROR, Problem
+from streamkeeper.checkpoint.log_entries import is_whole
 from streamkeeper.cli.output import show
-from streamkeeper.declare.offsets import RATE, describe
+from streamkeeper.declare.offsets import describe
 from streamkeeper.errors import CheckpointError, RequestError
 from streamkeeper.health.inspection import Inspection, SourceStand, inspect
 from streamkeeper.settings import Settings
@@ -24,6 +25,7 @@ from streamkeeper.times import describe_age, ms_in_iso
 
 if TYPE_CHECKING:
     from streamkeeper.flows.generations import Generation, Start
+    from streamkeeper.manifest.manifest import Flow
 
 
 def show_place(place: str, files: bool, as_json: bool) -> None:
@@ -98,7 +100,13 @@ def _inspect_flow(settings: Settings, name: str, files: bool) -> tuple[dict[str,
     classes = written_by(settings)
     try:
         found = inspect(home.storage, start.checkpoint, count_files=files)
-        found = replace(found, flow=flow.full_name, generation=start.number, schemas=start.schemas)
+        found = replace(
+            found,
+            flow=flow.full_name,
+            generation=start.number,
+            schemas=start.schemas,
+            problems=(*found.problems, *_contradictions(settings, flow, begun)),
+        )
     except CheckpointError as error:
         raise CheckpointError(
             f"The flow {flow.full_name} is on generation {start.number}, begun {start.at}, but its"
@@ -128,6 +136,39 @@ def _inspect_flow(settings: Settings, name: str, files: bool) -> tuple[dict[str,
             " (rewind)"
         )
     return facts, "\n".join([*lines, *_words(found)])
+
+
+def _contradictions(settings: Settings, flow: Flow, begun: tuple[Generation, Start]) -> Iterator[Problem]:
+    """Yield what parks a flow at its next start though its checkpoint is whole: its table, or no state."""
+    from streamkeeper.flows.files import open_home
+    from streamkeeper.flows.position import look
+
+    standing = look(open_home(settings, flow.full_name), settings.table_path(flow.declaration.target), *begun)
+    restore = "Restore the newer one, or reset the flow with reset_checkpoint from another start."
+    if standing.is_older_copy:
+        yield Problem(
+            "",
+            f"has planned no batch {standing.last_transaction}, which the table {flow.declaration.target}"
+            " has: the checkpoint is an older copy",
+            restore,
+            ERROR,
+        )
+    elif standing.missing_in_sink is not None and flow.sink is None:
+        yield Problem(
+            "",
+            f"has committed {standing.missing_in_sink}, which the table {flow.declaration.target} lacks: it"
+            " was replaced or restored from an older copy",
+            restore,
+            ERROR,
+        )
+    start = begun[1]
+    if start.operators and standing.last_commit is not None and not standing.checkpoint.operators():
+        yield Problem(
+            "state",
+            f"has nothing of {', '.join(start.operators)}: the state is gone",
+            "Restore it from a copy of the checkpoint, or reset the flow with reset_checkpoint.",
+            ERROR,
+        )
 
 
 def _of_generation(newest: Generation, generation: Generation, start: Start) -> Iterator[str]:
@@ -184,5 +225,5 @@ def _source(source: SourceStand) -> Iterator[str]:
         yield f"  in flight     {describe(source.in_flight)}"
     if source.initial is not None:
         # The rate source keeps its start time instead of a position.
-        began = ms_in_iso(source.initial) if source.kind == RATE else describe(source.initial)
+        began = ms_in_iso(source.initial) if is_whole(source.initial) else describe(source.initial)
         yield f"  began at      {began}"

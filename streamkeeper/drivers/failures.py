@@ -78,6 +78,9 @@ class Failure:
         return f"{self.condition} (SQLSTATE {self.sql_state})" if self.sql_state else self.condition
 
 
+START = "start"
+"""Name, in a failure's context, of the starts that its recovery can be planned with; none for its default."""
+OTHER_STARTS = "explicit offsets, a timestamp or earliest"
 EXPECTATION_FAILED = "The expectation"
 """First words of the error that a row raises which fails an ``expect_or_fail``."""
 
@@ -256,6 +259,12 @@ def _failure(classed: FailureClass, meaning: str, cause: Cause, causes: Sequence
     )
 
 
+def _start(failure: Failure) -> str:
+    """Return from where a recovery must start, if not after the last batch, which is its default."""
+    start = failure.context.get(START)
+    return f", from {start}: what was read up to the last batch is not known for certain" if start else ""
+
+
 def read(details: Mapping[str, Any]) -> Failure | None:
     """Return the failure in the details of a park; None where a park has none that was classed."""
     names = {field.name for field in fields(Failure)}
@@ -299,7 +308,7 @@ def _what_follows(failure: Failure, retried: bool) -> str:
         case FailureClass.NEEDS_RECOVERY:
             return (
                 "A restart would fail the same way, so the flow is parked. Recover this flow with"
-                f" {failure.recovery}."
+                f" {failure.recovery}{_start(failure)}."
             )
         case FailureClass.NEEDS_CORRECTION:
             return (

@@ -7,16 +7,19 @@ transaction)]``.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
 from streamkeeper.checkpoint import Checkpoint, OffsetEntry
+from streamkeeper.checkpoint.implied_offsets import Beginning, implied, newest_before
 from streamkeeper.checkpoint.log_entries import gaps
 from streamkeeper.delta.log import last_transaction
-from streamkeeper.errors import CheckpointError
+from streamkeeper.errors import CheckpointError, StorageError
 from streamkeeper.flows import generations
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import EMPTY, Generation, Start
+from streamkeeper.storage import read_json
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,8 @@ class CommittedPosition:
     """Whether the sink's log reaches back far enough for the last transaction; otherwise the driver asks
     Spark before it seals.
     """
+    sources: tuple[str, ...] = ()
+    """Sources that the last driver of the generation read; none if nobody wrote them down."""
 
     @property
     def batch(self) -> int | None:
@@ -77,11 +82,36 @@ class CommittedPosition:
         try:
             return self.checkpoint.offsets(self.batch)
         except CheckpointError as error:
+            return self._implied(self.batch, error)
+
+    @property
+    def is_implied(self) -> bool:
+        """Whether the file of its offsets cannot be read, and the rest of the checkpoint implies them."""
+        if self.batch is None:
+            return False
+        try:
+            self.checkpoint.offsets(self.batch)
+        except CheckpointError:
+            return True
+        return False
+
+    def _implied(self, batch: int, damage: CheckpointError) -> OffsetEntry:
+        seed = self.start.seed_batch
+        began = Beginning(-1, {}) if seed is None else Beginning(seed, self.start.positions)
+        try:
+            if self.missing_in_sink is not None:
+                raise CheckpointError(f"the table lacks {self.missing_in_sink}")
+            return implied(self.checkpoint, batch, began, self.sources)
+        except CheckpointError as doubt:
+            what = str(damage).partition(". Nothing was changed")[0]
             raise CheckpointError(
-                f"{error}\nBatch {self.batch} is the last that the {self.ruled_by} has, and its offsets are"
-                " the start of the next generation. Restore that file from a copy, or choose explicit"
-                " offsets or a timestamp."
-            ) from error
+                f"{what}. Batch {batch} is the last that the {self.ruled_by} has, and its offsets are the"
+                f" start of the next generation. What is left does not tell them for certain: {doubt}."
+                f" Nothing was changed. Restore {self.checkpoint.path(f'offsets/{batch}')} from a copy; or"
+                " choose another start with reset_checkpoint: explicit offsets, such as"
+                f" {newest_before(self.checkpoint, batch, began)} (the newest that are known; what was read"
+                " after them is read again), a timestamp or earliest."
+            ) from damage
 
     def kept_batches(self) -> range:
         """Return the batches up to the last whose offsets are kept, without a gap: all, if it begins with 0.
@@ -153,4 +183,38 @@ def look(home: FlowHome, table_path: str, generation: Generation, start: Start) 
     # The checkpoint first: a running driver commits in the sink first, so its next batch is no contradiction.
     last = generations.committed(home, generation.number, checkpoint.last_commit())
     sink = last_transaction(table_path, generation.query_id)
-    return CommittedPosition(generation, start, checkpoint, last, sink.version, sink.sealed, sink.complete)
+    return CommittedPosition(
+        generation,
+        start,
+        checkpoint,
+        last,
+        sink.version,
+        sink.sealed,
+        sink.complete,
+        sources_of(home, generation.number),
+    )
+
+
+def sources_of(home: FlowHome, number: int) -> tuple[str, ...]:
+    """Return the sources that the last driver of a generation read; none if nobody wrote them down."""
+    return tuple((read_json(home.storage, home.last_run(number)) or {}).get("sources") or ())
+
+
+def is_known(home: FlowHome, table_path: str) -> bool:
+    """Return whether a flow's next generation can begin after its last batch, as far as its checkpoint tells:
+    whether offsets and lists of processed files can be read.
+    """
+    begun = last_begun(home)
+    if begun is None:
+        return True
+    try:
+        standing = look(home, table_path, *begun)
+        entry = standing.offsets()
+        for name, offset in ({} if entry is None else entry.sources).items():
+            if isinstance(offset, dict) and offset.keys() == {"logOffset"}:
+                deque(standing.checkpoint.files_log(name).entries(offset["logOffset"]), maxlen=0)
+    except CheckpointError:
+        return False
+    except StorageError:
+        return True  # nothing says that it is not: whoever plans finds out
+    return True

@@ -29,6 +29,7 @@ from streamkeeper.flows.files import FlowHome, query_id
 from streamkeeper.flows.generations import Generation, Start
 from streamkeeper.manifest.import_all import Imported, import_here
 from streamkeeper.manifest.manifest import Flow, Manifest, make_manifest, read_manifest
+from streamkeeper.preflight import last_run
 from streamkeeper.settings import Settings
 from streamkeeper.storage import LocalStorage
 from streamkeeper.user_environment import environment
@@ -181,6 +182,12 @@ class World:
         write_checkpoint(self.home.storage, folder, generation, batches, committed, operators=operators)
         self.write_table(generation.query_id, transactions)
         return start
+
+    def ran(self, *sources: str) -> None:
+        """Write down that the driver of generation 1 read these sources; by default, the flow's own."""
+        names = sources or tuple(source.name for source in self.flow.sources)
+        places = dict.fromkeys(names, "json")
+        last_run.keep(self.home, 1, last_run.LastRun(self.flow.fingerprint, places, (), ()))
 
     def version(self, number: int) -> Path:
         """The file of a commit of the table."""

@@ -42,6 +42,7 @@ from streamkeeper.flows import generations, holds, leases
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import Generation, Start
 from streamkeeper.flows.leases import Heartbeat, Lease
+from streamkeeper.flows.position import is_known
 from streamkeeper.manifest import pipeline_files
 from streamkeeper.manifest.environment import opened_flow
 from streamkeeper.manifest.import_file import fingerprint
@@ -235,7 +236,7 @@ def _drive(
     except StillRunning as error:
         raise StreamkeeperError(str(error)) from error
     except (PySparkException, Py4JError, StreamkeeperError) as error:
-        return _fail(home, flow, lease, error, watch.heartbeat)
+        return _fail(home, flow, lease, error, watch.heartbeat, asked.settings)
     return Outcome.STOPPED
 
 
@@ -300,7 +301,14 @@ def _park_unreadable(home: FlowHome, lease: Lease, error: DeclarationError) -> O
     return _park(home, failure, _details(failure, UNREADABLE, lease.generation, None))
 
 
-def _fail(home: FlowHome, flow: Flow, lease: Lease, error: Exception, said: Heartbeat) -> Outcome:
+def _fail(  # noqa: PLR0917 - how a flow failed, and where
+    home: FlowHome,
+    flow: Flow,
+    lease: Lease,
+    error: Exception,
+    said: Heartbeat,
+    settings: Settings,
+) -> Outcome:
     """Classify a failure, report it, and park the flow if only a person can mend it.
 
     A driver that has lost its lease parks nothing: it would stop the one that took over.
@@ -311,6 +319,8 @@ def _fail(home: FlowHome, flow: Flow, lease: Lease, error: Exception, said: Hear
         say(f"{lost} It had failed: {error}")
         return Outcome.LEASE_LOST
     failure = _with_schema_in_force(flow, _look_for_damage(home, said.generation, _classify(error)))
+    if failure.recovery is not None and not is_known(home, settings.table_path(flow.declaration.target)):
+        failure = replace(failure, context={**failure.context, failures.START: failures.OTHER_STARTS})
     if failure.classed is FailureClass.BAD_INPUT:
         failure = _counted(home, lease, said.generation, failure, flow.declaration.park_after)
     number = said.generation if home.generations() else 0

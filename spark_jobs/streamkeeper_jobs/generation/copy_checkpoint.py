@@ -10,26 +10,19 @@ store provider.
 
 from __future__ import annotations
 
-import io
 import json
 import re
-import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.checkpoint.log_entries import damaged
-from streamkeeper.checkpoint.state_versions import VERSIONED, WHOLE, visible
+from streamkeeper.checkpoint.state_versions import SHARED_FOLDERS, VERSIONED, WHOLE, shared_files, visible
 from streamkeeper.declare.offsets import files_batch
 from streamkeeper.storage import Storage
 from streamkeeper_jobs.spark.session import spark_url
 
-_SHARED = (("sstFiles", "SSTs", "dfsSstFileName"), ("logFiles", "logs", "dfsLogFileName"))
-"""Files that RocksDB versions share: list in the version's metadata, folder, key of the name.
-
-Source: Spark 4.2.0, RocksDBFileManager.
-"""
 _SCHEMA_LOG = "_schema_log"
 """Prefix of the folders in which Delta keeps the schemas of a source.
 
@@ -188,7 +181,7 @@ def _partition(old: Checkpoint, folder: str, version: int) -> Iterator[str]:
     for name in visible(old, folder):
         if name == "_metadata":
             yield from _all(old, f"{folder}/{name}", version)
-        elif VERSIONED.fullmatch(name) is None and name not in {shared for _, shared, _ in _SHARED}:
+        elif VERSIONED.fullmatch(name) is None and name not in SHARED_FOLDERS:
             yield from _partition(old, f"{folder}/{name}", version)
 
 
@@ -210,19 +203,9 @@ def _store(old: Checkpoint, folder: str, version: int) -> Iterator[str]:
             continue
         yield f"{folder}/{match[0]}"
         if match[3] == "zip" and not match[4]:
-            shared.update(_shared(old, f"{folder}/{match[0]}"))
+            whole_file = f"{folder}/{match[0]}"
+            shared.update(shared_files(old.read(whole_file), old.path(whole_file)))
     yield from sorted(f"{folder}/{name}" for name in shared)
-
-
-def _shared(old: Checkpoint, name: str) -> Iterator[str]:
-    """Yield the files that a RocksDB version shares with others, according to its metadata."""
-    try:
-        with zipfile.ZipFile(io.BytesIO(old.read(name))) as version:
-            told = json.loads(version.read("metadata").decode().partition("\n")[2])
-        for listed, folder, key in _SHARED:
-            yield from (f"{folder}/{item[key]}" for item in told.get(listed, ()))
-    except (zipfile.BadZipFile, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise damaged(old.path(name), f"is not a version of a RocksDB state store ({error!r})") from error
 
 
 def _all(old: Checkpoint, folder: str, version: int) -> Iterator[str]:

@@ -14,7 +14,7 @@ from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.flows import adopted_checkpoint, generations, past_positions
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import ADOPTED, AFTER_LAST, BATCH, EARLIEST, OFFSETS, Generation, Start
-from streamkeeper.flows.position import CommittedPosition
+from streamkeeper.flows.position import CommittedPosition, sources_of
 from streamkeeper.preflight import last_run
 from streamkeeper_jobs.sinks.expectations import seal_quarantine
 from streamkeeper_jobs.sinks.file_sink import FileSink
@@ -243,7 +243,8 @@ def _position(home: FlowHome, decided: Generation, start: Start, last: int | Non
     """Return the position of a sealed generation, whose last transaction is known."""
     checkpoint = Checkpoint(home.storage, start.checkpoint)
     committed = generations.committed(home, decided.number, checkpoint.last_commit())
-    return CommittedPosition(decided, start, checkpoint, committed, last, sealed=True)
+    read = sources_of(home, decided.number)
+    return CommittedPosition(decided, start, checkpoint, committed, last, sealed=True, sources=read)
 
 
 def _sealed_before(home: FlowHome, earlier: list[int]) -> frozenset[int]:

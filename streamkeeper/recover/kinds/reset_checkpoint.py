@@ -125,6 +125,12 @@ def _notes(flow: Flow, present: FlowNow, request: ResetRequest) -> Iterator[str]
         )
     else:
         yield f"Checkpoint and table agree: batch {batch} is the last."
+    if present.position is not None and standing.is_implied:
+        yield (
+            f"{standing.checkpoint.path(f'offsets/{batch}')} cannot be read. What was read up to batch"
+            f" {batch} is known all the same: from the lists of processed files, one for each batch, or"
+            " from the batches before and after."
+        )
     if safe:
         yield (
             f"The table {flow.declaration.target} is updated by key and sequence: changes that are read"

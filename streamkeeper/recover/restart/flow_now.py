@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from streamkeeper.checkpoint import StateOperator
 from streamkeeper.declare.model import AutoCdcFlow
 from streamkeeper.errors import CheckpointError, RequestError
 from streamkeeper.flows import generations, holds
@@ -69,8 +68,7 @@ class FlowNow:
 def look_at(settings: Settings, flow: Flow, strict: bool) -> FlowNow:
     """Return the present state of a flow.
 
-    :param strict: whether its position and operators must be read, because it is to continue right after
-        them.
+    :param strict: whether its position must be read, because it is to continue right after it.
     :raises RequestError: it has no checkpoint.
     :raises CheckpointError: its checkpoint cannot be read as far as it must.
     """
@@ -83,7 +81,7 @@ def look_at(settings: Settings, flow: Flow, strict: bool) -> FlowNow:
         )
     standing = look(home, settings.table_path(flow.declaration.target), *begun)
     park = holds.parked(home)
-    operators = tuple(operator.name for operator in _operators(standing, strict))
+    operators = _operators(standing)
     declared = (park.details.get("operators") if park else None) or ()
     return FlowNow(
         newest=newest.number,
@@ -96,13 +94,14 @@ def look_at(settings: Settings, flow: Flow, strict: bool) -> FlowNow:
     )
 
 
-def _operators(standing: CommittedPosition, strict: bool) -> tuple[StateOperator, ...]:
+def _operators(standing: CommittedPosition) -> tuple[str, ...]:
+    """Return the stateful operators of the checkpoint; where it cannot tell, those that the generation began
+    with.
+    """
     try:
-        return standing.checkpoint.operators()
+        return tuple(operator.name for operator in standing.checkpoint.operators())
     except CheckpointError:
-        if strict:
-            raise
-        return ()
+        return standing.start.operators
 
 
 def _is_stateful(

@@ -5,6 +5,7 @@ Sources are only read.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -84,7 +85,7 @@ def price_of(case: Case, resolve: Resolve) -> SourcePrice:
         }
     except CheckpointError as error:
         if mode == AFTER_LAST:
-            raise
+            raise _other_starts(case, error) from error
         doubt = unknown(f"the list of processed files cannot be read: {error}")
         return case.price(f"start {mode}", lost=doubt, repeated=doubt)
     changed = {
@@ -100,6 +101,19 @@ def price_of(case: Case, resolve: Resolve) -> SourcePrice:
         listed=listed,
     )
     return _files_price(case, found)
+
+
+def _other_starts(case: Case, damage: CheckpointError) -> CheckpointError:
+    """Return the error of a damaged list of processed files, with the starts that need none of it."""
+    name = case.source.name
+    upto = case.standing.checkpoint.files_log(name).sound_upto()
+    offsets = json.dumps({**(case.position or {}), name: {"logOffset": upto}})
+    return CheckpointError(
+        f"{str(damage).partition('. Nothing was changed')[0]}. Which files of {name} were read is not known"
+        " without it. Nothing was changed. Restore it from a copy; or choose another start with"
+        f" reset_checkpoint: explicit offsets, such as {offsets} (the newest list that can be read; the files"
+        " of later ones are read again), a timestamp or earliest."
+    )
 
 
 def _check_offset(case: Case, highest: int) -> None:

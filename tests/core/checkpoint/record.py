@@ -1,7 +1,7 @@
 """Records the checkpoints of small real queries as fixtures for the fast tests: ``python
 tests/core/checkpoint/record.py [NAME …]``.
 
-Kept is what the reader reads: everything but the state's data. The machine's paths become ``/data``, and the
+The machine's paths become ``/data``, and the
 .crc twins of what that changes are made anew. Needs the jars folder (STREAMKEEPER_JARS, or .cache/jars);
 ``kafka`` starts a broker of its own.
 """
@@ -42,12 +42,10 @@ def session(warehouse: str) -> SparkSession:
 
 
 def keep(checkpoint: Path, root: Path, target: Path) -> None:
-    """Copy a checkpoint without the state's data, and without the path of the folder that it was made in."""
+    """Copy a checkpoint, without the path of the folder that it was made in."""
     shutil.rmtree(target, ignore_errors=True)
     for file in sorted(item for item in checkpoint.rglob("*") if item.is_file()):
         name = file.relative_to(checkpoint)
-        if name.parts[0] == "state" and "_metadata" not in name.parts[:3]:
-            continue
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, target / name)
     for file in [item for item in target.rglob("*") if item.is_file()]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,18 @@ def remove(*names: str) -> Spoil:
 
 def write(name: str, content: bytes = b"?") -> Spoil:
     return lambda folder: (folder / name).write_bytes(content)
+
+
+def rmtree(*names: str) -> Spoil:
+    return lambda folder: [shutil.rmtree(folder / name) for name in names]
+
+
+def each(pattern: str, content: bytes | None) -> Spoil:
+    def spoil(folder: Path) -> None:
+        for file in folder.glob(pattern):
+            file.unlink() if content is None else file.write_bytes(content)
+
+    return spoil
 
 
 def drop_last_source(folder: Path) -> None:
@@ -67,6 +80,19 @@ DAMAGE: dict[tuple[str, str], dict[str, tuple[Spoil, str, str]]] = {
         "twin of the next batch": (write("offsets/.3.crc"), "offsets/.3.crc", "Multiple streaming queries"),
         "truncated files log": (cut("sources/0/2", 30), "sources/0/2", "is cut off"),
         "files log too short": (remove("sources/0/2"), "sources/0", "ends at batch 1"),
+        "a line of a list": (
+            lambda folder: (folder / "sources/0/2").write_bytes(
+                (folder / "sources/0/2").read_bytes().replace(b"timestamp", b"time\0tamp")
+            ),
+            "sources/0/2",
+            "which is not a processed file",
+        ),
+        "an older list": (cut("sources/0/0", 40), "sources/0/0", "is cut off"),
+        "a list is empty": (empty("sources/0/1"), "sources/0/1", "is empty"),
+        "a delta is empty": (empty("state/0/0/2.delta"), "state/0/0/2.delta", "is empty"),
+        "a delta is gone": (remove("state/0/0/2.delta"), "state/0/0", "lacks version 2"),
+        "a partition is gone": (rmtree("state/0/1"), "state/0/1", "a partition of the state is gone"),
+        "all partitions are gone": (rmtree("state/0/0", "state/0/1"), "state/0", "the state is gone"),
         "operator": (cut("state/0/_metadata/metadata", 20), "state/0/_metadata/metadata", "is cut off"),
     },
     ("files_dedup", "note"): {
@@ -93,6 +119,17 @@ DAMAGE: dict[tuple[str, str], dict[str, tuple[Spoil, str, str]]] = {
         "gap in offsets": (remove("offsets/5", "offsets/.5.crc"), "offsets/5", "the log has a gap"),
         "gap in commits": (remove("commits/5", "commits/.5.crc"), "commits/5", "the log has a gap"),
     },
+    ("rocksdb_dedup", "error"): {
+        "a version is empty": (each("state/0/1/2_*.zip", b""), "state/0/1/2_*.zip", "is empty"),
+        "a version is garbage": (
+            each("state/0/1/2_*.zip", b"?"),
+            "state/0/1/2_*.zip",
+            "not fit its checksum",
+        ),
+        "a table of keys is cut": (each("state/0/1/SSTs/*.sst", b"?"), "state/0/1/SSTs/*.sst", "has 1 bytes"),
+        "tables of keys are gone": (rmtree("state/0/1/SSTs"), "state/0/1/SSTs/*", "is missing"),
+        "a version is gone": (each("state/0/1/2_*", None), "state/0/1", "lacks version 2"),
+    },
     ("union_positional", "error"): {
         "truncated by a source": (drop_last_source, "offsets/1", "is cut off: it has 1 sources")
     },
@@ -115,7 +152,11 @@ def test_damage_is_told_with_advice_and_nothing_is_changed(
         Checkpoint(LocalStorage(str(folder)), ""),
         Checkpoint(LocalStorage(str(folder.parent)), folder.name),
     ):
-        told = [problem for problem in checkpoint.problems() if problem.file == file and what in problem.what]
+        told = [
+            problem
+            for problem in checkpoint.problems()
+            if fnmatch(problem.file, file) and what in problem.what
+        ]
         assert [problem.severity for problem in told] == [severity], checkpoint.problems()
         assert told[0].advice.endswith(".")
     assert inspect(LocalStorage(str(folder)), "", count_files=True).problems
@@ -131,6 +172,8 @@ class Running(LocalStorage):
         if folder == "commits":
             for log in ("offsets", "commits"):
                 shutil.copyfile(self.path(f"{log}/2"), self.path(f"{log}/{self.batch}"))
+            for part in ("state/0/0", "state/0/1"):
+                shutil.copyfile(self.path(f"{part}/3.delta"), self.path(f"{part}/{self.batch + 1}.delta"))
             self.batch += 1
         return super().names(folder)
 

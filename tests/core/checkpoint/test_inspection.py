@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from streamkeeper.cli.inspecting import inspect_place
 from streamkeeper.health.inspection import inspect
 from streamkeeper.storage import LocalStorage
+from tests.worlds.small_world import World
 
 
 class Recording(LocalStorage):
@@ -105,17 +108,21 @@ def test_a_look_reads_the_newest_entries_only_and_asks_one_time_and_writes_nothi
         "commits/12",
         "offsets/11",
         "offsets/12",
+        "sources/0/10",
+        "sources/0/11",
         "sources/0/12",
+        "sources/0/9.compact",
     }
     assert storage.times == ["commits/12"]
 
 
 def test_the_number_of_listings_is_the_same_for_a_long_history(recorded: Callable[[str], Path]) -> None:
-    short, long = Recording(str(recorded("files_dedup"))), Recording(str(recorded("rocksdb_dedup")))
-    for number in range(2, 90):
-        for log in ("offsets", "commits", "sources/0"):
-            (Path(long.root) / log / str(number)).write_bytes((Path(long.root) / log / "1").read_bytes())
+    folder = recorded("rate")
+    short, long = Recording(str(folder)), Recording(str(folder))
     inspect(short, "")
+    for number in range(2, 90):
+        for log in ("offsets", "commits"):
+            (folder / log / str(number)).write_bytes((folder / log / "1").read_bytes())
     inspect(long, "")
     assert len(long.listings) == len(short.listings)
     assert len(long.reads) <= len(short.reads)
@@ -139,3 +146,24 @@ def test_a_damaged_checkpoint_is_described_as_far_as_it_can_be_read(recorded: Ca
 def test_a_look_can_be_written_as_json(recorded: Callable[[str], Path], name: str) -> None:
     found = inspect(LocalStorage(str(recorded(name))), "").to_json()
     assert json.loads(json.dumps(found))["sources"][0]["name"] == found["sources"][0]["name"]
+
+
+@pytest.mark.parametrize(
+    ("transactions", "operators", "what"),
+    [
+        (5, (), "the checkpoint is an older copy"),
+        (1, (), "was replaced or restored from an older copy"),
+        (3, ("dedupe",), "the state is gone"),
+    ],
+    ids=["table ahead", "table behind", "no state"],
+)
+def test_what_parks_a_flow_though_its_checkpoint_is_whole_is_told(
+    transactions: int, operators: tuple[str, ...], what: str, world: World
+) -> None:
+    world.processed(3, transactions=transactions, operators=operators)
+    shutil.rmtree(world.home.storage.path(f"{world.home.checkpoint(1, 1)}/state"), ignore_errors=True)
+    value, text = inspect_place(lambda: world.settings, "events.clean_events", files=False)
+    assert [(problem["severity"], what in problem["what"]) for problem in value["problems"]] == [
+        ("error", True)
+    ]
+    assert what in text

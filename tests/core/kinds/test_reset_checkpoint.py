@@ -4,7 +4,9 @@ at all.
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 
 from streamkeeper.amounts import LOSS, MISSING_HISTORY, REPEATS, UNKNOWN_PRICE
+from streamkeeper.checkpoint import CommitEntry, write_commit
 from streamkeeper.delta.log import SEAL
 from streamkeeper.errors import CheckpointError, RequestError, StreamkeeperError, TableLocked
 from streamkeeper.flows import generations, ledger
@@ -441,10 +444,6 @@ DAMAGE: dict[str, tuple[Callable[[World], None], str]] = {
     "files log half-written": (truncate("sources/events_raw/2", 30), r"sources/events_raw/2 is cut off"),
     "everything gone": (remove(""), r"There is nothing at .*000001-000001"),
     "emptied": (remove("offsets", "commits", "sources", "metadata"), r"is not a checkpoint"),
-    "operator's metadata": (
-        truncate("state/0/_metadata/metadata", 10),
-        r"state/0/_metadata/metadata is cut off",
-    ),
     "the table's log": (
         lambda world: world.version(3).write_text('{"txn":{"appId":"' + world.query_id),
         r"is not JSON: the table's log is damaged",
@@ -460,6 +459,88 @@ def test_a_damaged_checkpoint_is_a_clear_error_and_nothing_is_changed(
     damage(world)
     with pytest.raises(CheckpointError, match=message):
         plan(world)
+
+
+LOST = {
+    "empty": truncate("offsets/2", 0),
+    "torn": truncate("offsets/2", 40),
+    "gone": remove("offsets/2"),
+    "all gone": remove("offsets"),
+}
+
+
+@pytest.mark.parametrize("operators", [(), ("dedupe",)], ids=["no state", "dedupe"])
+@pytest.mark.parametrize("lose", LOST.values(), ids=LOST.keys())
+def test_lost_offsets_are_known_where_the_lists_of_files_and_the_table_agree(
+    lose: Callable[[World], None], operators: tuple[str, ...], world: World
+) -> None:
+    world.processed(3, operators=operators)
+    world.add_files(1)
+    world.ran()
+    lose(world)
+    found = plan(world)
+    assert (rows(found)[:2], refused(found)) == ((0, 0), [])
+    assert found.flows[0].position["offsets"] == {"events_raw": {"logOffset": 2}}
+    assert "1 unread files will be read" in price(found).notes
+    assert "offsets/2 cannot be read. What was read up to batch 2 is known all the same" in notes(found)
+
+
+def test_a_batch_between_two_that_are_known_is_known(world: World) -> None:
+    world.processed(4, committed=3)
+    world.ran()
+    remove("offsets/2")(world)
+    assert plan(world).flows[0].position["offsets"] == {"events_raw": {"logOffset": 2}}
+
+
+def _watermark(world: World) -> None:
+    name = f"{world.home.checkpoint(1, 1)}/commits/2"
+    world.home.storage.overwrite(name, write_commit(CommitEntry(2, 1, 60_000)))
+
+
+def _one_more_list(world: World) -> None:
+    world.home.storage.overwrite(f"{world.home.checkpoint(1, 1)}/sources/events_raw/3", b"v1")
+
+
+def _other_source(world: World) -> None:
+    world.ran("events_raw", "a_topic")
+
+
+def _nobody_knows_the_sources(world: World) -> None:
+    world.home.storage.remove(world.home.last_run(1))
+    remove("offsets")(world)
+
+
+def _table_behind(world: World) -> None:
+    world.version(3).unlink()
+
+
+DOUBT: dict[str, tuple[Callable[[World], None], str]] = {
+    "a list without a batch": (_one_more_list, "there are 1 batches, and 2 lists"),
+    "a batch without input": (_watermark, "batches that read nothing"),
+    "a source that keeps no lists": (_other_source, "how far the source a_topic was read"),
+    "sources that nobody knows": (_nobody_knows_the_sources, "are not on record"),
+    "a table that lacks the batch": (_table_behind, "the table lacks batch 2"),
+}
+
+
+@pytest.mark.parametrize(("doubt", "why"), DOUBT.values(), ids=DOUBT.keys())
+def test_lost_offsets_are_never_guessed_and_the_error_names_a_start_that_can_be_planned(
+    doubt: Callable[[World], None], why: str, world: World
+) -> None:
+    world.processed(3, operators=("dedupe",))
+    world.ran()
+    remove("offsets/2")(world)
+    doubt(world)
+    with pytest.raises(CheckpointError, match=why) as refusal:
+        plan(world)
+    said = re.search(r"explicit offsets, such as (\{.*?\}) \(", str(refusal.value))
+    assert said is not None and "give the flow a new checkpoint" not in str(refusal.value)
+    if offsets := json.loads(said[1]):
+        assert set(refused(plan(world, StartAt("offsets", offsets=offsets)))) <= {
+            UNKNOWN_PRICE,
+            LOSS,
+            REPEATS,
+        }
 
 
 @pytest.mark.parametrize("name", ["offsets/2", "sources/events_raw/2"])

@@ -5,6 +5,7 @@ fits.
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -113,6 +114,36 @@ def test_a_damaged_checkpoint_parks_the_flow_with_what_is_wrong(bed: Flowbed, na
     park = bed.park()
     assert (park.details["classed"], park.details["recovery"]) == ("needs recovery", "reset_checkpoint")
     assert re.search(said, f"{park.reason}: {park.details['message']}"), park
+    bed.reset()
+    if name.startswith("files log"):
+        assert bed.run() is Outcome.PARKED
+    else:
+        assert bed.run() is Outcome.STOPPED
+        assert counted(bed.rows(), ["n"]) == {(number,): 1 for number in range(6)}
+
+
+OF_THE_LAST_BATCH: dict[str, Callable[[Path], None]] = {
+    "torn": lambda checkpoint: write(checkpoint / "offsets/2", b"v2"),
+    "gone": lambda checkpoint: remove(checkpoint / "offsets/2"),
+    "all gone": lambda checkpoint: shutil.rmtree(checkpoint / "offsets"),
+}
+
+
+@pytest.mark.parametrize("name", long_after(2, OF_THE_LAST_BATCH))
+def test_lost_offsets_of_the_last_batch_are_found_again_by_the_reset_that_the_park_names(
+    make_bed: Make, name: str
+) -> None:
+    bed = make_bed(pipeline())
+    for number in range(3):
+        bed.arrive(number)
+        assert bed.run() is Outcome.STOPPED
+    OF_THE_LAST_BATCH[name](Path(bed.checkpoint(1).path()))
+    bed.arrive(3)
+    assert bed.run() is Outcome.PARKED
+    assert bed.park().details["recovery"] == "reset_checkpoint"
+    bed.reset()
+    assert bed.run() is Outcome.STOPPED
+    assert counted(bed.rows(), ["n"]) == {(number,): 1 for number in range(4)}
 
 
 def test_columns_that_are_not_the_tables_park_the_flow_for_correction(bed: Flowbed) -> None:

@@ -177,7 +177,6 @@ def test_a_driver_that_lost_its_lease_parks_nothing_when_it_fails(bed: Flowbed) 
     beat = leases.read_heartbeat(bed.home, lost.epoch)
     assert beat is not None
     leases.acquire(bed.home, 1, bed.settings.lease_term)
-    assert (
-        _fail(bed.home, bed.flow(), lost, CheckpointError("offsets/3 is missing"), beat) is Outcome.LEASE_LOST
-    )
+    error = CheckpointError("offsets/3 is missing")
+    assert _fail(bed.home, bed.flow(), lost, error, beat, bed.settings) is Outcome.LEASE_LOST
     assert bed.home.owners() == []

@@ -460,7 +460,7 @@ def test_inferred_schemas_are_carried_over_unless_they_are_to_be_inferred_anew(m
     long_after(
         1,
         [
-            ("offsets", AFTER_LAST, Outcome.PARKED),
+            ("offsets", AFTER_LAST, Outcome.STOPPED),
             ("offsets", EARLIEST, Outcome.STOPPED),
             ("sources/events_raw", AFTER_LAST, Outcome.PARKED),
             ("metadata", AFTER_LAST, Outcome.STOPPED),
