@@ -13,7 +13,6 @@ YES = "yes"
 GENERATION, STREAM, SINKS = "tests/spark/generation", "tests/spark/stream", "tests/spark/sinks"
 RECOVER, SOURCES, SHIPPED = "tests/spark/recover", "tests/spark/sources", "tests/spark/shipped"
 RESET = f"{GENERATION}/test_reset.py"
-CUT_OFF = f"{SOURCES}/test_kafka_cut_off.py"
 KAFKA, DELTA = f"{SOURCES}/test_kafka_source.py", f"{SOURCES}/test_delta_source.py"
 WORDS, SOCKET = f"{SHIPPED}/test_word_count.py", "tests/core/sources/test_socket.py"
 LAG = "tests/core/sources/test_lag.py"
@@ -102,10 +101,7 @@ FORMATS = Part(
             ),
         ),
         "kafka": (
-            yes(
-                f"{CUT_OFF}::test_an_end_that_goes_back_costs_nothing_once_it_is_right_again",
-                "yes, also over an end that goes back",
-            ),
+            yes(f"{KAFKA}::test_every_record_is_written_once_over_several_batches_and_starts"),
             yes(
                 f"{KAFKA}::test_a_timestamp_reads_the_records_written_at_it_or_later",
                 "after-last, earliest, latest, by time, offsets",
