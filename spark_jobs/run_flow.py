@@ -14,7 +14,7 @@ import sys
 
 from streamkeeper_jobs.driver.application import run
 
-from streamkeeper.drivers.host import check_spark
+from streamkeeper.clusters.host import check_spark
 from streamkeeper.errors import SettingsError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.settings import Settings

@@ -63,8 +63,8 @@ def check(
 
     With --analyze exit code 1 also says that Spark refuses a query, and 4 that it cannot be told of one.
     """
+    from streamkeeper.clusters.host import check_spark
     from streamkeeper.declare.driver import packages_note
-    from streamkeeper.drivers.host import check_spark
     from streamkeeper.manifest.manifest import make_manifest
     from streamkeeper.preflight.verdict import EXIT_CODES, worst
 

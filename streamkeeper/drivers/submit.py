@@ -15,6 +15,7 @@ from pathlib import Path, PurePath, PurePosixPath
 
 from streamkeeper.checkpoint.log_entries import PARTITIONS
 from streamkeeper.clusters import cluster_drivers, kubernetes, standalone, yarn
+from streamkeeper.clusters.host import check_host
 from streamkeeper.clusters.packed_code import packed_code
 from streamkeeper.declare.driver import (
     CHECKPOINT_MANAGER,
@@ -29,7 +30,6 @@ from streamkeeper.declare.driver import (
     job_conf,
 )
 from streamkeeper.declare.model import AnyFlow, Pipeline
-from streamkeeper.drivers.host import check_host
 from streamkeeper.errors import SettingsError
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.settings import DEFAULT_MASTER, PROJECT, Settings, is_s3
@@ -219,7 +219,7 @@ class Submission:
         return {f"{prefix}{name}": value for name, value in self.environment.items() if name in names}
 
     def check_host(self) -> None:
-        """Check that the job can begin on this host (:func:`streamkeeper.drivers.host.check_host`).
+        """Check that the job can begin on this host (:func:`streamkeeper.clusters.host.check_host`).
 
         :raises SettingsError: something that it needs is missing or of another version.
         """

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from streamkeeper.drivers import host
-from streamkeeper.drivers.host import check_host
+from streamkeeper.clusters import host
+from streamkeeper.clusters.host import check_host
 from streamkeeper.errors import SettingsError
 from streamkeeper.user_environment import environment
 from tests.recorder import lay_jars
