@@ -25,6 +25,7 @@ JsonObject = dict[str, Any]
 _CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint\.")
 LOOKED_AT = 200
 """Files of unread commits that are checked for existence."""
+_AT_ONCE = 16
 BEFORE_ALL = -1
 """Index of "nothing of this version yet", in an offset of source version 1."""
 
@@ -62,7 +63,8 @@ class Commit:
 
     ``files`` are the added files in their order, each with its rows (None: unknown); paths are relative to
     the table, or absolute. ``removes``: rows were changed or deleted. ``has_feed``: it wrote a change data
-    feed of its own. ``sizes`` are the bytes of the added files.
+    feed of its own. ``sizes`` are the bytes of the added files. ``marked`` are those that were there before,
+    and only had rows marked as deleted.
     """
 
     version: int
@@ -70,6 +72,13 @@ class Commit:
     removes: bool
     has_feed: bool
     sizes: tuple[int, ...] = ()
+    marked: frozenset[str] = frozenset()
+
+    @property
+    def new_rows(self) -> int | None:
+        """Rows of the files that it made, rows that were only written again among them; None if unknown."""
+        counts = [rows for path, rows in self.files if path not in self.marked]
+        return None if None in counts else sum(rows for rows in counts if rows is not None)
 
     @property
     def bytes(self) -> int:
@@ -238,6 +247,59 @@ def between(history: History, start: JsonObject, end: JsonObject, skips_changes:
     return Between(rows, files, tuple(changing), why)
 
 
+@dataclass(frozen=True)
+class Skipped:
+    """Commits that a source with ``skipChangeCommits`` passed over.
+
+    ``rows`` are at most so many that they added or changed, by their files; None if unknown.
+    """
+
+    versions: tuple[int, ...]
+    rows: int | None
+
+    def __str__(self) -> str:
+        """Return them in words."""
+        first, last = self.versions[0], self.versions[-1]
+        commits = "1 commit" if len(self.versions) == 1 else f"{len(self.versions):,} commits"
+        of = f"version {first}" if first == last else f"versions {first} to {last}"
+        rows = "an unknown number of rows" if self.rows is None else f"at most {self.rows:,} rows"
+        return f"{commits} ({of}) that changed or deleted rows, with {rows} added or changed in them"
+
+
+def skipped(history: History, start: JsonObject | None, end: JsonObject) -> Skipped | None:
+    """Return what a source that skips commits which change rows passes over between two offsets; None if it
+    passes over none.
+
+    :param start: None where the source begins: with the whole table, or at a declared start.
+    :raises SourceError: a commit is missing or damaged.
+    """
+    if start is None:
+        return None
+    first, last = _place(start), _place(end)
+    from_version = first[0] if first[1] == BEFORE_ALL and not start.get("isStartingVersion") else first[0] + 1
+    to_version = last[0] if last[1] > BEFORE_ALL and not end.get("isStartingVersion") else last[0] - 1
+    there = commits(history, max(from_version, history.oldest), min(to_version, history.newest))
+    passed = [commit for commit in there if commit.removes]
+    if not passed:
+        return None
+    rows = [commit.new_rows for commit in passed]
+    return Skipped(
+        tuple(commit.version for commit in passed),
+        None if None in rows else sum(number for number in rows if number is not None),
+    )
+
+
+def with_new_rows(history: History, first: int, last: int, skips_changes: bool) -> Iterator[Commit]:
+    """Yield the commits among some versions that added or changed rows; of a source that skips commits which
+    change rows only those.
+
+    :raises SourceError: a commit is missing or damaged.
+    """
+    for commit in commits(history, first, last, _AT_ONCE):
+        if commit.new_rows != 0 and (commit.removes or not skips_changes):
+            yield commit
+
+
 def commits(history: History, first: int, last: int, at_once: int = 1) -> Iterator[Commit]:
     """Yield the commits of versions ``first`` to ``last``, one by one.
 
@@ -290,13 +352,17 @@ def _commit(storage: Storage, version: int) -> Commit:
     files: list[tuple[str, int | None]] = []
     sizes: list[int] = []
     removes = feed = False
+    removed: set[str] = set()
     for action in _actions(storage, version):
         if "add" in action and action["add"].get("dataChange", True):
             files.append((unquote(action["add"]["path"]), rows_of(action["add"])))
             sizes.append(int(action["add"].get("size", 0)))
-        removes = removes or ("remove" in action and action["remove"].get("dataChange", True))
+        if "remove" in action and action["remove"].get("dataChange", True):
+            removes = True
+            removed.add(unquote(action["remove"]["path"]))
         feed = feed or "cdc" in action
-    return Commit(version, tuple(files), removes, feed, tuple(sizes))
+    marked = removed.intersection(path for path, _ in files)
+    return Commit(version, tuple(files), removes, feed, tuple(sizes), frozenset(marked))
 
 
 def _actions(storage: Storage, version: int) -> Iterator[JsonObject]:

@@ -69,6 +69,8 @@ class Kind(StrEnum):
     """A driver runs it."""
     SCHEMA_CHANGED = "schema-changed"
     """The columns of the flow's table changed."""
+    SKIPPED = "skipped"
+    """Commits of a Delta source that changed rows were passed over, as declared."""
     GENERATION = "generation"
     """The flow's next generation was decided."""
     ALERT = "alert"

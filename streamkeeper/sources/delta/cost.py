@@ -16,6 +16,7 @@ from streamkeeper.delta.history import (
     commits,
     is_gone,
     read_history,
+    skipped,
 )
 from streamkeeper.errors import RequestError, SourceError, StorageError
 from streamkeeper.flows.generations import AFTER_LAST, EARLIEST, LATEST, StartMode
@@ -261,6 +262,10 @@ def _waiting(table: _Table) -> Iterator[str]:
         else f"{found.rows:,} rows in {found.files:,} files"
     )
     yield f"unread versions up to {table.history.newest} will be read: {rows}"
+    if table.source.option("skipChangeCommits") == "true" and table.offset is not None:
+        passed = skipped(table.history, table.offset, table.end)
+        if passed is not None:
+            yield f"the source skips {passed}; a backfill of these versions brings them"
     if found.changing and not any(table.source.option(name) == "true" for name in _READS_CHANGES):
         yield (
             f"version {found.changing[0]} changes or deletes rows: the flow will stop there, unless the"
