@@ -25,6 +25,7 @@ JsonObject = dict[str, Any]
 _CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint\.")
 LOOKED_AT = 200
 """Files of unread commits that are checked for existence."""
+_AT_ONCE = 16
 BEFORE_ALL = -1
 """Index of "nothing of this version yet", in an offset of source version 1."""
 
@@ -82,6 +83,15 @@ class Commit:
     removed: tuple[str, ...] = ()
     feed: tuple[str, ...] = ()
     sizes: tuple[int, ...] = ()
+
+    @property
+    def new_rows(self) -> int | None:
+        """Rows of the files that it made, rows that were only written again among them; None if unknown.
+
+        A file that it both removes and adds was there before, and only had rows marked as deleted.
+        """
+        counts = [rows for path, rows in self.files if path not in self.removed]
+        return None if None in counts else sum(rows for rows in counts if rows is not None)
 
     @property
     def removes(self) -> bool:
@@ -264,6 +274,59 @@ def between(history: History, start: JsonObject, end: JsonObject, skips_changes:
         else:
             rows += sum(count for count in counts if count is not None)
     return Between(rows, files, tuple(changing), why)
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """Commits that a source with ``skipChangeCommits`` passed over.
+
+    ``rows`` are at most so many that they added or changed, by their files; None if unknown.
+    """
+
+    versions: tuple[int, ...]
+    rows: int | None
+
+    def __str__(self) -> str:
+        """Return them in words."""
+        first, last = self.versions[0], self.versions[-1]
+        commits = "1 commit" if len(self.versions) == 1 else f"{len(self.versions):,} commits"
+        of = f"version {first}" if first == last else f"versions {first} to {last}"
+        rows = "an unknown number of rows" if self.rows is None else f"at most {self.rows:,} rows"
+        return f"{commits} ({of}) that changed or deleted rows, with {rows} added or changed in them"
+
+
+def skipped(history: History, start: JsonObject | None, end: JsonObject) -> Skipped | None:
+    """Return what a source that skips commits which change rows passes over between two offsets; None if it
+    passes over none.
+
+    :param start: None where the source begins: with the whole table, or at a declared start.
+    :raises SourceError: a commit is missing or damaged.
+    """
+    if start is None:
+        return None
+    first, last = _place(start), _place(end)
+    from_version = first[0] if first[1] == BEFORE_ALL and not start.get("isStartingVersion") else first[0] + 1
+    to_version = last[0] if last[1] > BEFORE_ALL and not end.get("isStartingVersion") else last[0] - 1
+    there = commits(history, max(from_version, history.oldest), min(to_version, history.newest))
+    passed = [commit for commit in there if commit.removes]
+    if not passed:
+        return None
+    rows = [commit.new_rows for commit in passed]
+    return Skipped(
+        tuple(commit.version for commit in passed),
+        None if None in rows else sum(number for number in rows if number is not None),
+    )
+
+
+def with_new_rows(history: History, first: int, last: int, skips_changes: bool) -> Iterator[Commit]:
+    """Yield the commits among some versions that added or changed rows; of a source that skips commits which
+    change rows only those.
+
+    :raises SourceError: a commit is missing or damaged.
+    """
+    for commit in commits(history, first, last, _AT_ONCE):
+        if commit.new_rows != 0 and (commit.removes or not skips_changes):
+            yield commit
 
 
 def commits(history: History, first: int, last: int, at_once: int = 1) -> Iterator[Commit]:

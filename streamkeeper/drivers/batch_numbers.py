@@ -33,7 +33,8 @@ class Batch:
     None where the sink does not tell. ``state_rows`` and ``state_bytes`` are those of all stateful operators
     after it, ``operators`` the same of each, by its place in the query and its name. ``late`` are the rows
     that they dropped as later than the watermark. ``expectations`` are the rows that passed and that failed,
-    by name.
+    by name. ``skipped_commits`` and ``skipped_rows`` are as in
+    :class:`streamkeeper.history.rows.Totals`.
     """
 
     number: int
@@ -48,11 +49,21 @@ class Batch:
     phases: Mapping[str, float] = field(default_factory=dict)
     expectations: Mapping[str, Sequence[int]] = field(default_factory=dict)
     operators: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    skipped_commits: int = 0
+    skipped_rows: int = 0
 
     def as_totals(self) -> Totals:
         """Return the sums over this batch alone."""
         return Totals(
-            1, self.rows, self.seconds, self.late, self.rows_out, dict(self.phases), dict(self.expectations)
+            1,
+            self.rows,
+            self.seconds,
+            self.late,
+            self.rows_out,
+            dict(self.phases),
+            dict(self.expectations),
+            self.skipped_commits,
+            self.skipped_rows,
         )
 
     @classmethod

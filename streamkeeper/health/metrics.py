@@ -256,6 +256,20 @@ _DEFINITIONS: tuple[tuple[str, str, str, str, _Samples], ...] = (
     ("flow.batch.seconds", COUNTER, "s", "Time in batches.", _driver(lambda totals: totals.seconds)),
     ("flow.late.rows", COUNTER, "{row}", "Rows dropped as late.", _driver(lambda totals: totals.late)),
     (
+        "flow.skipped.commits",
+        COUNTER,
+        "{commit}",
+        "Commits of Delta sources that were passed over (skipChangeCommits).",
+        _driver(lambda totals: totals.skipped_commits),
+    ),
+    (
+        "flow.skipped.rows",
+        COUNTER,
+        "{row}",
+        "Rows that were added or changed in them, at most.",
+        _driver(lambda totals: totals.skipped_rows),
+    ),
+    (
         "flow.expectation.rows",
         COUNTER,
         "{row}",

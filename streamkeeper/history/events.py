@@ -73,6 +73,8 @@ class Kind(StrEnum):
     """Upserts have the sequence of a delete of their key, and are not in the table."""
     FILES_SKIPPED = "files-skipped"
     """Files of a source changed after they were read, or have names that Spark cannot open."""
+    SKIPPED = "skipped"
+    """Commits of a Delta source that changed rows were passed over, as declared."""
     GENERATION = "generation"
     """The flow's next generation was decided."""
     ALERT = "alert"

@@ -14,13 +14,17 @@ from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
 
+from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.checkpoint.log_entries import CHANGELOG
+from streamkeeper.declare.model import Source
+from streamkeeper.delta.history import Skipped, require_history, skipped
 from streamkeeper.drivers.batch_numbers import KEPT, UI, Batch, Machinery, Numbers, keep, recent
 from streamkeeper.drivers.expectations import Shares
-from streamkeeper.errors import StorageError
+from streamkeeper.errors import CheckpointError, SourceError, StorageError
 from streamkeeper.flows.generations import Start
 from streamkeeper.history import events
 from streamkeeper.history.events import Kind
+from streamkeeper.sources.delta.start import path_of
 from streamkeeper_jobs.driver.connections import Connections, has_begun
 from streamkeeper_jobs.sinks.expectations import counts_of
 from streamkeeper_jobs.sinks.job import Job
@@ -77,7 +81,10 @@ class Progress:
                 self._rows += int(done["numInputRows"])
                 self._triggers += 1
                 counts = counts_of(self._job.flow.declaration, done)
-                self._note(replace(Batch.of(done), expectations=counts))
+                commits, rows = self._skipped(self._batch)
+                self._note(
+                    replace(Batch.of(done), expectations=counts, skipped_commits=commits, skipped_rows=rows)
+                )
                 self._ran_on = self._machinery(done)
                 if counts:
                     self._record(partial(self._shares.add, self._batch, counts))
@@ -95,6 +102,40 @@ class Progress:
             batch=self._batch, triggers=self._triggers, rows=numbers.totals.rows, details=details
         )
         self._keep()
+
+    def _skipped(self, batch: int) -> tuple[int, int]:
+        """Note what a batch passed over in sources that skip commits which change rows; return how many
+        commits, and how many rows were added or changed in them at most.
+        """
+        commits = rows = 0
+        for source in (item for item in self._job.sources if item.option("skipChangeCommits") == "true"):
+            name = self._job.flow.full_name
+            try:
+                passed = self._skipped_in(source, batch)
+            except (StorageError, SourceError, CheckpointError) as error:  # the batch is no worse for it
+                say(f"{name}: what batch {batch} skipped in {source.name} is not known: {error}")
+                continue
+            if passed is None:
+                continue
+            first, last, number = passed.versions[0], passed.versions[-1], self._start.number
+            text = (
+                f"the source {source.name} skipped {passed}, as declared; backfill with read history,"
+                f" from_version {first} and to_version {last} brings these rows"
+            )
+            say(f"{name}: {text}.")
+            occasion = [number, source.name, batch]
+            events.note(self._job.home, Kind.SKIPPED, text, occasion, by="driver", generation=number)
+            commits, rows = commits + len(passed.versions), rows + (passed.rows or 0)
+        return commits, rows
+
+    def _skipped_in(self, source: Source, batch: int) -> Skipped | None:
+        checkpoint = Checkpoint(self._job.home.storage, self._start.checkpoint)
+        before = batch - 1 in checkpoint.offset_batches()
+        start = checkpoint.offsets(batch - 1).sources.get(source.name) if before else None
+        end = checkpoint.offsets(batch).sources.get(source.name)
+        if start is None or end is None or start == end:
+            return None
+        return skipped(require_history(path_of(source), source.name), start, end)
 
     def _note(self, batch: Batch) -> None:
         self._numbers = Numbers(batch, self._numbers.totals.plus(batch.as_totals()))

@@ -14,11 +14,12 @@ from pyspark.sql.types import DataType, StructType
 
 from streamkeeper.declare.cdc_spec import BOOKKEEPING
 from streamkeeper.delta import log as delta_log
+from streamkeeper.delta.history import require_history, with_new_rows
 from streamkeeper.errors import RecoveryError, RequestError, StreamkeeperError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations
 from streamkeeper.flows import position as flow_position
-from streamkeeper.flows.backfill_flow import HISTORY, KIND, SEQUENCE, name_of
+from streamkeeper.flows.backfill_flow import HISTORY, KIND, SEQUENCE, TABLE, name_of
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.manifest.environment import opened
 from streamkeeper.manifest.import_file import load_pipeline
@@ -28,6 +29,7 @@ from streamkeeper.recover.requests.backfill import BackfillRequest
 from streamkeeper.recover.restart import backfill_source
 from streamkeeper.recover.restart.backfill_source import Backup, Filled, FillingIn, Filters
 from streamkeeper.settings import Settings
+from streamkeeper.sources.delta.start import path_of
 from streamkeeper.sources.kafka.offsets import LATEST
 from streamkeeper_jobs.cdc.columns import SEQUENCE as AT
 from streamkeeper_jobs.cdc.columns import layout_by
@@ -115,6 +117,12 @@ def _prepare(spark: SparkSession, filling: Filling) -> tuple[FlowHome, Flow]:
             side = FlowHome(home.storage, home.pipeline, name_of(flow.name, filling.recovery))
             place = home.storage.path(f"{side.root}/remembered")
             backup = replace(backup, tombstones=_remembered(spark, backup.target, place))
+    if request.from_version is not None:
+        side = FlowHome(home.storage, home.pipeline, name_of(flow.name, filling.recovery))
+        place = home.storage.path(f"{side.root}/versions")
+        request = replace(
+            request, read=TABLE, path=_of_versions(spark, filling.settings, request, flow, place)
+        )
     filters = Filters(
         partial(_only, request), lambda frame: frame.where(F.lit(False)), partial(_changes, request)
     )
@@ -129,6 +137,40 @@ def _remembered(spark: SparkSession, path: str, place: str) -> str:
         layout = layout_by(target.schema, target.properties)
         rows = rows_of(spark, path, layout, target.remembered)
         rows.write.format("delta").save(spark_url(place))
+    return place
+
+
+def _of_versions(
+    spark: SparkSession, settings: Settings, request: BackfillRequest, flow: Flow, place: str
+) -> str:
+    """Write the rows that some commits of a Delta source added or changed as a table that can be read as a
+    stream, once; return its place.
+
+    Each version is compared with the one before, since a commit writes unchanged rows again, too.
+    """
+    if delta_log.exists(place):
+        return place
+    declared = flow.pipeline.source(str(request.source))
+    assert declared is not None, "the request was checked against the same declaration"
+    assert request.from_version is not None and request.to_version is not None, "both are given"
+    source = opened(declared, settings)
+    history = require_history(path_of(source), source.name)
+
+    def at(version: int) -> DataFrame:
+        reader = spark.read.format("delta").option("versionAsOf", version)
+        return reader.load(spark_url(history.path))
+
+    columns = at(request.to_version).schema
+    rows = spark.createDataFrame([], columns)
+    skips = source.option("skipChangeCommits") == "true"
+    for commit in with_new_rows(history, request.from_version, request.to_version, skips):
+        now = at(commit.version)
+        if commit.version > 0:
+            # A commit may change the schema, too.
+            before = at(commit.version - 1).unionByName(now.limit(0), allowMissingColumns=True)
+            now = now.exceptAll(before.select(*map(column, now.columns)))
+        rows = rows.unionByName(now, allowMissingColumns=True)
+    rows.write.format("delta").option("delta.columnMapping.mode", "name").save(spark_url(place))
     return place
 
 

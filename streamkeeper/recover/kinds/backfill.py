@@ -191,7 +191,10 @@ def _what(
     if request.read == HISTORY and declared.kind.records and request.to_offsets is None:
         request = replace(request, to_offsets=_stands_at(home, declared))
     source = opened_if_possible(raw_source(declared, request), settings)
-    held = format_of(source).held(source, request.from_offsets, request.to_offsets)
+    bounds: tuple[Any, Any] = (request.from_offsets, request.to_offsets)
+    if request.from_version is not None:
+        bounds = (request.from_version, request.to_version)
+    held = format_of(source).held(source, *bounds)
     return request, None, _chosen(held, request)
 
 
@@ -218,7 +221,9 @@ def _stands_at(home: FlowHome, source: Source) -> dict[str, dict[str, int]] | No
 def _notes(flow: Flow, request: BackfillRequest, reading: Reading, keyed: bool) -> list[str]:
     target = flow.declaration.target
     what = {
-        HISTORY: f"what the source {request.source} still has",
+        HISTORY: f"what the source {request.source} still has"
+        if request.from_version is None
+        else f"versions {request.from_version} to {request.to_version} of the source {request.source}",
         BACKUP: f"the backup {request.backup}",
     }.get(request.read, f"{request.path or request.table}, as rows of the source {request.source}")
     notes = [

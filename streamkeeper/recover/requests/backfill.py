@@ -14,8 +14,9 @@ from streamkeeper.manifest.manifest import Flow
 from streamkeeper.recover.requests.form import FLOW, Asking, asked
 from streamkeeper.recover.requests.rehearsal import Rehearsable
 
-OF_KAFKA, OF_PATH, OF_BACKUP, WHICH = (
+OF_KAFKA, OF_DELTA, OF_PATH, OF_BACKUP, WHICH = (
     "Read history of Kafka",
+    "Read history of a Delta table",
     "Read files or table",
     "Read backup",
     "Which rows",
@@ -27,6 +28,8 @@ _BELONGS = {
     "backup": (BACKUP,),
     "from_offsets": (HISTORY,),
     "to_offsets": (HISTORY,),
+    "from_version": (HISTORY,),
+    "to_version": (HISTORY,),
 }
 """Fields that apply to certain values of `read` only; with others they are refused, not ignored."""
 
@@ -37,8 +40,10 @@ class BackfillRequest(Rehearsable):
 
     ``source`` is the flow's source whose rows are written again; None for a backup. ``from_offsets`` and
     ``to_offsets`` bound a Kafka source's history: offsets by topic and partition, the end exclusive; None for
-    all that is retained. ``predicate`` is SQL over the columns of the source, or over those of the backup.
-    ``chunk`` is the number of files, or of Kafka records, in a chunk.
+    all that is retained. ``from_version`` and ``to_version`` are the first and the last commit of a Delta
+    source whose added and changed rows are read; None for the whole table. ``predicate`` is SQL over the
+    columns of the source, or over those of the backup. ``chunk`` is the number of files, or of Kafka
+    records, in a chunk.
     """
 
     refused = "The backfill was not planned"
@@ -102,6 +107,26 @@ class BackfillRequest(Rehearsable):
         "End: for each partition, the first offset that is not read. Empty: the flow's current position.",
         nullable=True,
         section=OF_KAFKA,
+    )
+    from_version: int | None = asked(
+        "number",
+        "From version",
+        "For a Delta source: the first commit whose rows are read, those that it added or changed. Of a"
+        " source with skipChangeCommits only the commits that the flow skips are read. Empty: the whole"
+        " table.",
+        nullable=True,
+        whole=True,
+        least=0,
+        section=OF_DELTA,
+    )
+    to_version: int | None = asked(
+        "number",
+        "To version",
+        "The last commit whose rows are read.",
+        nullable=True,
+        whole=True,
+        least=0,
+        section=OF_DELTA,
     )
     predicate: str | None = asked(
         "string",
@@ -213,6 +238,17 @@ def _check_history(values: Mapping[str, Any], source: Source, wrong: list[str]) 
             f"read is history, which {source.name} ({source.format}) does not have. Choose files, table or"
             " backup."
         )
+    first, last = values["from_version"], values["to_version"]
+    if (first, last) != (None, None):
+        if not source.kind.table:
+            wrong.append(
+                f"from_version or to_version is given, and {source.name} is no Delta source but one of"
+                f" {source.format}. Leave them empty."
+            )
+        elif first is None or last is None or last < first:
+            wrong.append(
+                f"from_version is {first} and to_version {last}. Give both, the last one not below the first."
+            )
     for name in ("from_offsets", "to_offsets"):
         given = values[name]
         if given is None:

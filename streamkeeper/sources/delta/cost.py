@@ -16,6 +16,7 @@ from streamkeeper.delta.history import (
     commits,
     is_gone,
     read_history,
+    skipped,
 )
 from streamkeeper.errors import RequestError, SourceError, StorageError
 from streamkeeper.flows.generations import AFTER_LAST, EARLIEST, LATEST, StartMode
@@ -265,6 +266,10 @@ def _waiting(table: _Table) -> Iterator[str]:
         yield f"no version waits: {newest} is the newest, and {following} is to be read next"
         return
     yield f"unread versions up to {newest} will be read: {rows}"
+    if table.source.option("skipChangeCommits") == "true" and table.offset is not None:
+        passed = skipped(table.history, table.offset, table.end)
+        if passed is not None:
+            yield f"the source skips {passed}; a backfill of these versions brings them"
     reads = table.source.reads_change_feed or any(
         table.source.option(name) == "true" for name in _READS_CHANGES
     )

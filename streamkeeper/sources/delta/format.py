@@ -17,6 +17,7 @@ from streamkeeper.delta.history import (
     is_gone,
     read_history,
     require_history,
+    with_new_rows,
 )
 from streamkeeper.delta.summary import read_summary
 from streamkeeper.errors import RequestError, SourceError, StorageError
@@ -106,7 +107,9 @@ class Delta(DeltaStarts, PlannedFormat[History, DeltaPosition]):
         )
 
     def held(self, source: Source, start: Any, ends: Any) -> Reading:
-        """Count the table as it is now: it is read whole, and then what was committed meanwhile."""
+        """Count the table as it is now: it is read whole, and then what was committed meanwhile. With
+        versions, count what their commits added or changed.
+        """
         path = path_of(source)
         try:
             history = read_history(path)
@@ -118,6 +121,8 @@ class Delta(DeltaStarts, PlannedFormat[History, DeltaPosition]):
             raise RequestError(
                 f"There is no Delta table at {path}, so there is nothing to read. Check path or table."
             )
+        if start is not None:
+            return _of_versions(source, history, int(start), int(ends))
         found = _amount_at(path, history.newest)
         if found.rows is not None and source.option("excludeRegex"):
             found = replace(found, at_most=True)
@@ -135,6 +140,28 @@ class Delta(DeltaStarts, PlannedFormat[History, DeltaPosition]):
             f"{key} has read the Delta table {offset['reservoirId']}, and {source.name} reads"
             f" {history.table_id} at {source.path}"
         )
+
+
+def _of_versions(source: Source, history: History, first: int, last: int) -> Reading:
+    """Return how much the commits of some versions added or changed.
+
+    :raises RequestError: the log no longer holds one of them, or the table before the first.
+    """
+    if last > history.newest or not all(history.holds_snapshot(at) for at in (max(0, first - 1), last)):
+        raise RequestError(
+            f"The log of {history.path} does not hold the table from version {max(0, first - 1)} to {last}:"
+            f" its commits are {history.oldest} to {history.newest}. Choose versions among these."
+        )
+    chosen = list(with_new_rows(history, first, last, source.option("skipChangeCommits") == "true"))
+    rows = [commit.new_rows for commit in chosen]
+    why = f"version {next((one.version for one in chosen if one.new_rows is None), None)} does not say it"
+    known = None if None in rows else sum(number for number in rows if number is not None)
+    files, size = sum(len(one.files) for one in chosen), sum(one.bytes for one in chosen)
+    versions = ", ".join(str(one.version) for one in chosen) or "none"
+    note = f"Read are the rows that versions {versions} added or changed, each compared with the one before."
+    if known is None:
+        return Reading(Amount(files, size, None, why), (note,))
+    return Reading(Amount(files, size, known, at_most=True), (note,))
 
 
 def _whole(history: History) -> Lag:

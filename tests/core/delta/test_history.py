@@ -17,6 +17,7 @@ from streamkeeper.delta.history import (
     offset_before,
     read_history,
     require_history,
+    skipped,
     version_at,
 )
 from streamkeeper.errors import SourceError
@@ -160,6 +161,41 @@ def test_deleted_rows_do_not_count_and_versions_that_change_rows_are_named(table
     assert (
         between(require_history(str(table.root), "raw"), offset(2), offset(4), skips_changes=True).rows == 5
     )
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "found"),
+    [
+        (offset(2), offset(6), ((3, 4), 7)),
+        (offset(3), offset(4), ((3,), 7)),
+        (offset(3), offset(3), None),
+        (offset(4), offset(5), ((4,), 0)),
+        (offset(3, 0), offset(4), None),
+        (offset(3, starting=True), offset(6), ((4,), 0)),
+        (None, offset(6), None),
+    ],
+    ids=[
+        "all",
+        "one",
+        "none",
+        "one that only deletes",
+        "behind its files",
+        "in the first table",
+        "a beginning",
+    ],
+)
+def test_commits_that_a_source_skips_are_counted_with_the_rows_of_their_new_files(
+    start: dict[str, Any] | None, end: dict[str, Any], found: tuple[Any, ...] | None, table: Table
+) -> None:
+    gone = {"remove": {"path": "a0", "dataChange": True}}
+    table.commit(add("d0", 7), gone)
+    table.commit(
+        add("a1", 3, deletionVector={"cardinality": 1}), {"remove": {"path": "a1", "dataChange": True}}
+    )
+    table.commit(add("e0", 1))
+    passed = skipped(require_history(str(table.root), "raw"), start, end)
+    assert (passed and (passed.versions, passed.rows)) == found
+    assert passed is None or "changed or deleted rows, with at most" in str(passed)
 
 
 def test_files_that_vacuum_took_are_found(table: Table) -> None:

@@ -86,6 +86,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "its own table": ({"read": "table", "table": "events"}, "would be filled with its own rows"),
     "a backup with a source": ({"read": "backup", "source": "events_raw"}, "stand for no source"),
     "offsets of files": ({"from_offsets": {"a": {"0": 1}}}, "is no Kafka source but one of json"),
+    "versions of files": ({"from_version": 1, "to_version": 2}, "is no Delta source but one of json"),
     "an empty predicate": ({"predicate": " "}, "predicate is an empty text"),
 }
 

@@ -82,6 +82,42 @@ def test_the_history_of_a_delta_source_is_its_table_as_it_is(world: World, table
     assert "from what the source events_raw still has" in said(found)
 
 
+@pytest.mark.parametrize(
+    ("options", "found", "versions"),
+    [
+        ({}, Amount(2, 20, 9, at_most=True), "1, 2"),
+        ({"skipChangeCommits": True}, Amount(1, 10, 2, at_most=True), "2"),
+    ],
+    ids=["all commits", "only those that the flow skips"],
+)
+def test_versions_of_a_delta_source_are_counted_by_the_files_that_they_made(
+    options: dict[str, Any], found: Amount, versions: str, world: World, table: Table
+) -> None:
+    table.commit(remove("a0"), add("c0", 2))
+    begun(world, DELTA.replace('"{data}/source"', f'"{{data}}/source", options={options!r}'), at(1))
+    made = plan(world, from_version=1, to_version=2)
+    assert reads(made) == found
+    assert "from versions 1 to 2 of the source events_raw" in said(made)
+    assert any(f"the rows that versions {versions} added or changed" in note for note in made.notes)
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"from_version": 1, "to_version": 3}, "does not hold the table from version 0 to 3"),
+        ({"from_version": 2, "to_version": 1}, "Give both, the last one not below the first"),
+        ({"from_version": 1}, "from_version is 1 and to_version None"),
+    ],
+    ids=["one to come", "backwards", "without an end"],
+)
+def test_versions_that_cannot_be_read_are_refused(
+    asked: dict[str, Any], why: str, world: World, table: Table
+) -> None:
+    begun(world, DELTA, at(1))
+    with pytest.raises(RequestError, match=why):
+        plan(world, **asked)
+
+
 def test_a_table_of_the_warehouse_is_counted_by_its_name(world: World, table: Table) -> None:
     table.root.rename(world.root / "warehouse" / "older_events")
     assert reads(plan(world, read="table", table="older_events")).rows == 12

@@ -11,16 +11,21 @@ from pathlib import Path
 import pytest
 from streamkeeper_jobs.preflight.try_flow import try_flow
 
+from streamkeeper.amounts import REPEATS
 from streamkeeper.delta.history import offset_before, require_history
 from streamkeeper.delta.log import latest_version
+from streamkeeper.drivers.batch_numbers import recent
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows.generations import EMPTY, LATEST, OFFSETS, REBUILT, TIMESTAMP, StartAt
+from streamkeeper.history import events
+from streamkeeper.history.events import Kind
 from streamkeeper.preflight.verdict import Fit, Verdict
 from streamkeeper.storage import open_storage
 from tests.oracle import all_rows, counted
 from tests.worlds.flow_world import NAME, event
 from tests.worlds.sources.source_world import DEDUPE, FILES, JOIN, UNION, DeltaBed
 from tests.worlds.suites import long_after
+from tests.worlds.tables.backup_world import Recoverer
 
 Make = Callable[..., DeltaBed]
 
@@ -257,6 +262,28 @@ def test_a_change_data_feed_gives_each_change_once_across_a_reset(delta: Make) -
     assert sorted(row["event_id"] for row in flow.bed.rows()) == sorted(
         ["e1insert", "e2insert", "e1update_preimage", "e1update_postimage", "e2delete"]
     )
+
+
+def test_what_is_skipped_is_counted_and_told_and_comes_by_a_backfill_of_its_versions(delta: Make) -> None:
+    """A day is replaced: its two rows are written again, and a new one with them."""
+    flow = delta(options='"skipChangeCommits": True')
+    flow.arrive(1, 2)
+    run(flow)
+    rows = ", ".join(f"('e{n}', {n}, {n}, timestamp'2026-01-01T00:00:0{n}Z')" for n in (1, 2, 3))
+    flow.sql(f"INSERT INTO {{table}} REPLACE WHERE n < 4 VALUES {rows}")
+    flow.arrive(4)
+    run(flow)
+    noted = events.read(flow.bed.home.storage, "events")
+    found = [one.text for one in noted if one.kind == Kind.SKIPPED]
+    said = "1 commit (version 1) that changed or deleted rows, with at most 3 rows added or changed in them"
+    assert len(found) == 1 and said in found[0]
+    assert "from_version 1 and to_version 1" in found[0]
+    last = recent(flow.bed.home)[-1]
+    assert (last.skipped_commits, last.skipped_rows) == (1, 3)
+    flow.bed.holds([event(1), event(2), event(4)])
+    asked = {"flow": NAME, "from_version": 0, "to_version": 2, "accept": [REPEATS]}
+    Recoverer.of(flow.bed).run("backfill", "r1", **asked)
+    flow.bed.holds([event(number) for number in (1, 2, 3, 4)])
 
 
 OVER_A_RENAMING = (

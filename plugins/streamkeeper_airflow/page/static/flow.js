@@ -113,6 +113,7 @@ export function Flow({ found }) {
       last && last.state_rows ? `state ${whole(last.state_rows)} rows, ${size(last.state_bytes)}` : null,
       row.last_recovery ? `last recovery: ${row.last_recovery}` : null,
       row.totals.late ? `${whole(row.totals.late)} rows dropped as late` : null,
+      row.totals.skipped_commits ? `${whole(row.totals.skipped_commits)} commits skipped, with at most ${whole(row.totals.skipped_rows)} rows added or changed in them` : null,
     ].filter(Boolean).join(" · ")), WELL.includes(row.state) && h(Small, null, row.detail)),
     holds.length > 0 && h(Card, { title: "Why it does not run" }, holds.map((one) => h(Box, { key: one.owner },
       h(Text, { fontWeight: "bold", overflowWrap: "anywhere" }, `${owned(one)}, ${moment(one.at)}`),

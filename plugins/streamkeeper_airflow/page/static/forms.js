@@ -27,7 +27,8 @@ const read = (...allowed) => (values) => allowed.includes(values.read);
 const IF = {
   reset_checkpoint: { timestamp: start("timestamp"), offsets: start("offsets"), generation: start("generation") },
   backfill: { path: read("files", "table"), table: read("table"), backup: read("backup"),
-    from_offsets: read("history"), to_offsets: read("history"), source: read("history", "files", "table") },
+    from_offsets: read("history"), to_offsets: read("history"),
+    from_version: read("history"), to_version: read("history"), source: read("history", "files", "table") },
   rewind: { along: (values) => values.target === "restored" },
 };
 
@@ -53,6 +54,7 @@ function fieldsOf(start, params, found) {
     && !(name === "state" && found.stateful === false)
     && !(["along", "flows"].includes(name) && !found.others.length)
     && !(["from_offsets", "to_offsets"].includes(name) && !found.sources.some((source) => source.kind === "kafka"))
+    && !(["from_version", "to_version"].includes(name) && !found.sources.some((source) => source.kind === "delta"))
     && field.schema);
 }
 
