@@ -61,7 +61,7 @@ def batches_of_old(
     return BatchesOfOld(tuple(step for step in steps if step.positions), bool(kept) and not kept[0])
 
 
-def check_told(
+def check_accepted(
     job: Job,
     generation: Generation,
     found: BatchesOfOld,

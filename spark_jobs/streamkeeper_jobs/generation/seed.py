@@ -21,7 +21,7 @@ from streamkeeper.declare.model import Source
 from streamkeeper.flows.generations import AFTER_LAST, BATCH, REBUILT, Generation
 from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.sources.replay_steps import Bound, spread
-from streamkeeper_jobs.generation.batches_of_old import BatchesOfOld, batches_of_old, check_told
+from streamkeeper_jobs.generation.batches_of_old import BatchesOfOld, batches_of_old, check_accepted
 from streamkeeper_jobs.generation.copy_checkpoint import copy_file, schema_logs
 from streamkeeper_jobs.generation.replay import Replay, Step, carry_out
 from streamkeeper_jobs.generation.source_history import check_history
@@ -83,7 +83,7 @@ def create_checkpoint(
     came = BatchesOfOld()
     if new.rebuilds and new.heeds_batches:
         came = batches_of_old(job, new.generation, origin, looks, where)
-        check_told(job, new.generation, came, where, new.operators)
+        check_accepted(job, new.generation, came, where, new.operators)
     made_of = hashlib.sha256(_given(job))
     twice = any(format_in_job(source).twice for source in job.sources if source.name in origin.sources)
     ends = spread(_write_sources(job, new, origin, looks, made_of, came))

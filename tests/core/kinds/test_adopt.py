@@ -599,7 +599,7 @@ def test_what_cannot_be_carried_out_is_not_rehearsed(
     monkeypatch.setattr(recovery_session.subprocess, "run", submits)
     monkeypatch.setattr(adopt_notes, "obstacles", lambda *_: ["it is another's"])
     done = CliRunner().invoke(app, ["plan", *asked])
-    assert (done.exit_code, submits.commands) == (0, [])
+    assert (done.exit_code, submits.commands) == (1, [])
     assert "It cannot be carried out: it is another's" in done.output
 
 

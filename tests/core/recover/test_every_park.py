@@ -114,6 +114,7 @@ OWN: dict[str, tuple[Harm, str]] = {
     "generation.consistency.check_sources": (nothing, "after-last"),
     "generation.consistency._check_starts": (nothing, "after-last"),
     "generation.consistency._check_kinds": (nothing, "earliest"),
+    "generation.batches_of_old.check_accepted": (nothing, "after-last"),
     "generation.connections.commit_planned": (nothing, "after-last"),
     "generation.copy_checkpoint._files_log": (gone("sources/events_raw/1"), "earliest"),
     "generation.seal_earlier._adopted": (nothing, "after-last"),
