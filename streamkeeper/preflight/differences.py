@@ -36,6 +36,8 @@ _RESOURCES = (
     "spark.executor.instances", "spark.executor.memory", "spark.executor.memoryOverhead",
 )  # fmt: skip
 """Settings that say where and how fast a query runs. What pins the number of partitions is told elsewhere."""
+_NOT_OF_ROWS = ("name", "where", "keys", "function", "code", "existing_rows")
+"""Fields of a table that say nothing of its rows."""
 _SAME_ROWS = (
     "name",
     "where",
@@ -73,7 +75,7 @@ def differences(before: Flow, now: Flow, pinned: Collection[str]) -> Iterator[st
         if old_table.sink == table.sink and old_table.code != table.code:
             yield "The function of the sink changed: what it was given so far stays as it left it."
         return
-    for said in _of_fields("The table", old_table, table, ("name", "where", "keys", "function", "code")):
+    for said in _of_fields("The table", old_table, table, _NOT_OF_ROWS):
         yield f"{said} That is of a new table; the one that is there keeps its own."
 
 

@@ -91,14 +91,14 @@ def test_a_field_that_is_new_to_the_language_is_noticed() -> None:
     known = {
         Source: "name format path schema options where table start track_schema",
         View: "name sources code where function",
-        Table: "name comment properties partition_cols where keys sink code function",
+        Table: "name comment properties partition_cols where keys sink code function existing_rows",
         AppendFlow: "name target sources code trigger spark_conf where on_failure once on_change"
         " park_after function expectations mode keys initial_state",
         AutoCdcFlow: "name target source spec trigger spark_conf where on_failure once on_change"
         " park_after expectations",
         CdcSpec: "keys sequence_by sequence_literal apply_as_deletes apply_as_truncates column_list"
         " except_column_list ignore_null_updates scd_type track_history_column_list"
-        " track_history_except_column_list",
+        " track_history_except_column_list change_feed",
     }
     assert {kind: " ".join(field.name for field in fields(kind)) for kind in known} == known
 

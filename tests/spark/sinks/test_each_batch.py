@@ -57,7 +57,9 @@ def test_an_error_of_the_function_is_a_failure_of_the_flow_whose_lease_is_left(
     bed.declare(into_function(bed).replace("    assert batch_id", refusing + "    assert batch_id"))
     bed.arrive(1)
     assert bed.run() is Outcome.FAILED
-    assert "Spark says ConnectionRefusedError: no database\nIt is tried again." in capsys.readouterr().out
+    log = capsys.readouterr().out
+    assert "Spark says ConnectionRefusedError: no database\n" in log
+    assert re.search(r"events\.py, line 10, in events\nIt is tried again\.", log)
     lease = leases.current(bed.home)
     assert lease is not None and leases.life(bed.home, lease) is leases.Life.LEFT
 

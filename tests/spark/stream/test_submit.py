@@ -92,11 +92,9 @@ def test_a_job_on_the_tables_of_several_flows_has_of_each_what_it_may_have_witho
     )
 
 
-def test_a_job_leaves_out_what_a_flow_may_not_set(settings: Settings) -> None:
-    refused = {"spark.sql.streaming.checkpointLocation": "/x", "spark.sql.catalog.spark_catalog": "x"}
-    given = step_of(refused, master="local[2]", settings=settings)
-    assert "spark.sql.streaming.checkpointLocation" not in given
-    assert given["spark.sql.catalog.spark_catalog"] == OURS["spark.sql.catalog.spark_catalog"]
+def test_what_streamkeeper_must_set_wins_over_what_a_flow_declares(settings: Settings) -> None:
+    job = step_of({"spark.sql.catalog.spark_catalog": "x"}, master="local[2]", settings=settings)
+    assert job["spark.sql.catalog.spark_catalog"] == OURS["spark.sql.catalog.spark_catalog"]
 
 
 @pytest.mark.parametrize(

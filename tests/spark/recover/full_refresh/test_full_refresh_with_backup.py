@@ -64,7 +64,7 @@ def test_history_that_the_sources_have_no_more_comes_back_from_the_backup(bed: C
     assert bed.run(INCREMENTAL) is Outcome.STOPPED
     bed.is_exact()
     (entry,) = backups.listed(open_storage(bed.settings.state), "customers", "customers")
-    assert (entry.id, entry.target.checksum.rows) == (RECOVERY, 3)
+    assert (entry.id, entry.copy.checksum.rows) == (RECOVERY, 3)
 
 
 @pytest.mark.long
@@ -75,7 +75,7 @@ def test_from_the_sources_it_asks_for_what_they_lack_and_the_backup_has_it(bed: 
     assert bed.run(SNAPSHOT) is Outcome.DONE
     bed.is_exact([upsert(5, 20), delete(4, 20), *bed.snapshot])
     (entry,) = backups.listed(open_storage(bed.settings.state), "customers", "customers")
-    assert entry.target.checksum.rows == 3
+    assert entry.copy.checksum.rows == 3
     bed.change(truncate(40), upsert(9, 41))
     assert bed.run(INCREMENTAL) is Outcome.STOPPED
     bed.is_exact()
