@@ -24,6 +24,7 @@ from streamkeeper.storage import open_storage
 from streamkeeper.times import describe_age, ms_in_iso
 
 if TYPE_CHECKING:
+    from streamkeeper.flows.files import FlowHome
     from streamkeeper.flows.generations import Generation, Start
     from streamkeeper.manifest.manifest import Flow
 
@@ -86,15 +87,7 @@ def _inspect_flow(settings: Settings, name: str, files: bool) -> tuple[dict[str,
     home = open_home(settings, flow.full_name)
     newest, begun = generations.latest(home), last_begun(home)
     if newest is None or begun is None:
-        why = (
-            "never started"
-            if newest is None
-            else f"has decided on generation {newest.number}, which no driver has started yet"
-        )
-        raise RequestError(
-            f"The flow {flow.full_name} {why}, so it has no checkpoint to inspect. Start it: its DAG, or"
-            f" streamkeeper run {flow.full_name}."
-        )
+        raise _not_begun(flow.full_name, newest)
     generation, start = begun
     inferred = {source.name for source in flow.sources if source.schema is None and source.reads_files}
     classes = written_by(settings)
@@ -105,7 +98,7 @@ def _inspect_flow(settings: Settings, name: str, files: bool) -> tuple[dict[str,
             flow=flow.full_name,
             generation=start.number,
             schemas=start.schemas,
-            problems=(*found.problems, *_contradictions(settings, flow, begun)),
+            problems=(*found.problems, *_contradictions(settings, flow, home, begun)),
         )
     except CheckpointError as error:
         raise CheckpointError(
@@ -138,12 +131,25 @@ def _inspect_flow(settings: Settings, name: str, files: bool) -> tuple[dict[str,
     return facts, "\n".join([*lines, *_words(found)])
 
 
-def _contradictions(settings: Settings, flow: Flow, begun: tuple[Generation, Start]) -> Iterator[Problem]:
+def _not_begun(flow: str, newest: Generation | None) -> RequestError:
+    why = (
+        "never started"
+        if newest is None
+        else f"has decided on generation {newest.number}, which no driver has started yet"
+    )
+    return RequestError(
+        f"The flow {flow} {why}, so it has no checkpoint to inspect. Start it: its DAG, or"
+        f" streamkeeper run {flow}."
+    )
+
+
+def _contradictions(
+    settings: Settings, flow: Flow, home: FlowHome, begun: tuple[Generation, Start]
+) -> Iterator[Problem]:
     """Yield what parks a flow at its next start though its checkpoint is whole: its table, or no state."""
-    from streamkeeper.flows.files import open_home
     from streamkeeper.flows.position import look
 
-    standing = look(open_home(settings, flow.full_name), settings.table_path(flow.declaration.target), *begun)
+    standing = look(home, settings.table_path(flow.declaration.target), *begun)
     restore = "Restore the newer one, or reset the flow with reset_checkpoint from another start."
     if standing.is_older_copy:
         yield Problem(
