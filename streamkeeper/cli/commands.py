@@ -51,51 +51,69 @@ def _main(
         os.environ.update(of_environment(env))
 
 
+def _with_pipelines(folder: Path | None) -> Settings:
+    """Return the settings, with another folder of pipeline files if there is one."""
+    settings = Settings.from_environment()
+    return settings if folder is None else replace(settings, pipelines=folder.resolve())
+
+
 @app.command(epilog=example("check"))
 def check(
     *,
     analyze: Annotated[
         bool, typer.Option("--analyze", help="Also let Spark plan every query, on sources without rows.")
     ] = False,
+    pipelines: Annotated[
+        Path | None, typer.Option(help="Check the pipeline files of this folder, such as a branch's.")
+    ] = None,
+    write: Annotated[
+        bool, typer.Option("--write", help="Also write the manifest, by which flows are scheduled.")
+    ] = False,
     json: AsJson = False,
 ) -> None:
-    """Import every pipeline file, report what is wrong with it, and write the manifest.
+    """Import every pipeline file, and report what is wrong with it. Nothing is written without --write.
 
-    With --analyze exit code 1 also says that Spark refuses a query, and 4 that it cannot be told of one.
+    Exit code 1: a file cannot be used, or with --analyze Spark rejects a query; 4: a query could not be
+    analyzed.
     """
     from streamkeeper.clusters.host import check_spark
     from streamkeeper.declare.driver import packages_note
-    from streamkeeper.manifest.manifest import make_manifest
+    from streamkeeper.manifest.manifest import import_manifest, make_manifest
     from streamkeeper.preflight.verdict import EXIT_CODES, worst
 
-    settings = Settings.from_environment()
+    if write and pipelines is not None:
+        raise typer.BadParameter(
+            "give --write or --pipelines: only the manifest of STREAMKEEPER_PIPELINES, which flows run by, is"
+            " written"
+        )
+    settings = _with_pipelines(pipelines)
     check_spark()
-    written = make_manifest(settings)
-    found = list(written.flows())
-    notes = [note for flow in found if (note := packages_note(flow.declaration)) is not None]
+    manifest = make_manifest(settings) if write else import_manifest(settings)
+    flows = list(manifest.flows())
+    notes = [note for flow in flows if (note := packages_note(flow.declaration)) is not None]
     value = {
-        "manifest": written.key,
+        "manifest": manifest.key,
         "flows": [
             {"flow": flow.full_name, "target": flow.declaration.target, "fingerprint": flow.fingerprint}
-            for flow in found
+            for flow in flows
         ],
-        "errors": dict(written.errors),
-        "left_out": dict(written.left_out),
+        "errors": dict(manifest.errors),
+        "left_out": dict(manifest.left_out),
         "notes": notes,
     }
-    lines = [f"{flow.full_name} → {flow.declaration.target}  {flow.fingerprint}" for flow in found]
+    lines = [f"{flow.full_name} → {flow.declaration.target}  {flow.fingerprint}" for flow in flows]
     lines += [f"note: {note}" for note in notes]
-    lines += [f"left out: {message}" for message in written.left_out.values()]
-    lines += [f"error: {message}" for message in written.errors.values()]
+    lines += [f"left out: {message}" for message in manifest.left_out.values()]
+    lines += [f"error: {message}" for message in manifest.errors.values()]
     planned: tuple[Verdict, ...] = ()
     if analyze:
         from streamkeeper.preflight import look
 
-        planned = tuple(look.tried(settings, found, "--analyze")) if found else ()
+        planned = tuple(look.tried(settings, flows, "--analyze")) if flows else ()
         value["analyzed"] = [asdict(verdict) for verdict in planned]
         lines += [verdict.in_words() for verdict in planned]
     show(value, json, "\n".join(lines or ["No pipeline is declared."]))
-    code = 1 if written.errors else EXIT_CODES[worst(planned)]
+    code = 1 if manifest.errors else EXIT_CODES[worst(planned)]
     if code:
         raise typer.Exit(code)
 
@@ -154,8 +172,7 @@ def preflight(
     from streamkeeper.preflight import look
     from streamkeeper.preflight.verdict import EXIT_CODES, worst
 
-    settings = Settings.from_environment()
-    new = settings if pipelines is None else replace(settings, pipelines=pipelines.resolve())
+    settings, new = Settings.from_environment(), _with_pipelines(pipelines)
     found = look.verdicts(settings, new, declared(new), flow or ())
     text = "\n".join(verdict.in_words() for verdict in found) or "No flow is declared."
     show([asdict(verdict) for verdict in found], json, text)

@@ -1,8 +1,9 @@
 """Manifest: the declarations of all pipeline files, as JSON. DAGs, forms and pages read it and never import
 user code.
 
-It is written by ``streamkeeper check``, or by the first process that needs it. Another process imports the
-files (streamkeeper.manifest.import_all). The path is ``{state}/manifests/<hash of the pipeline files>.json``.
+It is written by the first process that needs it, or by ``streamkeeper check --write``. Another process
+imports the files (streamkeeper.manifest.import_all). The path is
+``{state}/manifests/<hash of the pipeline files>.json``.
 A pipeline file that raises, exits, crashes or hangs does not affect other files' flows. Its own flows keep
 their last declaration, with the error beside them.
 """
@@ -197,25 +198,34 @@ def read_manifest(settings: Settings) -> Manifest:
         return replace(last, errors={**last.errors, FOLDER: pipeline_files.as_text(said)})
 
 
-def make_manifest(settings: Settings, import_files: Import = import_elsewhere) -> Manifest:
-    """Import every pipeline file, and write the manifest.
+def import_manifest(settings: Settings, import_files: Import = import_elsewhere) -> Manifest:
+    """Import every pipeline file, and return the manifest beside the last one; nothing is written.
 
     :param import_files: imports files and yields the result of each; by default in another process.
     :raises SettingsError: the pipelines folder does not exist.
-    :raises StorageError: the state folder cannot be written.
+    :raises StorageError: the state folder cannot be read.
     :raises StreamkeeperError: a pipeline file changed meanwhile, or the files cannot be imported at all.
     """
-    storage = open_storage(settings.state)
     key = files_key(settings)
-    before = _latest(storage)
+    before = _latest(open_storage(settings.state))
     built, names = _build(settings, import_files, before)
     # Otherwise the manifest of one set of files would stay under the hash of another.
     if files_key(settings) != key:
         raise _changed_meanwhile(key)
-
     manifest: Manifest = resolve_name(SETTLE)(settings, built.finish(key), before, names)
-    storage.overwrite(_file(key), to_json(_to_json(manifest)))
-    storage.overwrite(_LATEST, to_json({"key": key}))
+    return manifest
+
+
+def make_manifest(settings: Settings, import_files: Import = import_elsewhere) -> Manifest:
+    """Import every pipeline file, and write the manifest.
+
+    :raises StorageError: the state folder cannot be written.
+    :raises StreamkeeperError: as :func:`import_manifest`.
+    """
+    manifest = import_manifest(settings, import_files)
+    storage = open_storage(settings.state)
+    storage.overwrite(_file(manifest.key), to_json(_to_json(manifest)))
+    storage.overwrite(_LATEST, to_json({"key": manifest.key}))
     return manifest
 
 

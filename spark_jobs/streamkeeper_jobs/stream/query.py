@@ -21,7 +21,11 @@ from streamkeeper_jobs.stream.in_flight import pin_partitions
 from streamkeeper_jobs.stream.watch import Orders, Stopped
 
 POLL_SECONDS = 0.25
-"""Seconds until an order is seen, at most, and the greatest age of the heartbeat's batch."""
+"""Seconds until an order is seen, at most."""
+LOOK_SECONDS = 1.0
+"""Seconds between two looks at a query, at least: the greatest age of the heartbeat's batch. A look reads the
+query's progress as JSON in Python, on a core that the batch could use.
+"""
 NO_INPUT = "spark.sql.streaming.noDataMicroBatches.enabled"
 """Setting of Spark: whether batches without input are run, such as for windows that have closed."""
 BATCH_SECONDS = 60.0
@@ -94,15 +98,17 @@ def follow(
 
     In any case it has ended afterwards.
 
-    :param look: called a few times a second while it runs.
+    :param look: called once a second while it runs, and after an order.
     :raises Stopped: an order ended it.
     :raises StreamingQueryException: it failed.
     :raises StillRunning: it could not be stopped.
     """
+    next_look = 0.0
     with ended(query):
         while not query.awaitTermination(POLL_SECONDS):  # type: ignore[arg-type]
-            if look is not None:
+            if look is not None and time.monotonic() >= next_look:
                 look(query)
+                next_look = time.monotonic() + LOOK_SECONDS
             order = watch.order()
             if order is not None:
                 watch.tell(phase="stopping")

@@ -88,11 +88,36 @@ Command = Callable[..., "subprocess.CompletedProcess[str]"]
 # --- exit 0, with and without --json, without a JVM
 
 
-def test_check_lists_the_flows_and_writes_the_manifest(command: Command, world: World) -> None:
+def test_check_lists_the_flows_and_writes_the_manifest_only_if_told_to(
+    command: Command, world: World
+) -> None:
+    before = world.tree()
     assert command("check").stdout.startswith("events.clean_events → events  ")
     value = json.loads(command("check", "--json").stdout)
     assert ([flow["flow"] for flow in value["flows"]], value["errors"]) == ([FLOW], {})
+    assert world.tree() == before
+    assert json.loads(command("check", "--write", "--json").stdout) == value
     assert (world.root / "state" / "manifests" / f"{value['manifest']}.json").is_file()
+
+
+def test_a_branch_is_checked_beside_the_state_that_runs_and_changes_nothing(
+    command: Command, stands: World, tmp_path: Path
+) -> None:
+    branch = tmp_path / "branch"
+    branch.mkdir()
+    (branch / "events.py").write_text(
+        EVENTS.replace('name="clean_events"', 'name="other", trigger="7 seconds"')
+    )
+    (branch / "second.py").write_text(EVENTS)
+    before = stands.tree()
+    checked = command("check", "--pipelines", str(branch), "--json")
+    value = json.loads(checked.stdout)
+    assert [flow["flow"] for flow in value["flows"]] == ["events.other"]
+    assert checked.returncode == 1
+    assert "events" in value["errors"]["second"]
+    both = command("check", "--pipelines", str(branch), "--write")
+    assert (both.returncode, "give --write or --pipelines" in both.stderr) == (2, True)
+    assert stands.tree() == before
 
 
 def test_a_pipeline_that_prints_does_not_spoil_the_json(command: Command, world: World) -> None:
@@ -579,7 +604,7 @@ def test_a_state_folder_that_cannot_be_written_is_a_failure_that_says_what_to_do
     command: Command, world: World
 ) -> None:
     (world.root / "state").write_text("a file")
-    done = command("check")
+    done = command("check", "--write")
     assert (done.returncode, "set STREAMKEEPER_STATE to another folder" in done.stderr) == (1, True)
     assert command("hold", FLOW).returncode == 1
     assert (world.root / "state").read_text() == "a file"
