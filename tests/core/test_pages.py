@@ -15,6 +15,9 @@ from typer.exceptions import Exit, TyperException
 from streamkeeper.cli.commands import app
 from streamkeeper.exit_codes import OUT_OF_MEMORY, Outcome
 from streamkeeper.settings import PROJECT
+from tests import cdc_oracle
+from tests.cdc_oracle import DELETE, UPSERT, Change
+from tests.worlds.pipelines import load
 
 PAGES = sorted([PROJECT / "README.md", *(PROJECT / "docs").glob("*.md")])
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -99,6 +102,35 @@ def anchors(page: Path) -> Iterator[str]:
     for heading in re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text()), re.MULTILINE):
         words = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading)
         yield re.sub(r"[^\w\- ]", "", words.lower()).replace(" ", "-")
+
+
+def test_each_whole_pipeline_file_of_a_page_is_one(tmp_path: Path) -> None:
+    files = [
+        code.split("\n", 1)[1]
+        for language, code in FENCE.findall(_all())
+        if language == "python" and code.startswith("from streamkeeper import pipelines as dp\n")
+    ]
+    assert len(files) >= 3
+    for code in files:
+        assert load(tmp_path, code).sources, code
+
+
+def test_the_example_of_auto_cdc_comes_to_the_tables_beside_it() -> None:
+    section = (PROJECT / "docs/auto_cdc.md").read_text().split("## An example")[1].split("\n## ")[0]
+    changes, newest, versions = (_rows(table) for table in re.findall(r"(?:^\|.*\n)+", section, re.MULTILINE))
+    read = [
+        Change(UPSERT if kind == "UPSERT" else DELETE, (key,), int(at), {"id": key, "city": city})
+        for key, city, kind, at in changes
+    ]
+    assert [[*row.values()] for row in cdc_oracle.newest(read)] == newest
+    assert [
+        [*row.values(), str(start), "" if end is None else str(end)]
+        for row, start, end in cdc_oracle.versions(read)
+    ] == versions
+
+
+def _rows(table: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
 
 
 def test_every_exit_code_of_a_driver_is_in_its_table() -> None:
