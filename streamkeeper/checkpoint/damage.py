@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from streamkeeper.checkpoint import crc_files
 from streamkeeper.checkpoint.log_entries import gaps, is_number, is_partitions, is_whole
-from streamkeeper.checkpoint.state_versions import MOST_SUMMED, state_damage
+from streamkeeper.checkpoint.older_state import MOST_SUMMED
+from streamkeeper.checkpoint.state_versions import state_damage
 from streamkeeper.errors import CheckpointError
 
 if TYPE_CHECKING:

@@ -8,30 +8,26 @@ from __future__ import annotations
 
 import io
 import json
-import re
 import zipfile
 import zlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from streamkeeper.checkpoint import crc_files
 from streamkeeper.checkpoint.log_entries import damaged, is_number, parse_operator
+from streamkeeper.checkpoint.older_state import VERSIONED, fits_its_twin, replaced
 from streamkeeper.errors import CheckpointError
 
 if TYPE_CHECKING:
     from streamkeeper.checkpoint.reader import Checkpoint
 
-VERSIONED = re.compile(r"([0-9]+)(_[0-9a-f-]{36})?\.(delta|snapshot|changelog|zip)(\.crc)?")
-"""File of one version of a state store (Spark 4.2.0), for the default provider and RocksDB; with an id in
-checkpoint format 2.
-"""
 WHOLE = ("snapshot", "zip")
 """Suffixes of a state store's snapshots: files that need no earlier version."""
 SHARED_FOLDERS = ("SSTs", "logs")
 """Folders of a RocksDB store whose files are shared by several versions."""
-MOST_SUMMED = 1 << 24
-"""Bytes of a file up to which its checksum is made: some 20 ms."""
+_AT_ONCE = 16
+"""Stores that are looked at together."""
 _SHARED = (("sstFiles", "SSTs", "dfsSstFileName"), ("logFiles", "logs", "dfsLogFileName"))
 """Files that RocksDB versions share: list in the version's metadata, folder, key of the name.
 
@@ -55,6 +51,30 @@ def missing_state(checkpoint: Checkpoint, version: int) -> str | None:
                 if missing is not None:
                     return missing
     return None
+
+
+def replaced_state(checkpoint: Checkpoint, version: int) -> str | None:
+    """Return the first file of the state at a version that is an older version's, with how it shows; None if
+    none is, as far as files tell (:mod:`streamkeeper.checkpoint.older_state`).
+
+    Stores are looked at together: on object storage there may be hundreds.
+
+    :param version: B + 1 for batch B.
+    """
+
+    def look(store: str) -> str | None:
+        _, needed = _needed(checkpoint, store, version)
+        found = next(replaced(checkpoint, store, checkpoint.names(store), needed), None)
+        return None if found is None else f"{checkpoint.path(found[0])} {found[1]}"
+
+    stores = [
+        store
+        for operator in numbered(checkpoint, "state")
+        for part in numbered(checkpoint, f"state/{operator}")
+        for store in _stores(checkpoint, f"state/{operator}/{part}")
+    ]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return next(filter(None, pool.map(look, stores)), None)
 
 
 def state_damage(checkpoint: Checkpoint, version: int) -> Iterator[tuple[str, str]]:
@@ -86,29 +106,26 @@ def _store_damage(checkpoint: Checkpoint, store: str, version: int) -> Iterator[
         yield store, f"lacks {missing.partition(' of ')[0]}, which the next batch begins with"
         return
     base, needed = _needed(checkpoint, store, version)
-    for number, names in groupby(needed, lambda name: int(name.partition(".")[0].partition("_")[0])):
+    there = checkpoint.names(store)
+    for number, versions in groupby(needed, lambda name: int(name.partition(".")[0].partition("_")[0])):
+        names = [*versions]
         # Versions with ids may have files of attempts that failed: one that is whole is enough.
         damage = [[*_file_damage(checkpoint, store, name, whole=number == base)] for name in names]
         if all(damage):
             yield from damage[0]
+        else:
+            whole = [name for name, found in zip(names, damage, strict=True) if not found]
+            yield from replaced(checkpoint, store, there, whole)
 
 
 def _file_damage(checkpoint: Checkpoint, store: str, name: str, *, whole: bool) -> Iterator[tuple[str, str]]:
     file = f"{store}/{name}"
     if not checkpoint.storage.size(checkpoint.name(file)):
         yield file, "is empty: the process or the machine stopped while it was written"
-    elif not _fits_its_twin(checkpoint, file):
+    elif not fits_its_twin(checkpoint, file):
         yield file, "does not fit its checksum"
     elif whole and name.endswith(".zip"):
         yield from _zip_damage(checkpoint, store, file)
-
-
-def _fits_its_twin(checkpoint: Checkpoint, file: str) -> bool:
-    """Return whether a file is as Hadoop wrote it on a local disk; True where nothing tells."""
-    twin = checkpoint.storage.read(checkpoint.name(crc_files.twin_of(file)))
-    if twin is None or (checkpoint.storage.size(checkpoint.name(file)) or 0) > MOST_SUMMED:
-        return True
-    return crc_files.fits(checkpoint.storage.read(checkpoint.name(file)) or b"", twin)
 
 
 def _zip_damage(checkpoint: Checkpoint, store: str, file: str) -> Iterator[tuple[str, str]]:
@@ -122,7 +139,7 @@ def _zip_damage(checkpoint: Checkpoint, store: str, file: str) -> Iterator[tuple
         if there != size:
             what = "is missing" if there is None else f"has {there:,} bytes instead of {size:,}"
             yield f"{store}/{name}", f"{what}, and {file} needs it"
-        elif not _fits_its_twin(checkpoint, f"{store}/{name}"):
+        elif not fits_its_twin(checkpoint, f"{store}/{name}"):
             yield f"{store}/{name}", f"does not fit its checksum, and {file} needs it"
 
 

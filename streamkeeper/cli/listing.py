@@ -192,9 +192,16 @@ def _row(item: FlowHealth) -> list[str]:
 
 
 def numbers_of(item: FlowHealth) -> list[str]:
-    """Return the columns of a flow that have a value, one a line."""
+    """Return the columns of a flow that have a value, one a line, and what its driver has passed over."""
     cells = dict(zip(_HEADING, _row(item), strict=True)) | {"last recovery": item.last_recovery or _DASH}
-    return [f"{title}: {cells[title]}" for title in _HEADING[2:-1] if cells[title] != _DASH]
+    lines = [f"{title}: {cells[title]}" for title in _HEADING[2:-1] if cells[title] != _DASH]
+    totals = item.totals
+    if totals.skipped_commits:
+        rows = f"with at most {totals.skipped_rows:,} rows added or changed in them"
+        lines.append(f"skipped: {counted(totals.skipped_commits, 'commits')}, {rows}")
+    if totals.ties:
+        lines.append(f"ties: {counted(totals.ties, 'upserts')} that the sequence does not order")
+    return lines
 
 
 def sources_of(value: dict[str, Any], item: FlowHealth) -> list[str]:

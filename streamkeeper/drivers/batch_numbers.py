@@ -33,7 +33,7 @@ class Batch:
     None where the sink does not tell. ``state_rows`` and ``state_bytes`` are those of all stateful operators
     after it, ``operators`` the same of each, by its place in the query and its name. ``late`` are the rows
     that they dropped as later than the watermark. ``expectations`` are the rows that passed and that failed,
-    by name. ``skipped_commits`` and ``skipped_rows`` are as in
+    by name. ``skipped_commits``, ``skipped_rows`` and ``ties`` are as in
     :class:`streamkeeper.history.rows.Totals`.
     """
 
@@ -51,6 +51,7 @@ class Batch:
     operators: Mapping[str, Sequence[int]] = field(default_factory=dict)
     skipped_commits: int = 0
     skipped_rows: int = 0
+    ties: int = 0
 
     def as_totals(self) -> Totals:
         """Return the sums over this batch alone."""
@@ -64,6 +65,7 @@ class Batch:
             dict(self.expectations),
             self.skipped_commits,
             self.skipped_rows,
+            self.ties,
         )
 
     @classmethod

@@ -120,11 +120,10 @@ def headline(cause: Cause) -> str:
     return re.sub(r"\s*SQLSTATE: \w{5}\s*$", "", text).strip()
 
 
-def particulars(causes: Sequence[Cause]) -> tuple[str, ...]:
-    """Return what a chain names beside its decisive link: the file that was read, the expression, the line of
-    the user's code, and the cause below.
+def particulars(causes: Sequence[Cause], main: Cause) -> tuple[str, ...]:
+    """Return what a chain names beside the link that classes it: the file that was read, the expression, the
+    line of the user's code, and the deepest cause below.
     """
-    main = decisive(causes)
     at = causes.index(main)
     sentences = [
         f"It came up as {cause.condition}: {headline(cause)}"
@@ -133,10 +132,12 @@ def particulars(causes: Sequence[Cause]) -> tuple[str, ...]:
     ]
     sentences += _context(main.message)
     sentences += (f"The code: {where}" for where in (_line_of(main.message), main.where) if where)
-    below = [cause for cause in causes[at + 1 :] if cause.condition is None and cause.message.strip()]
-    if main.condition is not None and below and "Py4J" not in below[-1].type:
-        lowest = next((one for one in below if _BROKEN_FILE.search(one.message)), below[-1])
-        sentences.append(f"Its cause: {lowest.type}: {headline(lowest)}")
+    below = [cause for cause in causes[at + 1 :] if cause.message.strip() and "Py4J" not in cause.type]
+    lowest = next(
+        (one for one in below if _BROKEN_FILE.search(one.message)), decisive(below) if below else None
+    )
+    if lowest is not None and headline(lowest) not in main.message:
+        sentences.append(f"Its cause: {lowest.condition or lowest.type}: {headline(lowest)}")
         sentences += [f"The code: {lowest.where}"] if lowest.where else []
     return tuple(dict.fromkeys(sentences))
 

@@ -252,8 +252,7 @@ def _by_message(cause: Cause) -> tuple[FailureClass, str] | None:
 
 def _failure(classed: FailureClass, meaning: str, cause: Cause, causes: Sequence[Cause]) -> Failure:
     recovery = "reset_checkpoint" if classed is FailureClass.NEEDS_RECOVERY else None
-    told = particulars(causes) if cause == decisive(causes) else ()
-    context = {"type": cause.type}
+    told, context = particulars(causes, cause), {"type": cause.type}
     return Failure(
         classed, cause.condition, cause.sql_state, meaning, recovery, headline(cause), context, told
     )

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from streamkeeper.checkpoint import Checkpoint, OffsetEntry
-from streamkeeper.checkpoint.state_versions import missing_state
+from streamkeeper.checkpoint.state_versions import missing_state, replaced_state
 from streamkeeper.errors import CheckpointError, RequestError
 from streamkeeper.flows import generations
 from streamkeeper.flows import position as standing
@@ -62,10 +62,10 @@ class Place:
         return self.batch + 1 if self.batch in self.checkpoint.commit_batches() else self.batch
 
     def lacking_state(self) -> str | None:
-        """Return the first file missing for a copy of its state; None if none is missing, or there is no
-        state.
+        """Return the first file missing for a copy of its state, or replaced by an older one; None if there
+        is none, or no state.
         """
-        return missing_state(self.checkpoint, self.version)
+        return missing_state(self.checkpoint, self.version) or replaced_state(self.checkpoint, self.version)
 
     def offsets(self) -> OffsetEntry:
         """Read the end position of its batch in each source.
@@ -197,7 +197,7 @@ def state_from(place: Place, fingerprint: str, wanted: InitialState) -> tuple[In
         )
     lacking = place.lacking_state()
     if lacking is not None:
-        return REBUILT, f"the state of {place} was removed since ({lacking})"
+        return REBUILT, f"the state of {place} was removed or replaced since ({lacking})"
     return (
         COPIED,
         (

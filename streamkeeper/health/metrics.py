@@ -270,6 +270,13 @@ _DEFINITIONS: tuple[tuple[str, str, str, str, _Samples], ...] = (
         _driver(lambda totals: totals.skipped_rows),
     ),
     (
+        "flow.tied.rows",
+        COUNTER,
+        "{row}",
+        "Upserts of AUTO CDC that the sequence does not order.",
+        _driver(lambda totals: totals.ties),
+    ),
+    (
         "flow.expectation.rows",
         COUNTER,
         "{row}",

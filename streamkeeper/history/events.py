@@ -70,7 +70,7 @@ class Kind(StrEnum):
     SCHEMA_CHANGED = "schema-changed"
     """The columns of the flow's table changed."""
     TIED = "tied"
-    """Upserts have the sequence of a delete of their key, and are not in the table."""
+    """Upserts have the sequence of a delete of their key, or of another upsert with other values."""
     FILES_SKIPPED = "files-skipped"
     """Files of a source changed after they were read, or have names that Spark cannot open."""
     SKIPPED = "skipped"

@@ -46,7 +46,8 @@ class Totals:
 
     ``rows_out`` is None where no sink told. ``expectations`` are the rows that passed and that failed, by
     name. ``skipped_commits`` of Delta sources were passed over (``skipChangeCommits``), with at most
-    ``skipped_rows`` added or changed in them.
+    ``skipped_rows`` added or changed in them. ``ties`` are upserts that the sequence of AUTO CDC does not
+    order.
     """
 
     batches: int = 0
@@ -58,6 +59,7 @@ class Totals:
     expectations: Mapping[str, Sequence[int]] = field(default_factory=dict)
     skipped_commits: int = 0
     skipped_rows: int = 0
+    ties: int = 0
 
     def plus(self, other: Totals) -> Totals:
         """Return the sums over the batches of both."""
@@ -91,6 +93,7 @@ class Totals:
             },
             skipped_commits=max(0, self.skipped_commits + sign * other.skipped_commits),
             skipped_rows=max(0, self.skipped_rows + sign * other.skipped_rows),
+            ties=max(0, self.ties + sign * other.ties),
         )
 
 
@@ -125,7 +128,7 @@ class Row:
     ``drivers`` is how many drivers began (0: none was restarted), ``epoch`` the lease epoch of the newest;
     ``batches``, ``rows``, ``rows_out`` (None where the sink does not tell), ``batch_seconds``, ``phases``
     (seconds by Spark's names), ``late``, ``expectations`` (rows that passed and that failed, by name),
-    ``skipped_commits`` and ``skipped_rows`` are sums over the batches of that time.
+    ``skipped_commits``, ``skipped_rows`` and ``ties`` are sums over the batches of that time.
 
     ``state``, ``generation`` and ``watermark`` (seconds since 1970) are those at its end. ``state_rows``,
     ``state_bytes`` and what waits (``lag_…``) are those at the end of a minute, and the highest of the
@@ -147,6 +150,7 @@ class Row:
     expectations: Mapping[str, Sequence[int]] = field(default_factory=dict)
     skipped_commits: int = 0
     skipped_rows: int = 0
+    ties: int = 0
     state_rows: int | None = None
     state_bytes: int | None = None
     watermark: float | None = None

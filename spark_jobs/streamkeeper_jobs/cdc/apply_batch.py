@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from streamkeeper.checkpoint.log_entries import PARTITIONS
 from streamkeeper.declare.cdc_spec import CdcSpec
 from streamkeeper_jobs.cdc.columns import layout_of
-from streamkeeper_jobs.cdc.events import Work, changes
+from streamkeeper_jobs.cdc.events import Ties, Work, changes
 from streamkeeper_jobs.cdc.replace_rows import opened
 from streamkeeper_jobs.cdc.scd1 import apply_newest
 from streamkeeper_jobs.cdc.scd1_by_value import apply_by_value
@@ -57,9 +57,9 @@ driver writes, or has just sealed, this generation. Then it is not tried again.
 """
 
 
-def apply_changes(batch: DataFrame, spec: CdcSpec, path: str, step: Step, turn: Turn) -> int:
-    """Apply one micro-batch to the target at a path or URL; return how many upserts, of keys that therefore
-    have no row, lost to a delete of the same sequence (not counted with ``ignore_null_updates``).
+def apply_changes(batch: DataFrame, spec: CdcSpec, path: str, step: Step, turn: Turn) -> Ties:
+    """Apply one micro-batch to the target at a path or URL; return the ties of its upserts (none are counted
+    with ``ignore_null_updates`` in SCD type 1, and none again of a step that the target has).
 
     Repeated with the same step it changes nothing more.
 
@@ -108,18 +108,18 @@ def _has_step(batch: DataFrame, path: str, step: Step) -> bool:
     return last is not None and last >= step.batch_id
 
 
-def _apply_once(batch: DataFrame, spec: CdcSpec, path: str, step: Step) -> int:
+def _apply_once(batch: DataFrame, spec: CdcSpec, path: str, step: Step) -> Ties:
     target = opened(batch.sparkSession, path, step)
     if target.has_step:
         # The rows are not needed, but Spark fails a batch of a stateful query that has not committed its
         # state (STATE_STORE_COMMIT_…).
         batch.write.format("noop").mode("overwrite").save()
-        return 0
+        return Ties()
     layout = layout_of(target.schema, spec.keys, target.partitions)
     found, work = changes(batch, spec, layout), Work(layout, target)
     if layout.history:
         return apply_history(found, spec, work)
     if layout.by_value:
         apply_by_value(found, work)
-        return 0
+        return Ties()
     return apply_newest(found, work, spec.one_row_a_key)

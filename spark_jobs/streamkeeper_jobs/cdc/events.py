@@ -97,6 +97,9 @@ JOINS = "joins"
 TIED = "tied"
 """Column of a reduced frame: whether an upsert lost to a delete of the same sequence."""
 
+DIFFERS = "differs"
+"""Column of a reduced frame: whether upserts of the same sequence have other values."""
+
 BROADCAST_KEYS, BROADCAST_ROWS = 1_000_000, 100_000
 """Keys of a batch, or whole rows, up to which they are broadcast to every executor: some tens of megabytes.
 """
@@ -111,13 +114,31 @@ class Work:
 
 
 @dataclass(frozen=True)
+class Ties:
+    """Upserts of a batch for which the sequence does not tell what is newer.
+
+    ``deleted`` lost to a delete of their sequence (of keys that therefore have no row). ``differing`` are
+    keys (SCD type 2: and sequences) with upserts of other values at one sequence, of which the larger row
+    counts: those within the batch, and in SCD type 1 those with the stored row, unless a MERGE writes it.
+    """
+
+    deleted: int = 0
+    differing: int = 0
+
+    @property
+    def number(self) -> int:
+        """How many there are in all."""
+        return self.deleted + self.differing
+
+
+@dataclass(frozen=True)
 class Facts:
     """Facts about the changes of a batch, over all keys.
 
     Values are in the form of :func:`streamkeeper_jobs.cdc.expressions.portable`. ``deletes`` says which
     deletes must be remembered, ``truncated`` is the highest sequence of a truncate, ``lowest`` and
     ``highest`` are the bounds of the first key column. ``earliest`` is what :func:`facts_of` was asked for.
-    ``joins`` is how many changes do, and ``tied`` how many upserts lost a tie, of frames with those columns.
+    ``joins`` is how many changes do, and ``ties`` are those of frames with such columns.
     """
 
     keys: int
@@ -127,7 +148,7 @@ class Facts:
     highest: Any
     earliest: Any = None
     joins: int = 0
-    tied: int = 0
+    ties: Ties = Ties()
 
 
 @dataclass(frozen=True)
@@ -195,7 +216,10 @@ def facts_of(
         *bounds_of(layout, needed, F.col("deleted")),
         *([F.min(SEVERAL).alias(SEVERAL)] if SEVERAL in reduced.columns else []),
         (portable(F.min(at), layout.sequence) if at is not None else F.lit(None)).alias("earliest"),
-        *((F.count_if(name) if name in reduced.columns else F.lit(0)).alias(name) for name in (JOINS, TIED)),
+        *(
+            (F.count_if(name) if name in reduced.columns else F.lit(0)).alias(name)
+            for name in (JOINS, TIED, DIFFERS)
+        ),
     )
     with measured(reduced, *aggregates) as (kept, found):
         _check_usable(found, layout)
@@ -211,7 +235,7 @@ def facts_of(
                 *bounds,
                 found["earliest"],
                 found[JOINS],
-                found[TIED],
+                Ties(found[TIED], found[DIFFERS]),
             ),
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from streamkeeper_jobs.cdc.events import (
     BROADCAST_KEYS,
     BROADCAST_ROWS,
     DELETE,
+    DIFFERS,
     KEY,
     KIND,
     ROW,
@@ -29,6 +30,7 @@ from streamkeeper_jobs.cdc.events import (
     UNUSABLE,
     UPSERT,
     Facts,
+    Ties,
     Work,
     facts_of,
     nearby,
@@ -69,8 +71,8 @@ class Cut:
     learns: bool
 
 
-def apply_newest(changes: DataFrame, work: Work, one_row_a_key: bool = False) -> int:
-    """Apply the changes of one batch to an SCD type 1 target; return how many keys have no row for a tie.
+def apply_newest(changes: DataFrame, work: Work, one_row_a_key: bool = False) -> Ties:
+    """Apply the changes of one batch to an SCD type 1 target; return its ties.
 
     :param one_row_a_key: refuse a batch with two rows of a key.
     """
@@ -78,8 +80,8 @@ def apply_newest(changes: DataFrame, work: Work, one_row_a_key: bool = False) ->
     with ExitStack() as kept:
         reduced = reduce(changes, layout, one_row_a_key)
         reduced, facts = kept.enter_context(facts_of(reduced, layout, _needed(), _ends(layout)))
-        _write(cut_off(reduced, _needed(), work, facts, kept), work, facts, kept)
-        return facts.tied
+        stored = _write(cut_off(reduced, _needed(), work, facts, kept), work, facts, kept)
+        return replace(facts.ties, differing=facts.ties.differing + stored)
 
 
 @once
@@ -99,7 +101,8 @@ def reduce(changes: DataFrame, layout: Layout, one_row_a_key: bool = False) -> D
 
     Columns: ``deleted`` and ``truncated``, the highest such sequences, and ``latest``: sequence and row of
     the newest upsert. Of several upserts at one sequence the larger row is taken, columns compared in order:
-    the order of arrival is irrelevant. That one is ``tied`` if a delete has its sequence. With
+    the order of arrival is irrelevant. That one is ``tied`` if a delete has its sequence, and ``differs`` if
+    another upsert has. With
     ``one_row_a_key`` also ``several``: the key as text, if it has several rows.
     """
     # Not brought together by key before: each task groups what it has read, so a key with many changes is
@@ -118,7 +121,19 @@ def _aggregates(layout: Layout, one_row_a_key: bool) -> tuple[Column, ...]:
             F.struct(AT, ROW), F.when(F.col(KIND) == UPSERT, F.struct(AT, ordered(F.col(ROW), layout.stored)))
         )
     counted = [F.count(F.lit(1)).alias(SEVERAL)] if one_row_a_key else []
-    return (*marks(), latest.alias("latest"), *unusable_of_group(), *counted)
+    return (*marks(), latest.alias("latest"), _differs(layout).alias(DIFFERS), *unusable_of_group(), *counted)
+
+
+def _differs(layout: Layout) -> Column:
+    """Return the aggregate whether the newest upserts of a key differ: the highest and the lowest hash at
+    their sequence.
+    """
+    value = F.xxhash64(ordered(F.col(ROW), layout.stored))
+    highest, lowest = (
+        F.max(F.when(F.col(KIND) == UPSERT, F.struct(AT, one.alias("hash")))).getField("hash")
+        for one in (value, F.bitwise_not(value))
+    )
+    return highest != F.bitwise_not(lowest)
 
 
 @once
@@ -127,7 +142,7 @@ def _reduced(layout: Layout, one_row_a_key: bool) -> tuple[Column, ...]:
     several = [F.when(F.col(SEVERAL) > 1, F.to_json(whole)).alias(SEVERAL)] if one_row_a_key else []
     names = ("deleted", "truncated", "latest", UNUSABLE, "rows_unusable")
     tied = F.col("deleted") == column("latest", AT)
-    return (whole.alias(KEY), *map(F.col, names), tied.alias(TIED), *several)
+    return (whole.alias(KEY), *map(F.col, names), tied.alias(TIED), F.col(DIFFERS), *several)
 
 
 @once
@@ -193,16 +208,18 @@ def cut_off(reduced: DataFrame, needed: Column, work: Work, facts: Facts, kept: 
     return Cut(joined.withColumn("barrier", F.greatest("deleted", "barrier")), truncated, learned, learns)
 
 
-def _write(cut: Cut, work: Work, facts: Facts, kept: ExitStack) -> None:
-    """Write the batch into the target, in the one commit of its step."""
+def _write(cut: Cut, work: Work, facts: Facts, kept: ExitStack) -> int:
+    """Write the batch into the target, in the one commit of its step; return how many stored rows have the
+    sequence of the batch's upsert and other values, as far as that shows.
+    """
     if not facts.keys and facts.truncated is None:
         work.target.commit_nothing(cut.learned())
-        return
+        return 0
     found = look_at(work, facts)
     if found is None:
         _merge(cut, work, facts)
-    else:
-        _replace(found, cut, work.layout, facts, kept)
+        return 0
+    return _replace(found, cut, work.layout, facts, kept)
 
 
 def look_at(work: Work, facts: Facts, since: Any = None) -> Opened | None:
@@ -217,7 +234,7 @@ def look_at(work: Work, facts: Facts, since: Any = None) -> Opened | None:
     return work.target.looked_at(bounds, first.name, facts.lowest, facts.highest, since)
 
 
-def _replace(target: Opened, cut: Cut, layout: Layout, facts: Facts, kept: ExitStack) -> None:
+def _replace(target: Opened, cut: Cut, layout: Layout, facts: Facts, kept: ExitStack) -> int:
     """Read the target's rows of the keys once; mark those that are replaced or end, and append newer ones.
 
     A batch that is newer than all of them replaces or ends each: they are not compared.
@@ -230,20 +247,24 @@ def _replace(target: Opened, cut: Cut, layout: Layout, facts: Facts, kept: ExitS
             target.replace_keys(layout.keys, keys, search, rows, cut.learned)
         else:
             target.replace(search(), rows, cut.learned)
-        return
+        return 0
     living = _living(cut)
     upserts = living.where(F.col("latest").isNotNull())
     each = (F.count_if(F.col(FATE) == fate).alias(fate) for fate in (GOES, EQUAL, STANDS))
     found, numbers = kept.enter_context(measured(_fates(target, living, cut.truncated, layout, facts), *each))
     fates = {fate for fate, number in numbers.asDict().items() if number}
+    differing = 0
     if EQUAL in fates:
-        found = kept.enter_context(materialised(_ties_broken(target, living, found, layout, facts)))
+        broken = _ties_broken(target, living, found, layout, facts)
+        found, ties = kept.enter_context(measured(broken, F.count_if(DIFFERS).alias(DIFFERS)))
+        differing = ties[DIFFERS]
     if fates & {STANDS, EQUAL}:
         upserts = upserts.join(
             nearby(found.where(F.col(FATE) == STANDS).select(KEY), facts), KEY, "left_anti"
         )
     gone = found.where(F.col(FATE) == GOES) if fates & {GOES, EQUAL} else None
     target.replace(gone, _rows(upserts, layout, facts), cut.learned)
+    return differing
 
 
 def _all_of(target: Opened, keys: DataFrame, layout: Layout, facts: Facts) -> DataFrame:
@@ -283,11 +304,14 @@ def _ties_broken(
         KEY, column("latest", ROW).alias(ROW)
     )
     changes = nearby(changes.withColumns(plain_key(layout, KEY)), facts, BROADCAST_ROWS)
-    larger = ordered(F.col(ROW), layout.stored) > ordered(F.col("stored"), layout.stored)
+    given, stored = ordered(F.col(ROW), layout.stored), ordered(F.col("stored"), layout.stored)
     broken = met(target, changes, layout, _row_of_target(layout).alias("stored")).select(
-        KEY, PLACE, F.when(larger, GOES).otherwise(STANDS).alias(FATE)
+        KEY,
+        PLACE,
+        F.when(given > stored, GOES).otherwise(STANDS).alias(FATE),
+        (given != stored).alias(DIFFERS),
     )
-    return found.where(~tied).unionByName(broken)
+    return found.where(~tied).withColumn(DIFFERS, F.lit(False)).unionByName(broken)
 
 
 def _merge(cut: Cut, work: Work, facts: Facts) -> None:

@@ -24,6 +24,7 @@ from streamkeeper_jobs.cdc.columns import SEQUENCE, Layout
 from streamkeeper_jobs.cdc.events import (
     AT,
     DELETE,
+    DIFFERS,
     JOINS,
     KEY,
     KIND,
@@ -32,6 +33,7 @@ from streamkeeper_jobs.cdc.events import (
     UNUSABLE,
     UPSERT,
     Facts,
+    Ties,
     Work,
     bounds_in,
     bounds_of,
@@ -74,8 +76,8 @@ somehow. The lesser two count only if the change itself is forgotten.
 """
 
 
-def apply_history(changes: DataFrame, spec: CdcSpec, work: Work) -> int:
-    """Apply the changes of one batch to an SCD type 2 target; return how many upserts lost a tie."""
+def apply_history(changes: DataFrame, spec: CdcSpec, work: Work) -> Ties:
+    """Apply the changes of one batch to an SCD type 2 target; return its ties."""
     layout = work.layout
     with ExitStack() as kept:
         at = F.col(AT) if bounded(layout.sequence) else None
@@ -83,11 +85,11 @@ def apply_history(changes: DataFrame, spec: CdcSpec, work: Work) -> int:
         reduced, facts = kept.enter_context(facts_of(reduce(changes, spec, layout), layout, deleted, at))
         if not facts.keys:
             work.target.commit_nothing(work.target.remembered)
-            return 0
+            return Ties()
         if at is not None and not remembered.reaches(work, facts, facts.earliest):
             near = look_at(work, facts, facts.earliest)
             if near is not None and _continue(reduced, near, spec, work, facts, kept):
-                return facts.tied
+                return facts.ties
         target = look_at(work, facts)
         keys = nearby(reduced.select(KEY).distinct(), facts)
         present = kept.enter_context(materialised(_present(keys, target, work, facts)))
@@ -103,7 +105,7 @@ def apply_history(changes: DataFrame, spec: CdcSpec, work: Work) -> int:
         else:
             versions = _rows(differing.where(~F.col("obsolete")), layout, facts)
             target.replace(differing.where(F.col(PLACE).isNotNull()), versions, learned)
-        return facts.tied
+        return facts.ties
 
 
 def reduce(changes: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
@@ -111,7 +113,8 @@ def reduce(changes: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
     and ``digest``.
 
     ``deleted`` is the sequence if one of its changes is a delete, which is ``tied`` if another is none; else
-    ``row`` is the upsert's row. One that ``joins`` may be shown by one version with the change before it.
+    ``row`` is the upsert's row, which ``differs`` if others are there. One that ``joins`` may be shown by one
+    version with the change before it.
     """
     key = plain_key(layout, KEY)
     # Brought together by key alone: so they are sorted once, for the windows, too.
@@ -127,7 +130,21 @@ def _aggregates(spec: CdcSpec, layout: Layout) -> tuple[Column, ...]:
         row = F.when(F.count(ROW) > 0, merged(layout.stored.fields, lambda value: value.of(ROW)))
     else:
         row = _largest_row(F.col(ROW), layout)
-    return (deleted.alias("deleted"), row.alias(ROW), *unusable_of_group())
+    return (
+        deleted.alias("deleted"),
+        row.alias(ROW),
+        _differs(spec, layout).alias(DIFFERS),
+        *unusable_of_group(),
+    )
+
+
+def _differs(spec: CdcSpec, layout: Layout) -> Column:
+    """Return the aggregate whether rows of one key and sequence differ: those whose nulls are ignored are
+    put together.
+    """
+    value = F.xxhash64(ordered(F.col(ROW), layout.stored))
+    lowest, highest = (of(F.when(F.col(KIND) == UPSERT, value)) for of in (F.min, F.max))
+    return F.lit(False) if spec.ignore_null_updates else lowest != highest
 
 
 @once
@@ -138,6 +155,7 @@ def _reduced(layout: Layout) -> tuple[Column, ...]:
         F.col("deleted"),
         F.when(F.col("deleted").isNull(), F.col(ROW)).alias(ROW),
         (F.col("deleted").isNotNull() & F.col(ROW).isNotNull()).alias(TIED),
+        F.col(DIFFERS),
         F.lit(None).cast(layout.sequence).alias("truncated"),
         F.col(UNUSABLE),
         F.col("rows_unusable"),

@@ -54,7 +54,7 @@ from streamkeeper.tables import owners
 from streamkeeper_jobs.driver.progress import Progress
 from streamkeeper_jobs.generation.begin import begin, learn_schemas
 from streamkeeper_jobs.generation.connections import begin_connections
-from streamkeeper_jobs.generation.consistency import check_consistency, check_sources
+from streamkeeper_jobs.generation.consistency import check_consistency, check_sources, check_state
 from streamkeeper_jobs.generation.source_history import check_histories, forget_backward
 from streamkeeper_jobs.generation.take_over import own_generation
 from streamkeeper_jobs.sinks.job import Job
@@ -259,6 +259,7 @@ def _run_generation(job: Job, declared: Flow) -> None:
     job.watch.tell(details={"operators": list(operators), UI: job.spark.sparkContext.uiWebUrl})
     progress = Progress(job, start, operators)
     check_consistency(job, generation, start)
+    check_state(checkpoint)
     check_sources(job.flow, checkpoint, generation)
     forget_backward(job, start, generation.query_id)
     check_histories(job, start)

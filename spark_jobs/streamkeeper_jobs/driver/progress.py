@@ -83,7 +83,13 @@ class Progress:
                 counts = counts_of(self._job.flow.declaration, done)
                 commits, rows = self._skipped(self._batch)
                 self._note(
-                    replace(Batch.of(done), expectations=counts, skipped_commits=commits, skipped_rows=rows)
+                    replace(
+                        Batch.of(done),
+                        expectations=counts,
+                        skipped_commits=commits,
+                        skipped_rows=rows,
+                        ties=self._job.ties.pop(self._batch, 0),
+                    )
                 )
                 self._ran_on = self._machinery(done)
                 if counts:

@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from streamkeeper.checkpoint import Checkpoint, OffsetEntry
+from streamkeeper.checkpoint.state_versions import replaced_state
 from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import misfit_of
 from streamkeeper.delta.log import SEAL
-from streamkeeper.errors import RecoveryError, SinkDisagrees
+from streamkeeper.errors import CheckpointError, RecoveryError, SinkDisagrees
 from streamkeeper.flows.generations import EARLIEST, Generation, Start
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.sources.starts import starts_of
@@ -59,6 +60,20 @@ def check_consistency(job: Job, generation: Generation, start: Start) -> None:
             f"{checkpoint.path()} has committed batch {committed}, but the table at {job.table_path} has"
             f" {'none' if wrote is None else f'only batch {wrote}'} of {told}: the table was removed,"
             f" replaced or restored from an older copy. Restore the newer table, {_WAYS}"
+        )
+
+
+def check_state(checkpoint: Checkpoint) -> None:
+    """Check that no file of the state was replaced by an older one: Spark would believe it.
+
+    :raises CheckpointError: one was; nothing was changed.
+    """
+    committed = checkpoint.last_commit()
+    found = None if committed is None else replaced_state(checkpoint, committed + 1)
+    if found is not None:
+        raise CheckpointError(
+            f"{found}. Spark would believe it, and repeat or lose rows. Nothing was changed. Restore the"
+            " whole checkpoint from a copy, or use reset_checkpoint with a rebuilt state."
         )
 
 

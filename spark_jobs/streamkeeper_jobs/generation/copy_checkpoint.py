@@ -18,7 +18,8 @@ from dataclasses import dataclass
 
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.checkpoint.log_entries import damaged
-from streamkeeper.checkpoint.state_versions import SHARED_FOLDERS, VERSIONED, WHOLE, shared_files, visible
+from streamkeeper.checkpoint.older_state import VERSIONED
+from streamkeeper.checkpoint.state_versions import SHARED_FOLDERS, WHOLE, shared_files, visible
 from streamkeeper.declare.offsets import files_batch
 from streamkeeper.storage import Storage
 from streamkeeper_jobs.spark.session import spark_url

@@ -19,7 +19,7 @@ from threading import Lock
 from typing import Any
 
 from streamkeeper.checkpoint import Checkpoint
-from streamkeeper.checkpoint.state_versions import VERSIONED
+from streamkeeper.checkpoint.older_state import VERSIONED
 from streamkeeper.declare.offsets import files_batch
 from streamkeeper.delta import log as delta_log
 from streamkeeper.errors import CheckpointError, StorageError

@@ -25,6 +25,7 @@ from streamkeeper.flows.generations import Generation
 from streamkeeper.history import events
 from streamkeeper.history.events import Kind
 from streamkeeper_jobs.cdc import Step, apply_changes, check_spec, prepare
+from streamkeeper_jobs.cdc.events import Ties
 from streamkeeper_jobs.sinks.expectations import check
 from streamkeeper_jobs.sinks.sequence_type import order_beside
 from streamkeeper_jobs.sinks.sink import Sink
@@ -101,17 +102,28 @@ class CdcSink(Sink):
 
         return self._start_by_batch(self._writer(frame, checkpoint, trigger), generation, apply)
 
-    def _tell(self, tied: int, step: Step, generation: Generation) -> None:
-        """Note that upserts lost a tie; of a generation once, and of each batch in the driver's log."""
-        if not tied:
-            return
-        text = (
-            f"{tied} upserts of batch {step.batch_id} have the sequence of a delete of their key, which wins:"
-            f" their rows are not in {self._flow.target}. Let sequence_by tell which came first"
-        )
-        say(f"{self._job.flow.full_name}: {text}.")
+    def _tell(self, ties: Ties, step: Step, generation: Generation) -> None:
+        """Note what the sequence did not order, for the numbers of the batch; as an event once of a
+        generation and a kind, and of each batch in the driver's log.
+        """
+        if ties.number:
+            self._job.ties[step.batch_id] = ties.number
+        texts = {
+            "deleted": (
+                f"{ties.deleted} upserts of batch {step.batch_id} have the sequence of a delete of their key,"
+                f" which wins: their rows are not in {self._flow.target}"
+            ),
+            "differing": (
+                f"{ties.differing} keys have upserts of other values at one sequence in batch"
+                f" {step.batch_id}, or in it and in {self._flow.target}: the larger row counts, whichever is"
+                " newer"
+            ),
+        }
         number = generation.number
-        events.note(self._job.home, Kind.TIED, text, number, by="driver", generation=number)
+        for name in (name for name in texts if getattr(ties, name)):
+            text = f"{texts[name]}. Let sequence_by tell which came first"
+            say(f"{self._job.flow.full_name}: {text}.")
+            events.note(self._job.home, Kind.TIED, text, [number, name], by="driver", generation=number)
 
     @contextmanager
     def _placed(self) -> Iterator[None]:

@@ -29,6 +29,8 @@ class Job:
     available_now: bool
     files: Mapping[str, str] = field(default_factory=dict)
     """Texts of the pipeline file and of the modules beside it that were imported."""
+    ties: dict[int, int] = field(default_factory=dict)
+    """Upserts that the sequence did not order, by batch: from the sink to the numbers of the batch."""
 
     @property
     def table_path(self) -> str:

@@ -55,6 +55,14 @@ def drop_last_source(folder: Path) -> None:
     (folder / "offsets" / ".1.crc").write_bytes(checksum(file.read_bytes()))
 
 
+def older_version(folder: Path) -> None:
+    """Put version 1 of a partition in the place of version 2, with all that is beside it."""
+    [own] = folder.glob("state/0/1/2_*.zip")
+    for old in sorted(folder.glob("state/0/1/*1_*.zip*")):
+        head, dot, rest = old.name.partition("1_")[0], ".zip", old.name.partition(".zip")[2]
+        shutil.copyfile(old, own.with_name(f"{head}{own.name.removesuffix('.zip')}{dot}{rest}"))
+
+
 DAMAGE: dict[tuple[str, str], dict[str, tuple[Spoil, str, str]]] = {
     # the recorded checkpoint and the severity of what must be told; what is done to it, file and words
     ("files_dedup", "error"): {
@@ -128,6 +136,7 @@ DAMAGE: dict[tuple[str, str], dict[str, tuple[Spoil, str, str]]] = {
         ),
         "a table of keys is cut": (each("state/0/1/SSTs/*.sst", b"?"), "state/0/1/SSTs/*.sst", "has 1 bytes"),
         "tables of keys are gone": (rmtree("state/0/1/SSTs"), "state/0/1/SSTs/*", "is missing"),
+        "an older version": (older_version, "state/0/1/2_*.zip", "is the file of version 1 again"),
         "a version is gone": (each("state/0/1/2_*", None), "state/0/1", "lacks version 2"),
     },
     ("union_positional", "error"): {

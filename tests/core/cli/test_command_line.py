@@ -25,13 +25,14 @@ from streamkeeper.cli import listing, recovery_session, running
 from streamkeeper.cli.commands import app
 from streamkeeper.cli.output import Grid, lines_of
 from streamkeeper.drivers import batch_numbers, behind, failures, submit
-from streamkeeper.drivers.batch_numbers import Batch, Machinery
+from streamkeeper.drivers.batch_numbers import Batch, Machinery, Numbers
 from streamkeeper.drivers.behind import Measured
 from streamkeeper.drivers.causes import Cause
 from streamkeeper.errors import RecoveryError, StreamkeeperError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, holds, leases, ledger
 from streamkeeper.flows.generations import StartAt
+from streamkeeper.history.rows import Totals
 from streamkeeper.recover import engine
 from streamkeeper.recover.kinds import full_refresh
 from streamkeeper.recover.kinds.reset_checkpoint import KIND
@@ -204,9 +205,13 @@ def test_a_flow_is_shown_whole_in_the_terminal_and_as_json(command: Command, sta
     process = leases.Process.current()
     lease = leases.Lease(1, process, 1, "2026-01-01T00:00:00+00:00", log=str(log))
     stands.home.storage.create(stands.home.lease(1), to_json(asdict(lease)))
+    passed = Numbers(totals=Totals(skipped_commits=2, skipped_rows=1_200, ties=1)).as_details()
+    leases.beat(stands.home, leases.Heartbeat(1, 1, "running", 1, "then", details=passed))
     text = command("flow", FLOW).stdout
     for said in (
         f"{FLOW}: stopping",
+        "skipped: 2 commits, with at most 1,200 rows added or changed in them",
+        "ties: 1 upsert that the sequence does not order",
         "person-ada, by ada",
         "the disk is changed",
         "2: 1,000 rows in 2.5 s, 7 rows of state",

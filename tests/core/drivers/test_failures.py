@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from streamkeeper.drivers.causes import Cause
-from streamkeeper.drivers.failures import FailureClass, classify, describe
+from streamkeeper.drivers.failures import FailureClass, brief, classify, describe
 from streamkeeper.exit_codes import described
 
 WRAPPER = Cause(
@@ -64,6 +64,22 @@ MESSAGES = {
     "Connection reset by peer": (RETRY, "another try"),
     "": (RETRY, "another try"),
 }
+
+
+FILE_GONE = "File file:/state/0/1/3.delta does not exist"
+
+
+@pytest.mark.parametrize("condition", CONDITIONS)
+@pytest.mark.parametrize("deepest", [None, "FAILED_READ_FILE.FILE_NOT_EXIST"], ids=["Java's", "Spark's"])
+def test_every_condition_tells_the_file_that_the_deepest_cause_names(
+    condition: str, deepest: str | None
+) -> None:
+    cause = Cause("org.apache.spark.SparkException", condition, "58030", f"[{condition}] something")
+    below = Cause("java.io.FileNotFoundException", deepest, None, FILE_GONE)
+    failure = classify([WRAPPER, cause, Cause("java.lang.RuntimeException", None, None, "x"), below])
+    assert failure.condition == condition
+    assert FILE_GONE in brief(failure)
+    assert FILE_GONE in describe("sales.orders", failure)
 
 
 @pytest.mark.parametrize(("condition", "expected"), CONDITIONS.items(), ids=CONDITIONS.keys())

@@ -26,6 +26,7 @@ from streamkeeper_jobs.cdc import (
     target_schema,
 )
 from streamkeeper_jobs.cdc.apply_batch import LISTED
+from streamkeeper_jobs.cdc.events import Ties
 from streamkeeper_jobs.cdc.expressions import portable
 from streamkeeper_jobs.cdc.remembered import forget
 from streamkeeper_jobs.spark.delta_snapshot import Listed, null_or_from
@@ -685,4 +686,21 @@ def test_upserts_that_lose_to_a_delete_of_their_sequence_are_counted(
     lost, kept = [(1, 1, "U", "a", "b"), (1, 1, "D", None, None)], [(2, 1, "U", "a", "b")]
     ended = [(3, 1, "U", "a", "b"), (3, 2, "D", None, None), (4, 1, "D", None, None), (4, 2, "U", "a", "b")]
     rows = bed.frame([*lost, *kept, *ended])
-    assert apply_changes(rows, bed.spec, bed.path, Step(bed.query_id, 0), alone) == 1
+    assert apply_changes(rows, bed.spec, bed.path, Step(bed.query_id, 0), alone) == Ties(deleted=1)
+
+
+@pytest.mark.parametrize(
+    ("spec", "stored"), long_after(1, [(SPEC, 1), (VERSIONS, 0)]), ids=["type 1", "type 2"]
+)
+def test_upserts_of_other_values_at_one_sequence_are_counted_and_repeated_ones_are_not(
+    spec: CdcSpec, stored: int, make: Callable[..., CdcBed]
+) -> None:
+    bed = make(spec)
+    repeated, older = [(1, 2, "U", "a", "b")] * 3, [(2, 1, "U", "a", "b"), (2, 2, "U", "c", "b")]
+    first = [*repeated, *older, *[(3, 2, "U", name, "b") for name in "axm"]]
+    again = [(1, 2, "U", "z", "b"), (2, 2, "U", "c", "b")]
+    counts = [
+        apply_changes(bed.frame(rows), bed.spec, bed.path, Step(bed.query_id, number), alone)
+        for number, rows in enumerate((first, again))
+    ]
+    assert counts == [Ties(differing=1), Ties(differing=stored)]

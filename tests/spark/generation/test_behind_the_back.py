@@ -17,9 +17,10 @@ from streamkeeper.flows import holds, leases
 from streamkeeper.flows import rename as renaming
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import OFFSETS, StartAt
-from tests.oracle import all_rows
+from tests.oracle import all_rows, first_per
 from tests.worlds.drivers import run_late
 from tests.worlds.flow_world import NAME, SCHEMA, Flowbed, pipeline
+from tests.worlds.state_stores import CHANGELOG, PROVIDER, ROCKS
 from tests.worlds.suites import long_after
 
 Make = Callable[..., Flowbed]
@@ -180,3 +181,23 @@ def test_a_driver_that_lost_its_lease_parks_nothing_when_it_fails(bed: Flowbed) 
     error = CheckpointError("offsets/3 is missing")
     assert _fail(bed.home, bed.flow(), lost, error, beat, bed.settings) is Outcome.LEASE_LOST
     assert bed.home.owners() == []
+
+
+def test_a_snapshot_of_the_state_that_is_an_older_one_parks_the_flow(make_bed: Make) -> None:
+    """Spark believes it: what it has forgotten would come twice."""
+    bed = make_bed(pipeline())
+    for name, value in {PROVIDER: ROCKS, CHANGELOG: "false"}.items():
+        bed.spark.conf.set(name, value)
+    for numbers in ((1, 2), (2, 3), (3, 4)):
+        bed.arrive(*numbers)
+        assert bed.run() is Outcome.STOPPED
+    for part in Path(bed.checkpoint(1).path("state/0")).glob("[0-9]*"):
+        shutil.copyfile(part / "1.zip", part / "3.zip")
+        (part / ".3.zip.crc").write_bytes((part / ".1.zip.crc").read_bytes())
+    bed.arrive(3, 5)
+    assert bed.run() is Outcome.PARKED
+    assert "3.zip is the file of version 1 again" in bed.park().reason
+    assert any("version 1 again" in problem.what for problem in bed.checkpoint(1).problems())
+    bed.reset()
+    assert bed.run() is Outcome.STOPPED
+    bed.holds(first_per(bed.events, ["event_id"]))

@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 from streamkeeper_jobs.spark.session import with_settings
 
+from streamkeeper.drivers import batch_numbers
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.history import events
 from streamkeeper.history.events import Kind
@@ -139,3 +140,4 @@ def test_rows_that_are_lost_for_a_sequence_that_ranks_nothing_are_told(
     assert flow.bed.rows() == []
     [told] = [event for event in events.read(flow.bed.home.storage, "events") if event.kind == Kind.TIED]
     assert "3 upserts of batch 1 have the sequence of a delete of their key" in told.text
+    assert [batch.ties for batch in batch_numbers.recent(flow.bed.home)][-1] == 3

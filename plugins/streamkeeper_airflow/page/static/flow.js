@@ -114,6 +114,7 @@ export function Flow({ found }) {
       row.last_recovery ? `last recovery: ${row.last_recovery}` : null,
       row.totals.late ? `${whole(row.totals.late)} rows dropped as late` : null,
       row.totals.skipped_commits ? `${whole(row.totals.skipped_commits)} commits skipped, with at most ${whole(row.totals.skipped_rows)} rows added or changed in them` : null,
+      row.totals.ties ? `${whole(row.totals.ties)} upserts that the sequence does not order` : null,
     ].filter(Boolean).join(" · ")), WELL.includes(row.state) && h(Small, null, row.detail)),
     holds.length > 0 && h(Card, { title: "Why it does not run" }, holds.map((one) => h(Box, { key: one.owner },
       h(Text, { fontWeight: "bold", overflowWrap: "anywhere" }, `${owned(one)}, ${moment(one.at)}`),
