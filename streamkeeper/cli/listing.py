@@ -44,12 +44,11 @@ _LONGEST = 40
 
 
 @dataclass(frozen=True)
-class Asked:
-    """Which flows are listed, and in which order: as declared, or the one that is furthest behind first."""
+class Filter:
+    """Which flows are listed: those of a pipeline, or in a state, or all."""
 
     pipeline: str | None = None
     state: str | None = None
-    by_lag: bool = False
 
     def rows(self, rows: Sequence[FlowHealth]) -> list[FlowHealth]:
         """Return the rows that are asked for.
@@ -60,13 +59,12 @@ class Asked:
         for what, wanted, known in (("pipeline", self.pipeline, pipelines), ("state", self.state, STATES)):
             if wanted is not None and wanted not in known:
                 raise RequestError(f"There is no {what} {wanted!r}. Allowed are {', '.join(known)}.")
-        found = [
+        return [
             row for row in rows if self.pipeline in (None, row.pipeline) and self.state in (None, row.state)
         ]
-        return sorted(found, key=_behind_first) if self.by_lag else found
 
 
-ALL = Asked()
+ALL = Filter()
 
 
 def _behind_first(row: FlowHealth) -> tuple[float, int]:
@@ -74,7 +72,7 @@ def _behind_first(row: FlowHealth) -> tuple[float, int]:
     return (-(lag.seconds or 0.0), -(lag.records or 0)) if lag is not None else (1.0, 0)
 
 
-def show_flows(as_json: bool, asked: Asked = ALL) -> None:
+def show_flows(as_json: bool, chosen: Filter = ALL) -> None:
     """Print a row for each flow: its state, generation, last batch, lag, and the numbers of that batch.
 
     Errors in pipeline files to standard error.
@@ -83,7 +81,7 @@ def show_flows(as_json: bool, asked: Asked = ALL) -> None:
     :raises RequestError: there is no such pipeline or state.
     """
     known, rows = health.look_now(Settings.from_environment())
-    wanted = asked.rows(rows)
+    wanted = chosen.rows(rows)
     found = [row for row in wanted if row.state != UNREADABLE]
     show([item.to_json() for item in found], as_json, _grid(found, terminal_width()))
     for message in known.errors.values():
@@ -93,13 +91,14 @@ def show_flows(as_json: bool, asked: Asked = ALL) -> None:
         raise StreamkeeperError("\n".join(["Some flows cannot be inspected:", *unreadable]))
 
 
-def as_text(asked: Asked, width: int) -> str:
-    """Return the same as text, with the broken flows among the others, and how many are in each state.
+def as_text(chosen: Filter, width: int) -> str:
+    """Return the same as text, the flow that is furthest behind first, with the broken flows among the
+    others, and how many are in each state.
 
     :raises RequestError: there is no such pipeline or state.
     """
     known, rows = health.look_now(Settings.from_environment())
-    wanted = asked.rows(rows)
+    wanted = sorted(chosen.rows(rows), key=_behind_first)
     counts = ", ".join(f"{number} {state}" for state, number in health.counts(tuple(wanted)))
     heading = f"{time.strftime('%H:%M:%S')}  {counts or 'no flow'}"
     return "\n".join([heading, "", *lines_of(_grid(wanted, width), width), *known.errors.values()])

@@ -28,8 +28,8 @@ LAST = 100
 """Newest events that are shown unless a time is given."""
 FOLLOWED_SECONDS = 600.0
 """Age of the events that ``--follow`` begins with, unless a time is given."""
-MINUTES_SECONDS, HOURS_SECONDS = 7_200.0, 172_800.0
-"""How far ``history`` goes back, by minutes and by hours, unless a time is given."""
+HISTORY_SECONDS = 7_200.0
+"""How far ``history`` goes back unless a time is given."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON; with --follow an object a line.")]
 Since = Annotated[str, typer.Option(help="How far to go back: a number with s, m, h or d.", metavar="2h")]
@@ -75,24 +75,23 @@ def show_events(
 def show_history(
     flow: Annotated[str, typer.Argument(help="A flow, as pipeline.flow.")],
     *,
-    hours: Annotated[bool, typer.Option("--hours", help="By hour instead of by minute.")] = False,
     since: Since = "",
     json: AsJson = False,
 ) -> None:
-    """Show a flow's numbers by minute (kept 48 hours) or by hour (kept 13 months).
+    """Show a flow's numbers by minute, kept for seven days.
 
-    Without --since: those of the last two hours, or with --hours of the last two days.
+    Without --since: those of the last two hours.
     """
     storage = open_storage(Settings.from_environment().state)
     (pipeline,), name = _which(storage, flow)
     if name is None:
         raise RequestError(f"{flow} is a pipeline. Name one of its flows: {_flows_of(storage, pipeline)}.")
     begin = _begin(since)
-    begin = time.time() - (HOURS_SECONDS if hours else MINUTES_SECONDS) if begin is None else begin
+    begin = time.time() - HISTORY_SECONDS if begin is None else begin
     home = FlowHome(storage, pipeline, name.partition(".")[2])
-    found = (rows.hours if hours else rows.minutes)(home, begin)
+    minutes = rows.minutes(home, begin)
     heading = ["until (UTC)", "of", "state", "batches", "rows", "rows/s", "in batches", "behind", "restarts"]
-    show([row.to_json() for row in found], json, Grid(heading, [_cells(row) for row in found]))
+    show([row.to_json() for row in minutes], json, Grid(heading, [_cells(row) for row in minutes]))
 
 
 def _which(storage: Storage, of: str) -> tuple[list[str], str | None]:

@@ -1,4 +1,4 @@
-"""``streamkeeper flows``, ``top``, ``flow`` and ``logs``: what the page *Streams* shows, in a terminal."""
+"""``streamkeeper flows``, ``flow`` and ``logs``: what the page *Streams* shows, in a terminal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,12 @@ OfPipeline = Annotated[str | None, typer.Option("--pipeline", help="Only flows o
 InState = Annotated[str | None, typer.Option("--state", help="Only flows in this state.")]
 Watch = Annotated[
     float | None,
-    typer.Option("--watch", min=0.5, metavar="SECONDS", help="Refresh in place, until Ctrl-C."),
+    typer.Option(
+        "--watch",
+        min=0.5,
+        metavar="SECONDS",
+        help="Refresh in place, the flow that is furthest behind first, until Ctrl-C.",
+    ),
 ]
 FlowName = Annotated[str, typer.Argument(help="A flow, as pipeline.flow or by its own name.", metavar="FLOW")]
 EVENTS = 10
@@ -38,7 +43,6 @@ _STARTS = ("number", "at", "why", "by", "start", "state")
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
     app.command(epilog=example("flows"))(flows)
-    app.command(epilog=example("top"))(top)
     app.command(epilog=example("flow"))(flow)
     app.command(epilog=example("logs"))(logs)
 
@@ -47,24 +51,11 @@ def flows(
     *, pipeline: OfPipeline = None, state: InState = None, watch: Watch = None, json: AsJson = False
 ) -> None:
     """Show each flow's state, generation, last batch and its age, and how far it is behind."""
-    _listed(pipeline, state, watch, json, by_lag=False)
-
-
-def top(
-    *, pipeline: OfPipeline = None, state: InState = None, watch: Watch = 2.0, json: AsJson = False
-) -> None:
-    """Show the same, the flow that is furthest behind first; in a terminal it refreshes in place."""
-    _listed(pipeline, state, watch if sys.stdout.isatty() and not json else None, json, by_lag=True)
-
-
-def _listed(
-    pipeline: str | None, state: str | None, watch: float | None, json: bool, *, by_lag: bool
-) -> None:
     from streamkeeper.cli import listing
 
-    asked = listing.Asked(pipeline, state, by_lag)
+    chosen = listing.Filter(pipeline, state)
     if watch is None:
-        listing.show_flows(json, asked)
+        listing.show_flows(json, chosen)
         return
     if json or not sys.stdout.isatty():
         raise typer.BadParameter("--watch refreshes a terminal. Leave it out, or --json and the pipe.")
@@ -74,7 +65,7 @@ def _listed(
     with Live(auto_refresh=False, screen=True) as live:
         try:
             while True:
-                live.update(Text(listing.as_text(asked, live.console.width)), refresh=True)
+                live.update(Text(listing.as_text(chosen, live.console.width)), refresh=True)
                 time.sleep(watch)
         except KeyboardInterrupt:
             return

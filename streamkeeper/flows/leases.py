@@ -60,7 +60,11 @@ class Process:
         )
 
 
-SILENT_SECONDS = 86400.0
+SILENT_SECONDS = 300.0
+"""Seconds without a beat after which people are shown an invisible driver, or a supervising task, as gone. It
+compares the clocks of two machines, so nothing is decided by it.
+"""
+UNPROTECTED_SECONDS = 86400.0
 """Seconds without a heartbeat after which an invisible driver no longer protects its files from removal."""
 
 
@@ -192,7 +196,7 @@ def life(home: FlowHome, lease: Lease) -> Life:
 
 def may_run(home: FlowHome) -> bool:
     """Return whether a driver of a flow may be alive. One that is not visible counts if it beat within
-    :data:`SILENT_SECONDS`.
+    :data:`UNPROTECTED_SECONDS`.
     """
     lease = current(home)
     if lease is None:
@@ -204,7 +208,7 @@ def may_run(home: FlowHome) -> bool:
             return True
         case Life.UNKNOWN:
             beat = home.storage.modified(home.heartbeat(lease.epoch))
-            return beat is not None and time.time() - beat < SILENT_SECONDS
+            return beat is not None and time.time() - beat < UNPROTECTED_SECONDS
 
 
 def is_running(holder: Process) -> bool | None:

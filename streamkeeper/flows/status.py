@@ -22,9 +22,6 @@ from streamkeeper.manifest.manifest import Flow
 from streamkeeper.storage import Storage
 from streamkeeper.times import describe_age
 
-SILENT_SECONDS = 300.0
-"""Seconds of silence after which a driver on another host or boot is shown as down."""
-
 
 class FlowState(StrEnum):
     """State of a flow."""
@@ -158,10 +155,9 @@ def _far_away(home: FlowHome, lease: Lease, state: FlowState) -> tuple[FlowState
     written = home.storage.modified(home.heartbeat(lease.epoch)) or home.storage.modified(
         home.lease(lease.epoch)
     )
-    # For people only: this compares the clocks of two machines, and nothing is decided by it.
     silent = max(0.0, time.time() - written) if written is not None else 0.0
     detail = f"{leases.describe(lease)}; on another host or boot, last heartbeat {describe_age(silent)} ago"
-    return (FlowState.DOWN if silent > SILENT_SECONDS else state), detail
+    return (FlowState.DOWN if silent > leases.SILENT_SECONDS else state), detail
 
 
 REBUILDING = "rebuilding"

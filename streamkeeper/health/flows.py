@@ -34,8 +34,6 @@ _ENDED = (FlowState.DOWN, FlowState.STOPPED, FlowState.DONE, RETRYING)
 """States of flows without a driver, which nothing holds."""
 _FAILS = (FlowState.DOWN, FlowState.STARTING, RETRYING)
 """States between which a flow goes to and fro while its drivers fail."""
-SUPERVISED_SECONDS = 300.0
-"""Age of a supervisor's last beat up to which it is taken to be there. For people: clocks are compared."""
 
 
 @dataclass(frozen=True)
@@ -234,6 +232,6 @@ def _in_a_word(home: FlowHome, flow: Flow, seen: FlowStatus, numbers: Numbers) -
         return CATCHING_UP if late else seen.state
     if seen.state is FlowState.DOWN:
         beaten = home.storage.modified(home.supervisor)
-        there = beaten is not None and time.time() - beaten < SUPERVISED_SECONDS
+        there = beaten is not None and time.time() - beaten < leases.SILENT_SECONDS
         return RETRYING if there else seen.state
     return seen.state

@@ -1,7 +1,6 @@
-"""Numbers of a flow by minute, kept 48 hours, and by hour, kept 13 months.
+"""Numbers of a flow by minute, kept seven days.
 
 {flow}/history/minutes/2026-11-23T22.json  samples of the monitor's looks in one hour (UTC)
-{flow}/history/hours/2026-11.json          the last sample of each hour of a month
 
 A *sample* tells what was counted since the history began, over all drivers. A row is the difference of two
 samples. So a look that comes late, twice or never counts nothing twice and loses nothing: the next row has
@@ -20,12 +19,9 @@ from typing import Any, Protocol
 from streamkeeper.errors import StorageError
 from streamkeeper.storage import Storage, read_json
 
-KEPT_HOURS = 48
+KEPT_HOURS = 7 * 24
 """Hours of which minutes are kept."""
-KEPT_MONTHS = 13
-"""Months of which hours are kept, besides the present one."""
-_HOUR, _MONTH = "%Y-%m-%dT%H", "%Y-%m"
-MINUTES, HOURS = "minutes", "hours"
+_MINUTES = "minutes"
 
 
 class Home(Protocol):
@@ -122,8 +118,8 @@ class Sample:
 
 @dataclass(frozen=True)
 class Row:
-    """What happened in the ``seconds`` before ``at`` (seconds since 1970): a minute or an hour, more where
-    the monitor did not look.
+    """What happened in the ``seconds`` before ``at`` (seconds since 1970): a minute, more where the
+    monitor did not look.
 
     ``drivers`` is how many drivers began (0: none was restarted), ``epoch`` the lease epoch of the newest;
     ``batches``, ``rows``, ``rows_out`` (None where the sink does not tell), ``batch_seconds``, ``phases``
@@ -131,8 +127,7 @@ class Row:
     ``skipped_commits``, ``skipped_rows`` and ``ties`` are sums over the batches of that time.
 
     ``state``, ``generation`` and ``watermark`` (seconds since 1970) are those at its end. ``state_rows``,
-    ``state_bytes`` and what waits (``lag_…``) are those at the end of a minute, and the highest of the
-    minutes of an hour; None where unknown.
+    ``state_bytes`` and what waits (``lag_…``) are those at its end; None where unknown.
     """
 
     at: float
@@ -171,12 +166,15 @@ def minutes(home: Home, since: float | None = None) -> tuple[Row, ...]:
     :param since: only rows that end after this time, in seconds since 1970; fewer files are read.
     :raises StorageError: a file of the history is damaged.
     """
-    return _rows(home, MINUTES, _HOUR, since)
-
-
-def hours(home: Home, since: float | None = None) -> tuple[Row, ...]:
-    """Return the rows of the hours that are over and kept, oldest first; see :func:`minutes`."""
-    return _rows(home, HOURS, _MONTH, since)
+    first = "" if since is None else _key(since)
+    samples: dict[float, Sample] = {}
+    for name in home.storage.names(home.history(_MINUTES)):
+        file = _read(home, name) if name >= first else None
+        for sample in file.samples if file else ():
+            samples[sample.at] = sample
+    ordered = [samples[at] for at in sorted(samples)]
+    rows = (_row(before, after) for before, after in pairwise(ordered))
+    return tuple(row for row in rows if since is None or row.at > since)
 
 
 def record(home: Home, seen: Sample, began: Callable[[], float], ended: Callable[[int], Totals]) -> None:
@@ -187,10 +185,10 @@ def record(home: Home, seen: Sample, began: Callable[[], float], ended: Callable
     :param ended: returns the last totals of the driver of an earlier epoch.
     :raises StorageError: a file of the history is damaged, or cannot be written.
     """
-    name = _name(MINUTES, _HOUR, seen.at)
+    name = _key(seen.at)
     kept = _read(home, name)
     if kept is None:
-        earlier = _fold(home, seen.at)
+        earlier = _without_old(home, name, seen.at)
         kept = _first(seen, began()) if earlier is None else replace(earlier, samples=earlier.samples[-1:])
     last = kept.samples[-1]
     if seen.at <= last.at or seen.epoch < kept.epoch:
@@ -205,7 +203,7 @@ def record(home: Home, seen: Sample, began: Callable[[], float], ended: Callable
 
 @dataclass(frozen=True)
 class _File:
-    """Samples of an hour or of a month, after the last one before. ``before`` are the totals of the drivers
+    """Samples of an hour, after the last one before. ``before`` are the totals of the drivers
     before that of ``epoch``.
     """
 
@@ -219,70 +217,15 @@ def _first(seen: Sample, began: float) -> _File:
     return _File(seen.epoch, Totals(), (Sample(min(began, seen.at - 1), seen.epoch - 1),))
 
 
-def _fold(home: Home, now: float) -> _File | None:
-    """Keep the hours that are over, remove what is older than is kept, and return the newest minutes.
-
-    It runs before the first sample of an hour is written, so a kill makes it run again.
+def _without_old(home: Home, name: str, now: float) -> _File | None:
+    """Remove the files that are older than is kept, and return the newest before ``name``: it stays, however
+    old, since the next one continues its totals.
     """
-    found = home.storage.names(home.history(MINUTES))
-    names = [name for name in found if name < _key(_HOUR, now)]
-    for month in sorted({_month_of(name) for name in names}):
-        _fold_month(home, month, [name for name in names if _month_of(name) == month])
-    months = home.storage.names(home.history(HOURS))
-    newest = [f"{MINUTES}/{names[-1]}"] if names else [f"{HOURS}/{name}" for name in months[-1:]]
-    kept = _read(home, newest[0]) if newest else None
-    old = [f"{MINUTES}/{name}" for name in names if name < _key(_HOUR, now - KEPT_HOURS * 3600)]
-    old += [f"{HOURS}/{name}" for name in months if name < _months_before(now, KEPT_MONTHS)]
-    for name in old:
-        home.storage.remove(home.history(name))
-    return kept
-
-
-def _fold_month(home: Home, month: str, names: Sequence[str]) -> None:
-    """Add the hours of some files of minutes to their month, unless they are there."""
-    name = f"{HOURS}/{month}"
-    kept = _read(home, name)
-    there = {_key(_HOUR, sample.at) for sample in kept.samples[1:]} if kept else set()
-    for one in names:
-        if one in there:
-            continue
-        of_hour = _read(home, f"{MINUTES}/{one}")
-        if of_hour is None or len(of_hour.samples) < 2:
-            continue
-        if kept is None:
-            kept = replace(of_hour, samples=_last_month(home, month) or of_hour.samples[:1])
-        samples = sorted((*kept.samples, _highest(of_hour.samples[1:])), key=lambda sample: sample.at)
-        kept = _File(of_hour.epoch, of_hour.before, tuple(samples))
-    if kept is not None and len(kept.samples) - 1 > len(there):
-        _write(home, name, kept)
-
-
-def _last_month(home: Home, month: str) -> tuple[Sample, ...]:
-    """Return the last sample of the months before; none if there is no such month."""
-    earlier = [name for name in home.storage.names(home.history(HOURS)) if name < month]
-    kept = _read(home, f"{HOURS}/{earlier[-1]}") if earlier else None
-    return kept.samples[-1:] if kept else ()
-
-
-def _highest(samples: Sequence[Sample]) -> Sample:
-    """Return the last sample of an hour, with the highest lag and size of the state."""
-
-    def highest(name: str) -> Any:
-        return max((item for one in samples if (item := getattr(one, name)) is not None), default=None)
-
-    return replace(samples[-1], **{name: highest(name) for name in ("state_rows", "state_bytes", *LAG)})
-
-
-def _rows(home: Home, folder: str, stamp: str, since: float | None) -> tuple[Row, ...]:
-    first = "" if since is None else _key(stamp, since)
-    samples: dict[float, Sample] = {}
-    for name in home.storage.names(home.history(folder)):
-        kept = _read(home, f"{folder}/{name}") if name >= first else None
-        for sample in kept.samples if kept else ():
-            samples[sample.at] = sample
-    ordered = [samples[at] for at in sorted(samples)]
-    rows = (_row(before, after) for before, after in pairwise(ordered))
-    return tuple(row for row in rows if since is None or row.at > since)
+    names = [earlier for earlier in home.storage.names(home.history(_MINUTES)) if earlier < name]
+    oldest = _key(now - KEPT_HOURS * 3600)
+    for old in (earlier for earlier in names[:-1] if earlier < oldest):
+        home.storage.remove(_path(home, old))
+    return _read(home, names[-1]) if names else None
 
 
 def _row(before: Sample, after: Sample) -> Row:
@@ -316,11 +259,11 @@ def _write(home: Home, name: str, file: _File) -> None:
         "samples": rows,
     }
     content = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-    home.storage.overwrite(home.history(name), content.encode())
+    home.storage.overwrite(_path(home, name), content.encode())
 
 
 def _read(home: Home, name: str) -> _File | None:
-    path = home.history(name)
+    path = _path(home, name)
     value = read_json(home.storage, path)
     if value is None:
         return None
@@ -355,23 +298,13 @@ def _totals(told: Mapping[str, Any]) -> Totals:
     return Totals(**{name: told[name] for name in _OF_TOTALS if name in told})
 
 
-def _name(folder: str, stamp: str, at: float) -> str:
-    return f"{folder}/{_key(stamp, at)}"
+def _key(at: float) -> str:
+    """Return the name of the file of the hour of a moment."""
+    return datetime.fromtimestamp(at, timezone.utc).strftime("%Y-%m-%dT%H.json")
 
 
-def _key(stamp: str, at: float) -> str:
-    return datetime.fromtimestamp(at, timezone.utc).strftime(f"{stamp}.json")
-
-
-def _month_of(name: str) -> str:
-    """Return the file of the month of a file of minutes."""
-    return f"{name[:7]}.json"
-
-
-def _months_before(now: float, months: int) -> str:
-    moment = datetime.fromtimestamp(now, timezone.utc)
-    year, month = divmod(moment.year * 12 + moment.month - 1 - months, 12)
-    return f"{year:04d}-{month + 1:02d}.json"
+def _path(home: Home, name: str) -> str:
+    return home.history(f"{_MINUTES}/{name}")
 
 
 def _rounded(seconds: float) -> float:

@@ -26,7 +26,7 @@ from streamkeeper.flows import generations
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import AFTER_LAST, Generation, Start
 from streamkeeper.storage import read_json
-from streamkeeper.tables.past_versions import changed_by, writers_of
+from streamkeeper.tables.past_versions import changed_by, is_of_others, writers_of
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def look_back(table: str, path: str, version: int, homes: Iterable[FlowHome]) ->
         changed |= {recovery} if recovery is not None else set()
         ours = {app: batch for app, batch in commit.transactions.items() if app in flow_of}
         undone.update(flow_of[app] for app, batch in ours.items() if batch < SEAL)
-        if not ours and recovery is None and commit.changes_data and commit.operation != "OPTIMIZE":
+        if is_of_others(commit, flow_of):
             strangers.append(f"version {commit.version} ({commit.operation or 'unknown'})")
     wrote = WritersAt(path, version)
     flows: dict[str, FlowAt | None] = {}

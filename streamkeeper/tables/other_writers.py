@@ -27,6 +27,7 @@ from streamkeeper.tables.past_versions import (
     PUT_IN_PLACE,
     adopted_by,
     changed_by,
+    is_of_others,
     writers_of,
 )
 
@@ -76,14 +77,9 @@ def look(settings: Settings, pipeline: str, writers: Sequence[Flow], path: str) 
         unknown = _unknown_before(commit)
         if unknown is not None or _is_all_of_flows(commit, seen):
             break
-        names = {named[writer] for writer in commit.transactions if writer in named}
-        if (
-            not own.isdisjoint(commit.transactions)
-            or not commit.changes_data
-            or commit.operation == "OPTIMIZE"
-            or changed_by(commit)
-        ):
+        if not is_of_others(commit, own):
             continue
+        names = {named[writer] for writer in commit.transactions if writer in named}
         seen.update(names)
         if not names:
             commits[commit.operation in _DELETES].append(

@@ -11,7 +11,7 @@ full refresh empties the table, a backup or what was built beside is put in its 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.log import SEAL, LogCommit
@@ -61,6 +61,18 @@ def changed_by(commit: LogCommit) -> str | None:
         return commit.user_metadata.removeprefix(_MARK)
     ends = ((app, end) for app in commit.transactions for end in (EMPTIED, PUT_IN_PLACE, PUT_BACK))
     return next((app.removesuffix(end) for app, end in ends if app.endswith(end)), None)
+
+
+def is_of_others(commit: LogCommit, ours: Collection[str]) -> bool:
+    """Return whether a commit changed rows that neither a writer of ``ours`` nor a recovery of the whole
+    table wrote: the one answer wherever a plan counts what others did to a table.
+    """
+    return (
+        commit.changes_data
+        and commit.operation != "OPTIMIZE"
+        and changed_by(commit) is None
+        and not any(writer in ours for writer in commit.transactions)
+    )
 
 
 def writers_of(home: FlowHome) -> Mapping[str, int]:

@@ -16,9 +16,12 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from streamkeeper.drivers import submit
+from streamkeeper.declare.model import Notifier
+from streamkeeper.drivers import alerts, submit
+from streamkeeper.drivers.alerts import AlertKind
 from streamkeeper.flows.files import FlowHome, open_home
 from streamkeeper.flows.leases import Lease, Process, process_started
+from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import PROJECT, Settings
 from streamkeeper.storage import to_json
 from streamkeeper.times import now
@@ -75,6 +78,26 @@ def configure(project: Path, given: str) -> Settings:
     text = f"{PIPELINE % {'name': 'first'}}\ndp.configure_pipeline({given})\n"
     (project / "pipelines" / "first.py").write_text(text)
     return Settings.from_environment()
+
+
+def notifiers_of(settings: Settings) -> tuple[Notifier, ...]:
+    """Return what the pipeline ``first`` declares."""
+    return next(
+        pipeline.notifiers for pipeline in read_manifest(settings).pipelines if pipeline.name == "first"
+    )
+
+
+def alert(
+    settings: Settings, kind: AlertKind, flow: str, text: str, occasion: str, *, link: str | None = None
+) -> bool:
+    """Record an alert as a task does and send it as the monitor does; return whether a notifier got it."""
+    from streamkeeper_airflow.operate import notify
+
+    if not notify.record_alert(settings, kind, flow, text, occasion, link=link):
+        return False
+    home = open_home(settings, flow)
+    [pending] = [one for one in alerts.pending(home) if (one.kind, one.occasion) == (kind, occasion)]
+    return notify.deliver(home, pending, notifiers_of(settings))
 
 
 @pytest.fixture

@@ -56,7 +56,7 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "full_refresh_beside": (
         {"behind": 3},
-        ["Unknown: 'behind'", "Allowed are table, infer_schemas, definition"],
+        ["Unknown: 'behind'", "Allowed are table, infer_schemas, rehearse"],
     ),
     "adopt": (
         {"flow": FLOW, "checkpoint": "a/folder"},
@@ -83,7 +83,7 @@ OUTSIDE: dict[str, dict[str, Any]] = {
     "restore_table": {"state": "half"},
     "full_refresh": {"infer_schemas": "perhaps"},
     "full_refresh_with_backup": {"fill_from": "nowhere"},
-    "full_refresh_beside": {"definition": "new"},
+    "full_refresh_beside": {"infer_schemas": 3},
     "adopt": {"old_job_is_stopped": "perhaps", "flow": FLOW, "checkpoint": "/a/folder"},
     "backfill": {"read": "everything"},
     "clean_up": {"keep_days": "soon"},

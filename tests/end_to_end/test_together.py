@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -137,13 +136,11 @@ class Pair:
         """Give what the webhook was sent of a kind of alert about a flow."""
         return [body for body in self.world.hook.bodies if (body["kind"], body["flow"]) == (kind, flow)]
 
-    def await_told(
-        self, kind: str, saying: str, meanwhile: Callable[[], object] = lambda: None
-    ) -> dict[str, Any]:
-        """Wait for the one alert of a kind that came by the webhook, which says something; give it."""
+    def await_told(self, kind: str, saying: str) -> dict[str, Any]:
+        """Let the monitor look until it sent an alert of a kind that says something, once; return it."""
 
         def came() -> list[dict[str, Any]] | None:
-            meanwhile()
+            look_now(self.world)
             return [body for body in self.told(kind) if saying in body["text"]] or None
 
         try:
@@ -230,11 +227,11 @@ def the_monitor_tells_of_no_progress_and_of_its_end(pair: Pair) -> None:
     os.killpg(group, signal.SIGSTOP)
     try:
         pair.produce(7)
-        pair.await_told("no-progress", f"({before})", meanwhile=lambda: look_now(pair.world))
+        pair.await_told("no-progress", f"({before})")
     finally:
         os.killpg(group, signal.SIGCONT)
     pair.await_rows("left_numbers", pair.left)
-    pair.await_told("recovered", "(no-progress) is resolved", meanwhile=lambda: look_now(pair.world))
+    pair.await_told("recovered", "(no-progress) is resolved")
 
 
 def test_logs_of_drivers_that_ended_long_ago_are_removed_and_those_of_living_ones_stay(pair: Pair) -> None:

@@ -28,7 +28,7 @@ from streamkeeper.history.events import Kind
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.preflight import change
 from streamkeeper.preflight.change import Change, ChangeState, to_run
-from streamkeeper.settings import Settings, dag_id
+from streamkeeper.settings import Settings
 from streamkeeper.times import now
 from streamkeeper_airflow.flow import drivers
 from streamkeeper_airflow.flow import submit as submitting
@@ -48,7 +48,7 @@ from streamkeeper_airflow.flow.retries import (
 )
 from streamkeeper_airflow.flow.shared_driver import AttachedToSharedDriver, flows_at_fault, sharing_flows
 from streamkeeper_airflow.flow.successor import Successor
-from streamkeeper_airflow.operate.notify import alert, masked, page
+from streamkeeper_airflow.operate.notify import masked, page, record_alert
 from streamkeeper_airflow.operate.park_message import describe_park, describe_retried
 from streamkeeper_airflow.operate.run_note import set_run_note
 
@@ -194,7 +194,7 @@ class FlowOperator(BaseOperator):
         run, text = context["dag_run"], found.in_words()
         self.log.warning("%s", text)
         kind = AlertKind.CHANGE_REFUSED if found.state is ChangeState.REFUSED else AlertKind.CHANGE_WAITS
-        if alert(_settings(), kind, self.flow, text, found.fingerprint, link=page(run.dag_id)):
+        if record_alert(_settings(), kind, self.flow, text, found.fingerprint, link=page(run.dag_id)):
             set_run_note(run.dag_id, run.run_id, text)
 
     def _find_sharers(self, settings: Settings) -> None:
@@ -249,7 +249,7 @@ class FlowOperator(BaseOperator):
 
     def _tell_wrong(self, settings: Settings, error: Exception) -> None:
         """Alert what is wrong with the settings, once for each thing that is: so its text is the occasion."""
-        alert(settings, AlertKind.SETTINGS, self.flows[0], str(error), masked(str(error)))
+        record_alert(settings, AlertKind.SETTINGS, self.flows[0], str(error), masked(str(error)))
 
     def _submit(
         self, settings: Settings, homes: Sequence[FlowHome], context: Context, take_over: bool = False
@@ -330,7 +330,7 @@ class FlowOperator(BaseOperator):
                     f"{self.flow} was held before its driver began; the next run waits at the gate."
                 )
             case Outcome.PARKED:
-                run, notes = context["dag_run"], [self._say_parked(home, context) for home in homes]
+                run, notes = context["dag_run"], [self._say_parked(home) for home in homes]
                 set_run_note(run.dag_id, run.run_id, "\n\n".join(notes))
                 parked = ", ".join(home.full_name for home in homes)
                 raise AirflowFailException(
@@ -369,28 +369,28 @@ class FlowOperator(BaseOperator):
         return DriverFailed(said, ending.code, streak, loop.looping)
 
     def _tell(self, home: FlowHome, ending: Ending, loop: Failures, said: str) -> None:
-        """Send alerts for failures that retries alone will hardly mend, each once, whatever tries follow."""
+        """Record alerts of failures that retries alone will hardly mend, each once, whatever tries follow."""
         settings = Settings.from_environment()
         if ending.code == Outcome.RETRY_DECLARED:
             details = leases.failure_of(home, _newest_epoch(home)) or {}
             text = describe_retried(home.full_name, details)
-            alert(settings, AlertKind.RETRIED_AS_DECLARED, home.full_name, text, loop.occasion)
+            record_alert(settings, AlertKind.RETRIED_AS_DECLARED, home.full_name, text, loop.occasion)
         if ending.code == Outcome.USAGE:
             text = (
                 f"{said}\nIts settings or its command line cannot be used; see its output. Correct them, and"
                 " start Airflow again."
             )
-            alert(settings, AlertKind.SETTINGS, home.full_name, text, loop.occasion)
+            record_alert(settings, AlertKind.SETTINGS, home.full_name, text, loop.occasion)
         if loop.looping:
             longest = LONGEST_DELAY.total_seconds() / 60
             text = (
                 f"Drivers of {home.full_name} fail repeatedly without committing a batch"
                 f" ({loop.occasion}). The next tries wait {longest:.0f} min each. The last one: {said}"
             )
-            alert(settings, AlertKind.CRASH_LOOP, home.full_name, text, loop.occasion)
+            record_alert(settings, AlertKind.CRASH_LOOP, home.full_name, text, loop.occasion)
 
-    def _say_parked(self, home: FlowHome, context: Context) -> str:
-        """Log and alert what parked a flow and which recovery fits; return the text for the run's note."""
+    def _say_parked(self, home: FlowHome) -> str:
+        """Log what parked a flow and which recovery fits; return it as the run's note. The monitor alerts."""
         park = holds.parked(home)
         note = (
             describe_park(home.full_name, park, self.once)
@@ -398,11 +398,6 @@ class FlowOperator(BaseOperator):
             else f"{home.full_name} was parked, and the park has been released."
         )
         self.log.error("%s", note)
-        run = context["dag_run"]
-        recovery = park.details.get("recovery") if park else None
-        link = page(dag_id(recovery) if recovery else run.dag_id)
-        at = park.at if park else now()
-        alert(Settings.from_environment(), AlertKind.PARKED, home.full_name, note, at, link=link)
         return note
 
 

@@ -1,9 +1,10 @@
 """The monitor: a short task that checks every flow, and alerts if one makes no progress or has recovered.
 
 It measures how far each flow is behind, judges flows that run (streamkeeper.health.troubles), keeps their
-numbers (streamkeeper.history), folds events, pushes metrics over OTLP where that is set up, and repeats
-alerts that a notifier could not deliver. It fails, naming the pipeline, while a declared notifier cannot be
-used or a flow cannot be read, so that such a fault is visible.
+numbers (streamkeeper.history), folds events, and pushes metrics over OTLP where that is set up. It alone
+sends alerts: those that drivers and tasks recorded, its own, and again those that a notifier did not take. It
+fails, naming the pipeline, while a declared notifier cannot be used or a flow cannot be read, so that such a
+fault is visible.
 """
 
 from __future__ import annotations
@@ -114,32 +115,42 @@ class MonitorFlows(BaseOperator):
 
     def _look(self, settings: Settings, storage: Storage, flow: Flow, now: float) -> Look:
         home = FlowHome(storage, flow.pipeline.name, flow.name)
+        try:
+            look, row = self._judge(settings, home, flow, now)
+        finally:  # a flow that cannot be looked at has alerts all the same
+            self._send(home, flow, now)
+        # Last: an alert does not wait for a history that cannot be written.
+        past.keep(home, row, now)
+        return look
+
+    def _judge(self, settings: Settings, home: FlowHome, flow: Flow, now: float) -> tuple[Look, FlowHealth]:
+        """Look at a flow, and record what is to be told of it."""
+        self._tell_parked(settings, home, flow)
         for owner in holds.end_overdue(home, now):
             self.log.info("%s: the hold of %s is over.", flow.full_name, owner)
         look = progress.look(home, opened_flow(flow, settings, opened_if_possible), now)
         if look.state is State.NO_PROGRESS:
             silent = str(look.position)
-            notify.alert(settings, AlertKind.NO_PROGRESS, flow.full_name, _silence(look), silent)
-        self._tell_parked(settings, home, flow)
+            notify.record_alert(settings, AlertKind.NO_PROGRESS, flow.full_name, _silence(look), silent)
         self._tell_recovered(settings, home, flow, look)
         row = health.look(home, flow)
         self._tell_troubles(settings, home, flow, row, now)
+        return look, row
+
+    def _send(self, home: FlowHome, flow: Flow, now: float) -> None:
+        """Send the recorded alerts of a flow that some notifier has not got."""
         for alert in alerts.pending(home):
-            # A driver, which tells of expectations, knows no address of Airflow.
-            told = alert if alert.link else replace(alert, link=notify.stream_page(flow))
-            notify.deliver(home, told, flow.pipeline.notifiers, lambda: now)
-        # Last: an alert does not wait for a history that cannot be written.
-        past.keep(home, row, now)
-        return look
+            linked = alert if alert.link else replace(alert, link=notify.stream_page(flow))
+            notify.deliver(home, linked, flow.pipeline.notifiers, lambda: now)
 
     def _tell_parked(self, settings: Settings, home: FlowHome, flow: Flow) -> None:
-        """Tell of a park that no task saw, which its own task tells of: once in any case."""
+        """Record the alert of a park, with the recovery that fits and its form."""
         park = holds.parked(home)
         if park is not None:
             text = describe_park(flow.full_name, park, flow.declaration.once)
             recovery = park.details.get("recovery")
             link = notify.page(dag_id(recovery) if recovery else flow.dag_id)
-            notify.alert(settings, AlertKind.PARKED, flow.full_name, text, park.at, link=link)
+            notify.record_alert(settings, AlertKind.PARKED, flow.full_name, text, park.at, link=link)
 
     def _tell_troubles(
         self, settings: Settings, home: FlowHome, flow: Flow, row: FlowHealth, now: float
@@ -158,7 +169,7 @@ class MonitorFlows(BaseOperator):
             else:
                 kind, occasion = AlertKind.RELIEVED, f"{known.kind.value} {known.occasion}"
                 text = f"{found.text} The alert of {known.at} ({known.kind.value}) is resolved."
-            notify.alert(settings, kind, flow.full_name, text, occasion)
+            notify.record_alert(settings, kind, flow.full_name, text, occasion)
             if known is not None:
                 alerts.close_trouble(home, known)
 
@@ -178,7 +189,7 @@ class MonitorFlows(BaseOperator):
                 f" ({trouble.kind.value}) is resolved."
             )
             occasion = f"{trouble.kind.value} {trouble.occasion}"
-            notify.alert(settings, AlertKind.RECOVERED, flow.full_name, text, occasion)
+            notify.record_alert(settings, AlertKind.RECOVERED, flow.full_name, text, occasion)
             alerts.close_trouble(home, trouble)
 
 

@@ -24,7 +24,7 @@ from streamkeeper.drivers import alerts, progress
 from streamkeeper.drivers.alerts import Alert, AlertKind
 from streamkeeper.errors import StreamkeeperError
 from streamkeeper.flows.files import FlowHome, open_home
-from streamkeeper.manifest.manifest import Flow, read_manifest
+from streamkeeper.manifest.manifest import Flow
 from streamkeeper.redaction import redact_text
 from streamkeeper.settings import Settings
 from streamkeeper.times import now
@@ -39,14 +39,12 @@ class NotifierUnusable(StreamkeeperError):
     """A declared notifier cannot be created: its class, its arguments or its templates are wrong."""
 
 
-def alert(
+def record_alert(
     settings: Settings, kind: AlertKind, flow: str, text: str, occasion: str, *, link: str | None = None
 ) -> bool:
-    """Alert the notifiers of a flow's pipeline.
+    """Record an alert of a flow, which the monitor sends in its next look; return whether it is a new one.
 
-    Return True if this call reached one, or if none is declared and the log is all there is. Return False if
-    the occasion was reported before, or every notifier failed; then the monitor repeats it. It never raises
-    for a notifier or a storage that fails, so that the calling task continues; the log says what went wrong.
+    It never raises for a storage that fails, so that the calling task continues; the log says what failed.
 
     :param flow: ``pipeline.flow``.
     :param occasion: identifies what happened, so that it is reported once: a park's time, a recovery's id, a
@@ -55,15 +53,24 @@ def alert(
     """
     try:
         home = open_home(settings, flow)
-        stood, link = progress.position(home), link or _page_of(settings, flow)
-        found = Alert(kind, flow, masked(text), occasion, now(), link, stood.generation, stood.batch)
-        if not alerts.record(home, found):
+        position = _position(home)
+        alert = Alert(kind, flow, masked(text), occasion, now(), link, position.generation, position.batch)
+        if not alerts.record(home, alert):
             return False
-        log.warning("Alert: %s\n%s", found.subject, found.text)
-        return deliver(home, found, notifiers_of(settings, flow))
     except (StreamkeeperError, OSError) as error:
-        log.exception("No notifier could be called for %s, %s: %s", flow, kind.value, error)
+        log.exception("The alert of %s, %s, could not be recorded: %s", flow, kind.value, error)
         return False
+    log.warning("Alert: %s\n%s", alert.subject, alert.text)
+    return True
+
+
+def _position(home: FlowHome) -> progress.Position:
+    """Return where a flow stands; nowhere if that cannot be read, which its alert does not wait for."""
+    try:
+        return progress.position(home)
+    except StreamkeeperError as error:
+        log.warning("Where %s stands cannot be read: %s", home.full_name, error)
+        return progress.Position()
 
 
 def deliver(
@@ -174,14 +181,6 @@ def masked(text: str) -> str:
     return redact_text(str(redact(text)))
 
 
-def notifiers_of(settings: Settings, flow: str) -> tuple[Notifier, ...]:
-    """Return the notifiers of the pipeline of ``pipeline.flow``; none if it is no longer declared."""
-    name = flow.partition(".")[0]
-    return next(
-        (pipeline.notifiers for pipeline in read_manifest(settings).pipelines if pipeline.name == name), ()
-    )
-
-
 def page(dag_id: str, run_id: str | None = None) -> str:
     """Return the URL of the page of a DAG, or of one run of it."""
     base = (conf.get("api", "base_url", fallback="") or "").rstrip("/")
@@ -191,11 +190,6 @@ def page(dag_id: str, run_id: str | None = None) -> str:
 def stream_page(flow: Flow) -> str:
     """Return the URL of the tab *Stream* of a flow's DAG, which may have several flows."""
     return f"{page(flow.dag_id)}/plugin/stream?flow={quote(flow.full_name)}"
-
-
-def _page_of(settings: Settings, flow: str) -> str | None:
-    declared = (found for found in read_manifest(settings).flows() if found.full_name == flow)
-    return next(map(stream_page, declared), None)
 
 
 def _fill(made: BaseNotifier, found: Alert) -> None:

@@ -46,7 +46,7 @@ KEPT_SECONDS = 3.0
 ANSWER_SECONDS = 5.0
 """Seconds that a read is waited for; then the last answer serves, or there is none."""
 Hours = Annotated[float, Query(gt=0, le=48)]
-"""Hours of history: as many as its minutes are kept."""
+"""Hours of history that a chart shows."""
 FLOW_SECONDS = 4.0
 """Seconds that one flow's files are waited for in a look at all; then its row says so."""
 MOST_READS = 16

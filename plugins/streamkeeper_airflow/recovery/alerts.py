@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from streamkeeper.drivers.alerts import AlertKind
 from streamkeeper.redaction import redact_text
 from streamkeeper.settings import Settings
-from streamkeeper_airflow.operate.notify import alert, page
+from streamkeeper_airflow.operate.notify import page, record_alert
 from streamkeeper_airflow.operate.run_note import set_run_note
 
 _LOG = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ def _less_than_progress(flow: str, found: dict[str, Any]) -> Iterator[str]:
 
 
 def tell_failed(plan: dict[str, Any], context: Context, step: str, error: Exception, way_on: str) -> None:
-    """Alert that a step failed for good.
+    """Record the alert that a step failed for good.
 
     A failure before anything was changed also ends in the recovery being given up; both are one occasion,
     reported once.
@@ -101,4 +101,4 @@ def _tell(kind: AlertKind, plan: dict[str, Any], context: Context, text: str, oc
         return
     run = context["dag_run"]
     link = page(run.dag_id, run.run_id)
-    alert(Settings.from_environment(), kind, plan["flow"], redact_text(text), occasion, link=link)
+    record_alert(Settings.from_environment(), kind, plan["flow"], redact_text(text), occasion, link=link)

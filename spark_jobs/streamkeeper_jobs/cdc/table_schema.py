@@ -234,8 +234,8 @@ def _check_tracked(spec: CdcSpec, properties: Mapping[str, str], says: str) -> N
             raise DeclarationError(
                 f"{says} tracks {properties.get(name)} in its history, and the flow declares {value}."
                 " Existing versions would be lost. Declare track_history_column_list and"
-                " track_history_except_column_list as before, in all flows of the table, or rebuild it:"
-                " full_refresh_beside with the definition 'declared'."
+                " track_history_except_column_list as before, in all flows of the table, or declare"
+                " another table."
             )
 
 

@@ -26,7 +26,6 @@ from streamkeeper.flows.generations import BESIDE, StartAt
 from streamkeeper.flows.position import last_begun
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.plans.plan import Plan
-from streamkeeper.recover.requests.full_refresh import DECLARED
 from streamkeeper.recover.restart import put_back as put_backs
 from streamkeeper.recover.restart import side_table
 from streamkeeper.recover.restart.side_table import SideTables
@@ -62,12 +61,11 @@ def build(spark: SparkSession, work: Work) -> dict[str, Any]:
     """
     shared_steps.check_go(work)
     plan = work.plan
-    path, definition = plan.known(SideTables).path, plan.request["definition"]
+    path = plan.known(SideTables).path
     if delta_log.exists(path):
         snapshot = read_snapshot(spark, path)
-        side_table.check_replaceable(path, snapshot.protocol, snapshot.metadata, definition)
-        if definition != DECLARED:
-            _define(snapshot, plan)
+        side_table.check_replaceable(path, snapshot.protocol, snapshot.metadata)
+        _define(snapshot, plan)
     flows = builders(work, plan)
     for builder in flows:
         holds.release(builder.side, holds.recovery(plan.recovery_id))

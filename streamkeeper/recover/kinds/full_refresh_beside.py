@@ -23,7 +23,7 @@ from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work, kind
 from streamkeeper.recover.plans.plan import CopyPlan, FlowPlan, Plan, Refusal
 from streamkeeper.recover.requests.form import declared_table
-from streamkeeper.recover.requests.full_refresh import DECLARED, BesideRequest, Emptying
+from streamkeeper.recover.requests.full_refresh import BesideRequest, Emptying
 from streamkeeper.recover.restart import side_table
 from streamkeeper.recover.restart.side_table import RECOVERY, SideTables
 from streamkeeper.recover.steps import rehearse
@@ -55,7 +55,7 @@ def plan(settings: Settings, manifest: Manifest, request: BesideRequest, recover
             _with_generation(_with_cleaned(flow, cleaned.get(flow.flow, ()))) for flow in refresh.flows
         ),
         steps=KIND.step_names,
-        copies=(_copy(emptied.path, beside, request.definition),),
+        copies=(_copy(emptied.path, beside),),
         details={**asdict(SideTables(emptied.path, beside)), "newest": emptied.newest},
         notes=(*_notes(request, beside, emptied.readers), *emptied.others),
         refusals=(*refresh.refusals, *_price_of_cleaned(cleaned, request.accept)),
@@ -164,12 +164,12 @@ def _with_generation(flow: FlowPlan) -> FlowPlan:
     )
 
 
-def _copy(path: str, beside: str, definition: str) -> CopyPlan:
+def _copy(path: str, beside: str) -> CopyPlan:
     """Return what is written beside: about as much as there is now."""
     summary = newest_summary(path)
     if summary is None:
         return CopyPlan(TARGET, path, beside, 0, None, 0)
-    side_table.check_replaceable(path, summary.protocol, summary.metadata, definition)
+    side_table.check_replaceable(path, summary.protocol, summary.metadata)
     return CopyPlan(TARGET, path, beside, summary.bytes, None, summary.files)
 
 
@@ -185,11 +185,6 @@ def _notes(request: BesideRequest, beside: str, felt: tuple[str, ...]) -> Iterat
         f"The flows are held once a round of reading found {side_table.BEHIND} batches or fewer, until the"
         " rest is read and that commit is made; then they continue in the new checkpoints."
     )
-    if request.definition == DECLARED:
-        yield (
-            "Its columns, partitions, properties and constraints will be those that are declared: settings"
-            " made by hand are lost."
-        )
     yield "The old table can be restored until VACUUM removes its files."
     yield from (f"It is read as a stream: {reader}." for reader in felt)
 

@@ -13,10 +13,6 @@ from streamkeeper.recover.requests.backup_table import keep_last, kept_days
 from streamkeeper.recover.requests.form import TABLE, Asking, asked, schemas_inferred
 from streamkeeper.recover.requests.rehearsal import Rehearsable
 
-KEPT, DECLARED = "kept", "declared"
-DEFINITIONS = (KEPT, DECLARED)
-"""Definition of a side table: that of the existing table, or that of a newly declared one."""
-
 SOURCES = "sources"
 FILLS = (SOURCES, BACKUP)
 """What an emptied table is filled from."""
@@ -64,23 +60,11 @@ class RefreshRequest(Rehearsable):
 
 @dataclass(frozen=True)
 class BesideRequest(RefreshRequest):
-    """A full refresh beside the table, as requested.
-
-    ``table`` is ``pipeline.table``; ``definition`` one of ``DEFINITIONS``.
-    """
+    """A full refresh beside the table, as requested. ``table`` is ``pipeline.table``."""
 
     table: str = _table(
         "The table to rebuild; every flow that writes it reads its sources from the beginning, into a new"
         " table beside the old one."
-    )
-    definition: str = asked(
-        "string",
-        "Definition",
-        "kept: columns, partitions or clustering, properties and constraints are those of the table as it"
-        " is. declared: the table is made as a new one would be, for flows that give other columns;"
-        " settings made by hand are lost.",
-        KEPT,
-        enum=DEFINITIONS,
     )
 
 

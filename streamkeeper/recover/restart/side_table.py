@@ -20,14 +20,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamkeeper.delta.copy_files import check_copyable
-from streamkeeper.delta.summary import MAPPED, UNMAPPED, check_rows_may_go, mapping_of
+from streamkeeper.delta.summary import check_rows_may_go
 from streamkeeper.errors import RequestError
 from streamkeeper.flows import generations, leases, ledger
 from streamkeeper.flows.files import FlowHome, TableTurns
 from streamkeeper.flows.side_flow import _FOLDER, mark_of, name_of, side_home
 from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.plan import Plan
-from streamkeeper.recover.requests.full_refresh import DECLARED, KEPT
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 
@@ -45,7 +44,7 @@ class SideTables:
     beside: str
 
 
-def check_replaceable(path: str, protocol: dict[str, Any], metadata: dict[str, Any], definition: str) -> None:
+def check_replaceable(path: str, protocol: dict[str, Any], metadata: dict[str, Any]) -> None:
     """Check that another table's files can be put in a table's place by one commit.
 
     :param protocol: as in the log, and ``metadata`` too.
@@ -53,17 +52,10 @@ def check_replaceable(path: str, protocol: dict[str, Any], metadata: dict[str, A
     """
     check_copyable(path, protocol)
     check_rows_may_go(path, metadata)
-    if definition == KEPT and _IDENTITY in metadata.get("schemaString", ""):
+    if _IDENTITY in metadata.get("schemaString", ""):
         raise RequestError(
             f"{path} has an identity column: a table built beside would give its numbers a second time."
             " Nothing was changed. Choose full_refresh."
-        )
-    mapped = mapping_of(metadata)
-    if definition == DECLARED and mapped != UNMAPPED:
-        raise RequestError(
-            f"{path} has {MAPPED}={mapped}, which Delta takes back from no table: files that are written as"
-            " the pipeline declares it cannot be put in its place. Nothing was changed. Choose the"
-            f" definition {KEPT!r}."
         )
 
 

@@ -265,7 +265,7 @@ def _rows_of(path: str, undone: Sequence[_Part]) -> Amount:
                 return unknown(f"version {version} of {path} does not say how many rows it added")
             rows += commit.rows
             at_most = at_most or _holds_more(commit, ours, wanted)
-        elif not ours and commit.removed and commit.changes_data and past_versions.changed_by(commit) is None:
+        elif commit.removed and past_versions.is_of_others(commit, wanted):
             at_most = True  # somebody took rows away, or changed some
         if last.writer in ours and ours[last.writer] <= last.after + 1:
             break

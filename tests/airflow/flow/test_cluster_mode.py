@@ -154,7 +154,7 @@ def bed(
     monkeypatch.setenv("STREAMKEEPER_LEASE_TERM", NEVER)
     monkeypatch.setenv("STREAMKEEPER_SPARK_UI", "true")
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-    monkeypatch.setattr(supervise, "alert", lambda *_, **__: None)
+    monkeypatch.setattr(supervise, "record_alert", lambda *_, **__: None)
     (tmp_path / "cluster").mkdir()
     with request.param(tmp_path / "cluster", monkeypatch) as (cluster, master):
         extra = {"deploy-mode": "cluster", "cluster-page": cluster.page, "namespace": NAMESPACE}

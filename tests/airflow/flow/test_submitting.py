@@ -212,7 +212,7 @@ def test_a_flow_that_lacks_what_a_driver_needs_is_tried_again_and_told_and_its_r
     for name, value in {**variables, "SPARK_CONF_DIR": ""}.items():
         monkeypatch.setenv(name, value)
     told = list[tuple[AlertKind, str]]()
-    monkeypatch.setattr(supervise, "alert", lambda _s, kind, _f, text, _o: told.append((kind, text)))
+    monkeypatch.setattr(supervise, "record_alert", lambda _s, kind, _f, text, _o: told.append((kind, text)))
     operator = FlowOperator(task_id="run", flow="first.first_flow")
     with pytest.raises(WrongSettings, match=words):
         operator.execute(a_try())

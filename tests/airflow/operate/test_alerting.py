@@ -15,7 +15,7 @@ import pytest
 from airflow.sdk import BaseNotifier
 from airflow.sdk.log import mask_secret
 from streamkeeper_airflow.operate import notify
-from streamkeeper_airflow.operate.notify import alert, deliver, unusable
+from streamkeeper_airflow.operate.notify import deliver, unusable
 from streamkeeper_airflow.operate.run_note import CONNECTION, set_run_note
 
 from streamkeeper.declare.model import Notifier
@@ -24,7 +24,7 @@ from streamkeeper.drivers.alerts import AlertKind
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import Settings
-from tests.airflow.conftest import configure
+from tests.airflow.conftest import alert, configure, notifiers_of
 from tests.airflow.listeners import Inbox, mail_server
 
 FLOW = "first.first_flow"
@@ -113,7 +113,7 @@ def test_a_notifier_that_fails_is_counted_and_told_later_and_the_others_are_not_
     )
     assert "503" in caplog.text
     [waiting] = alerts.pending(home)
-    notifiers = notify.notifiers_of(settings, FLOW)
+    notifiers = notifiers_of(settings)
     assert not deliver(home, waiting, notifiers), "the pause after a failure is not over"
     later = alerts.storage_now(home.storage) + alerts.PAUSE + 1
     assert not deliver(home, waiting, notifiers, lambda: later), "refused again"
@@ -131,7 +131,7 @@ def test_an_alert_that_no_notifier_gets_is_given_up_at_the_last_attempt(
     assert not alert(settings, AlertKind.PARKED, FLOW, "it broke", "park 1")
     [waiting] = alerts.pending(home)
     later = alerts.storage_now(home.storage) + alerts.PAUSE + 1
-    assert not deliver(home, waiting, notify.notifiers_of(settings, FLOW), lambda: later)
+    assert not deliver(home, waiting, notifiers_of(settings), lambda: later)
     assert "attempt 2 (no further attempt)" in caplog.text
     assert alerts.pending(home) == []
 
@@ -163,7 +163,7 @@ def test_a_storage_that_cannot_be_written_does_not_break_the_task(
     (project / "state" / "first").write_text("in the way")
     with caplog.at_level(logging.ERROR):
         assert not alert(settings, AlertKind.PARKED, FLOW, "it broke", "park 1")
-    assert "No notifier could be called for first.first_flow, parked" in caplog.text
+    assert "The alert of first.first_flow, parked, could not be recorded" in caplog.text
 
 
 class OnlyAsync(BaseNotifier):
@@ -203,15 +203,14 @@ def test_a_notifier_that_hangs_is_left_after_its_time(
 
 def test_a_mail_of_which_nothing_is_declared_says_what_happened(project: Path, mail: Inbox) -> None:
     addresses = {"to": "ops@example.org", "from_email": "streamkeeper@example.org"}
-    assert alert(
-        declare(project, (SMTP, addresses)), AlertKind.PARKED, FLOW, "its {{ state }} broke", "park 1"
-    )
+    settings = declare(project, (SMTP, addresses))
+    assert alert(settings, AlertKind.PARKED, FLOW, "its {{ state }} broke", "park 1", link="http://airflow/a")
     [message] = mail.mails
     body = message.get_body()
     assert body is not None
     text, link = body.get_content().strip().split("<p>")
     assert (message["subject"], text) == (f"{FLOW} is parked", "<pre>its {{ state }} broke</pre>")
-    assert f"/dags/flow__first__first_flow/plugin/stream?flow={FLOW}" in link
+    assert 'href="http://airflow/a"' in link
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowFailException
 from streamkeeper_airflow.operate import notify, state_outage
 from streamkeeper_airflow.operate.monitor import MonitorFlows
-from streamkeeper_airflow.operate.notify import alert
+from streamkeeper_airflow.operate.notify import record_alert
 
 from streamkeeper.checkpoint import CommitEntry, write_commit
 from streamkeeper.declare.model import Expectation, Where
@@ -177,14 +177,12 @@ def test_no_progress_is_told_once_and_its_end_once(bed: Bed) -> None:
 
 def test_a_parked_flow_is_not_silent_and_is_told_to_be_well_when_it_commits(bed: Bed) -> None:
     folder = bed.begin()
-    settings = Settings.from_environment()
     bed.look(0)
     new = bed.add_file("1.json")
     holds.put(bed.home, holds.PARK, "it broke", "driver")
     assert [bed.look(1), bed.look(100)] == ["held", "held"]
     park = holds.parked(bed.home)
     assert park is not None
-    assert not alert(settings, AlertKind.PARKED, FLOW, "it broke", park.at), "the task told, or the monitor"
     holds.release(bed.home, holds.PARK)
     assert bed.look(1) == "input waits"
     bed.commit(folder, 1, [new])
@@ -285,12 +283,12 @@ def test_where_nobody_wants_to_know_nobody_is_told(bed: Bed) -> None:
 def test_an_alert_that_nobody_could_be_told_is_told_by_the_monitor_later(bed: Bed) -> None:
     bed.begin()
     bed.inbox.refuse = True
-    assert not alert(Settings.from_environment(), AlertKind.PARKED, FLOW, "it broke", "park 1")
+    record_alert(Settings.from_environment(), AlertKind.CHANGE_WAITS, FLOW, "it waits", "change 1")
     bed.look(1)
     bed.inbox.refuse = False
     bed.look(61)
     bed.look(61)
-    assert bed.told() == ["parked: it broke"]
+    assert bed.told() == ["change-waits: it waits"]
 
 
 def test_a_wrong_notifier_fails_the_task_with_its_pipeline_and_all_flows_are_looked_at(bed: Bed) -> None:
@@ -303,15 +301,17 @@ def test_a_wrong_notifier_fails_the_task_with_its_pipeline_and_all_flows_are_loo
     assert [item["flow"] for item in bed.pushed[0]] == [FLOW, "second.second_flow"]
 
 
-def test_a_flow_that_cannot_be_looked_at_costs_no_other(bed: Bed) -> None:
+def test_a_flow_that_cannot_be_looked_at_costs_no_other_and_its_park_is_told(bed: Bed) -> None:
     bed.begin()
     bed.home.storage.overwrite(bed.home.progress, b'{"mood": "good"}')
+    holds.put(bed.home, holds.PARK, "it broke", "driver")
     with pytest.raises(
         AirflowFailException,
         match=rf"{FLOW} could not be inspected: .*progress\.json is not a monitor's note",
     ):
         bed.look(1)
     assert [item["flow"] for item in bed.pushed[0]] == ["second.second_flow"]
+    assert [text.split(":")[0] for text in bed.told()] == ["parked"]
 
 
 def test_each_look_is_a_row_of_the_flow_s_history_and_a_torn_file_is_a_fault(bed: Bed) -> None:

@@ -14,13 +14,13 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from streamkeeper_airflow.operate.notify import alert, deliver, notifiers_of
+from streamkeeper_airflow.operate.notify import deliver
 
 from streamkeeper.drivers import alerts
 from streamkeeper.drivers.alerts import AlertKind
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.settings import PROJECT
-from tests.airflow.conftest import configure
+from tests.airflow.conftest import alert, configure, notifiers_of
 from tests.airflow.listeners import Inbox, webhook
 
 FLOW = "first.first_flow"
@@ -109,7 +109,7 @@ def test_slack_is_told_with_a_link_and_again_later_if_it_limits_the_rate(
     assert not alert(settings, AlertKind.BEHIND, FLOW, "400 s behind", "since 1", link=PAGE)
     (pending,) = alerts.pending(home)
     later = alerts.storage_now(home.storage) + alerts.PAUSE + 1
-    assert deliver(home, pending, notifiers_of(settings, FLOW), lambda: later)
+    assert deliver(home, pending, notifiers_of(settings), lambda: later)
     assert slack.paths == ["/services/T0/B0/a-token"] * 2
     (body,) = slack.bodies
     assert body["text"] == f"*{FLOW} is behind*\n400 s behind\n<{PAGE}|its page>"

@@ -97,7 +97,7 @@ def told(project: Path, monkeypatch: pytest.MonkeyPatch) -> Told:
         kept.append((kind, text, occasion))
         return True
 
-    monkeypatch.setattr(alerts, "alert", alert)
+    monkeypatch.setattr(alerts, "record_alert", alert)
     return kept
 
 

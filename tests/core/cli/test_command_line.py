@@ -170,17 +170,17 @@ def test_advise_says_what_to_declare_and_what_it_could_not_judge(command: Comman
     assert value["not_judged"] == ["The table has no readable summary, so its files are not judged."]
 
 
-def test_top_shows_the_flow_first_that_is_furthest_behind_and_filters(
-    command: Command, stands: World
+def test_a_watched_list_begins_with_the_flow_furthest_behind_and_a_list_can_be_filtered(
+    command: Command, stands: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stands.declare(EVENTS.replace("events", "orders"), "orders.py")
     other = stands.home.beside("orders", "clean_orders")
     for home, waits in ((stands.home, 30.0), (other, 90.0)):
         behind.keep(home, Measured({"raw": Lag(records=5, seconds=waits)}), 1_790_000_000.0)
-    found = json.loads(command("top", "--json").stdout)
-    assert [row["flow"] for row in found] == ["orders.clean_orders", FLOW]
-    lines = command("top").stdout.splitlines()
-    assert "90 s, 5 records" in lines[1] and "30 s, 5 records" in lines[2]
+    for key, value in stands.settings.as_environment().items():
+        monkeypatch.setenv(key, value)
+    lines = listing.as_text(listing.ALL, 300).splitlines()
+    assert "90 s, 5 records" in lines[3] and "30 s, 5 records" in lines[4]
     gone = {"raw": Lag(0, 0, 0, 0, 0.0), "other": Lag(why="no broker answers")}
     behind.keep(stands.home, Measured(gone), 1_790_000_060.0)
     assert "partly unknown" in command("flows").stdout.splitlines()[1], "it is not said that nothing waits"

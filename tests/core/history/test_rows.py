@@ -1,4 +1,4 @@
-"""Numbers by minute and by hour: every batch once, however the monitor looks, in bounded space."""
+"""Numbers by minute: every batch once, however the monitor looks, in bounded space."""
 
 from __future__ import annotations
 
@@ -78,7 +78,6 @@ def test_a_row_is_what_happened_since_the_look_before(home: FlowHome) -> None:
         lag_records=7,
     )
     assert rows.minutes(home, since=BEGAN + 60) == (second,)
-    assert rows.hours(home) == ()
 
 
 def test_drivers_that_came_and_went_between_two_looks_are_counted(home: FlowHome) -> None:
@@ -114,6 +113,7 @@ def test_a_monitor_that_read_before_another_wrote_loses_no_batch(home: FlowHome)
 def test_every_batch_is_in_one_row_whatever_restarts_gaps_and_kills(
     home: FlowHome, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(rows, "KEPT_HOURS", 10_000)
     chance = random.Random(seed)
     at, epoch, done = BEGAN + 1, 1, {1: 0}
     see(home, at, 0)
@@ -129,52 +129,23 @@ def test_every_batch_is_in_one_row_whatever_restarts_gaps_and_kills(
             with suppress(Killed):
                 see(home, at, done[epoch], epoch, lambda over: totals(done[over]))
     see(home, at + MINUTE, done[epoch], epoch, lambda over: totals(done[over]))
-    see(home, at + 2 * HOUR, done[epoch], epoch, lambda over: totals(done[over]))
-    assert sum(row.batches for row in rows.hours(home)) == sum(done.values())
-    assert sum(row.drivers for row in rows.hours(home)) == epoch
     kept = rows.minutes(home)
+    assert sum(row.batches for row in kept) == sum(done.values())
+    assert sum(row.rows for row in kept) == 10 * sum(done.values())
+    assert sum(row.drivers for row in kept) == epoch
     assert all(after.at - after.seconds == before.at for before, after in pairwise(kept))
-    begin = next(row.at for row in kept) - kept[0].seconds
-    assert sum(row.rows for row in kept) == 10 * sum(done.values()) - sum(
-        row.rows for row in rows.hours(home) if row.at <= begin
-    )
 
 
-def test_an_hour_has_its_sums_and_its_highest_lag(home: FlowHome) -> None:
-    begin = BEGAN - BEGAN % HOUR + HOUR
-    for minute in range(1, 125):
-        see(home, begin + minute * MINUTE, minute, lag=float(minute % 50))
-    first, second = rows.hours(home)
-    assert (first.batches, second.batches) == (59, 60)
-    assert (first.lag_seconds, second.lag_seconds) == (49.0, 49.0)
-    assert second.seconds == HOUR
-    assert rows.hours(home, since=first.at) == (second,)
-
-
-def test_the_size_is_bounded_over_a_simulated_year_and_a_half(home: FlowHome) -> None:
-    looks = 0
-    for day in range(550):
-        for hour in range(0, 24, 1 if day > 545 else 12):
-            looks += 1
-            see(home, BEGAN + day * DAY + hour * HOUR, looks)
-    minutes = home.storage.names(home.history("minutes"))
-    months = home.storage.names(home.history("hours"))
-    assert len(minutes) <= rows.KEPT_HOURS + 1
-    assert len(months) == rows.KEPT_MONTHS + 1
-    kept = rows.minutes(home)
-    assert kept[-1].at - kept[0].at <= (rows.KEPT_HOURS + 1) * HOUR
-    year = rows.hours(home)
-    assert 395 * DAY < year[-1].at - year[0].at < 430 * DAY
-    # The batches before what is kept are gone, and no others.
-    assert sum(row.batches for row in year) + 1 == looks - before(home, year[0])
-
-
-def before(home: FlowHome, row: Row) -> int:
-    """Return the batches that were done when the oldest row that is kept began."""
-    oldest = rows._read(home, f"hours/{home.storage.names(home.history('hours'))[0]}")
-    assert oldest is not None
-    assert oldest.samples[0].at == row.at - row.seconds
-    return oldest.samples[0].totals.batches
+def test_minutes_older_than_seven_days_go_and_the_newest_stays_however_long_a_flow_stood(
+    home: FlowHome,
+) -> None:
+    for hour in range(14 * 24):
+        see(home, BEGAN + hour * HOUR, hour)
+    assert len(home.storage.names(home.history("minutes"))) == rows.KEPT_HOURS + 1
+    assert [row.batches for row in rows.minutes(home)] == [1] * (rows.KEPT_HOURS + 1)
+    see(home, BEGAN + 100 * DAY, 400)
+    see(home, BEGAN + 200 * DAY, 500)
+    assert [row.batches for row in rows.minutes(home)] == [400 - 14 * 24 + 1, 100]
 
 
 def test_a_busy_hour_of_minutes_is_some_ten_kilobytes(home: FlowHome) -> None:

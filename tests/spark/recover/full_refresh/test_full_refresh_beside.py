@@ -30,7 +30,7 @@ from streamkeeper.recover.restart import side_table as besides
 from streamkeeper.recover.steps import submission
 from streamkeeper.tables import recovery_lock
 from tests.killing import Killed, dying
-from tests.worlds.flow_world import SCHEMA, Flowbed, pipeline
+from tests.worlds.flow_world import Flowbed, pipeline
 from tests.worlds.tables.backup_world import Recoverer
 from tests.worlds.tables.beside import DONE, KIND, NAME, after_round, distinct, steps
 from tests.worlds.tables.customers_world import INCREMENTAL, SNAPSHOT, CustomersBed, delete, truncate, upsert
@@ -263,9 +263,8 @@ def test_what_was_set_by_hand_stays_and_abandoned_before_the_commit_the_flow_is_
     assert bed.run() is Outcome.STOPPED
     bed.holds(distinct(bed))
 
-    bed.declare(pipeline(schema=f"{SCHEMA}, kind STRING"))
     third = "r-00000003"
-    at_work.plan(KIND, third, table="events.events", definition="declared")
+    at_work.plan(KIND, third, table="events.events")
     for step in ("lock", "build", "hold", "plan_again"):
         at_work.step(third, step)
     with monkeypatch.context() as patch, pytest.raises(Killed):
@@ -276,20 +275,9 @@ def test_what_was_set_by_hand_stays_and_abandoned_before_the_commit_the_flow_is_
     assert bed.run() is Outcome.PARKED
     assert "checkpoint and its table contradict each other" in bed.park().reason
     assert delta_log.latest_version(str(bed.table)) == before
-    bed.declare(pipeline())
     # Generation 3 may have brought rows, as far as the plan knows: it has begun.
     back = {"start": "generation", "generation": 2, "accept": ["unknown-price"]}
     at_work.run("reset_checkpoint", "back", flow="events.clean_events", **back)
     bed.arrive(3, 4)
-    assert bed.run() is Outcome.STOPPED
-    bed.holds(distinct(bed))
-
-    bed.declare(pipeline(schema=f"{SCHEMA}, kind STRING"))
-    fourth = "r-00000004"
-    at_work.plan(KIND, fourth, table="events.events", definition="declared")
-    for step in ("lock", "build", "hold", "plan_again", "put_in_place", *DONE):
-        at_work.step(fourth, step)
-    assert "kind" in spark.read.format("delta").load(str(bed.table)).columns
-    bed.arrive(4, 5)
     assert bed.run() is Outcome.STOPPED
     bed.holds(distinct(bed))
