@@ -217,9 +217,10 @@ def rename(
     )
 
 
-from streamkeeper.cli import past, recovering, running, watching  # noqa: E402
+from streamkeeper.cli import installing, past, recovering, running, watching  # noqa: E402
 
 watching.register(app)
 recovering.register(app)
 running.register(app)
 past.register(app)
+installing.register(app)

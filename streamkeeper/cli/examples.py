@@ -4,6 +4,9 @@ from __future__ import annotations
 
 EXAMPLES: dict[str, str] = {
     "": "flows",
+    "doctor": "doctor",
+    "init": "init streams",
+    "setup": "setup --master local[2]",
     "check": "check --json",
     "preflight": "preflight --pipelines branch/pipelines",
     "flows": "flows --state parked",

@@ -42,6 +42,7 @@ STAIRS = (
     ("streamkeeper.recover",),
     ("streamkeeper.preflight",),
     ("streamkeeper.health",),
+    ("streamkeeper.install",),
     ("streamkeeper.cli",),
     ("streamkeeper_jobs", "streamkeeper_airflow"),
     ("streamkeeper_jobs.spark",),
