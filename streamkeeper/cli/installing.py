@@ -1,4 +1,4 @@
-"""``streamkeeper init``, ``setup`` and ``doctor``: a new project, what Airflow lacks, what is wrong."""
+"""``streamkeeper init``, ``setup``, ``doctor`` and ``adopt``: how Streamkeeper comes into an Airflow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from streamkeeper.cli.examples import example
-from streamkeeper.cli.output import Grid, show
+from streamkeeper.cli.output import Grid, say, show
 from streamkeeper.cli.running import AsJson
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ def register(app: typer.Typer) -> None:
     app.command(epilog=example("doctor"))(doctor)
     app.command(epilog=example("setup"))(setup)
     app.command(epilog=example("init"))(init)
+    app.command(epilog=example("adopt"))(adopt)
 
 
 def doctor(
@@ -89,6 +90,57 @@ def init(
     files = [str(path) for path in written(folder)]
     lines = [*files, f"What comes next, and in which order, is in {folder}/README.md."]
     show({"files": files}, json, "\n".join(lines))
+
+
+def adopt(
+    *,
+    scan: Annotated[Path, typer.Option(help="The folder of the DAG files.", metavar="DAGS_FOLDER")],
+    write: Annotated[
+        Path | None, typer.Option(help="Also draft a pipeline file a job into this folder.", metavar="FOLDER")
+    ] = None,
+    job: Annotated[
+        list[str] | None, typer.Option(metavar="DAG.TASK", help="Draft only this job; may be repeated.")
+    ] = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(metavar="PATH", help="The checkpoint of the one job to draft."),
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """List the Spark jobs of a folder of DAGs: their checkpoints, what each could become, and what hinders.
+
+    Files are read, and nothing is run or imported. You complete a draft; `streamkeeper plan adopt` then says
+    what its adoption would do.
+    """
+    from streamkeeper.install.job_drafts import write_drafts
+    from streamkeeper.install.job_scan import scan as scanned
+
+    found = scanned(scan)
+    drafts = {} if write is None else write_drafts(found, write, job or (), checkpoint)
+    heading = ("job", "application", "checkpoint", "could become", "what hinders")
+    cells = [
+        (
+            item.name,
+            item.application or "?",
+            (item.query and item.query.checkpoint) or "?",
+            item.becomes,
+            "; ".join(item.hinders) or "nothing known",
+        )
+        for item in found.jobs
+    ]
+    lines = [f"not read: {file}: {why}" for file, why in found.unread.items()]
+    lines += [f"{name}: drafted {file}" for name, file in drafts.items()]
+    show(
+        {
+            "jobs": [{"job": item.name, **asdict(item)} for item in found.jobs],
+            "unread": found.unread,
+            "drafts": drafts,
+        },
+        json,
+        Grid(heading, cells) if cells else f"No task of {scan} uses SparkSubmitOperator.",
+    )
+    for line in lines:
+        say(line)
 
 
 def _password() -> str:

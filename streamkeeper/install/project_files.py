@@ -201,7 +201,8 @@ README = """# Streams
     streamkeeper doctor
     airflow dags unpause flow__orders__orders_flow
 
-`pytest tests` runs the pipeline on rows of a test.
+`pytest tests` runs the pipeline on rows of a test. Jobs that you have move in by
+`streamkeeper adopt --scan DAGS_FOLDER`.
 """
 
 FILES = {

@@ -23,7 +23,8 @@ from streamkeeper.settings import of_environment
 BESIDE = "jars"
 """The command that comes with the wheel."""
 COMMAND = re.compile(
-    r"(?<![\w./-])streamkeeper ((?:--env )?[a-z]+[^\n`#]*?)(?=$|[`#]|, | and |\.?\n| \\)", re.MULTILINE
+    r"(?<![\w./-])(?<!from )streamkeeper ((?:--env )?[a-z]+[^\n`#]*?)(?=$|[`#]|, | and |\.?\n| \\)",
+    re.MULTILINE,
 )
 
 
