@@ -15,15 +15,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from streamkeeper.errors import SettingsError
-from streamkeeper.settings import PROJECT, Settings
+from streamkeeper.settings import CHECKOUT, PROJECT, Settings
+from streamkeeper.versions import JAVA, SPARK, VERSIONS
 
-SPARK = "4.2"
-"""The release of Spark that Streamkeeper and the jars of ``jars.lock`` are made for: 4.1 has no names of
-sources (``DataStreamReader.name``).
-"""
-JAVA = 17
-"""The oldest Java that Spark 4.2 runs on."""
-JOBS = PROJECT / "spark_jobs"
+JOBS = PROJECT / "spark_jobs" if CHECKOUT else PROJECT / "streamkeeper_jobs" / "run"
+"""Folder of the applications for spark-submit."""
+FILL = "make setup" if CHECKOUT else "streamkeeper jars"
+"""Command that fills the folder of jars."""
 _JARS = {"Delta": "delta-spark_*.jar", "Streamkeeper's own classes": "streamkeeper-jvm-*.jar"}
 _CORE = re.compile(r"spark-core_[0-9.]+-([0-9].*)\.jar")
 
@@ -38,8 +36,7 @@ def check_host(settings: Settings, environment: Mapping[str, str]) -> None:
     check_java(environment)
     if not (JOBS / "run_flow.py").is_file():
         raise SettingsError(
-            f"The jobs for Spark are not in {JOBS}. Install Streamkeeper from its checkout, which has them:"
-            " pip install -e CHECKOUT."
+            f"The jobs for Spark are not in {JOBS}. Install Streamkeeper again: its wheel has them."
         )
     check_jars(settings, environment)
 
@@ -54,8 +51,8 @@ def check_jars(settings: Settings, environment: Mapping[str, str]) -> None:
     if missing:
         found = "is not there" if not settings.jars.is_dir() else f"has no jar of {' or '.join(missing)}"
         raise SettingsError(
-            f"The folder of jars {settings.jars} {found}. Run `make setup` in the checkout, which fills"
-            f" {PROJECT / '.cache' / 'jars'}, or set STREAMKEEPER_JARS to the folder that has them."
+            f"The folder of jars {settings.jars} {found}. Run `{FILL}`, or set STREAMKEEPER_JARS to the"
+            " folder that has them."
         )
 
 
@@ -63,7 +60,7 @@ def check_spark(environment: Mapping[str, str] | None = None) -> str:
     """Check the release of the Spark that spark-submit would start, and return it; empty if nothing tells it.
 
     :param environment: ``os.environ`` by default.
-    :raises SettingsError: it is another one than :data:`SPARK`.
+    :raises SettingsError: it is another one than :data:`streamkeeper.versions.SPARK`.
     """
     home = spark_home(os.environ if environment is None else environment)
     cores = sorted((home / "jars").glob("spark-core_*.jar")) if home is not None else []
@@ -71,7 +68,8 @@ def check_spark(environment: Mapping[str, str] | None = None) -> str:
     if found is not None and not found[1].startswith(f"{SPARK}."):
         raise SettingsError(
             f"Spark {found[1]} is installed in {home}; Streamkeeper needs Spark {SPARK}. Install"
-            f" pyspark=={SPARK}.0 for {sys.executable}, or set SPARK_HOME to a Spark {SPARK}."
+            f" pyspark=={VERSIONS['spark']['tested'][0]} for {sys.executable}, or set SPARK_HOME to a"
+            f" Spark {SPARK}."
         )
     return "" if found is None else found[1]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shutil
@@ -16,9 +15,11 @@ from streamkeeper.clusters import host
 from streamkeeper.errors import SettingsError
 from streamkeeper.install import airflow_side
 from streamkeeper.install.probes import FAIL, OK, WARN, Probe, Row, run_all
-from streamkeeper.settings import PROJECT, Settings
+from streamkeeper.jars.folder import problems, read_lock
+from streamkeeper.settings import Settings
 from streamkeeper.storage import check_create, open_storage
 from streamkeeper.user_environment import environment
+from streamkeeper.versions import SPARK, VERSIONS
 
 DEADLINE = 180.0
 """Seconds that a probe may take: importing Airflow alone takes many on a busy host."""
@@ -29,7 +30,6 @@ _MEMORY = 1.5 * 2**30
 _DISK_LEAST, _DISK_LITTLE = 2**30, 5 * 2**30
 _CGROUP = Path("/sys/fs/cgroup")
 _MEMINFO = Path("/proc/meminfo")
-_JAR = re.compile(r"([0-9a-f]{64}) [^:\s]+:([^:\s]+):([^:\s]+)")
 _DELTA = re.compile(r"delta-spark_([0-9.]+)_[0-9.]+-(.+)\.jar")
 
 
@@ -84,7 +84,7 @@ def packages() -> Iterator[Row]:
         named = ", ".join(f"{name} {number}" for name, number in found.items() if number)
         yield Row("packages", OK, named or "neither pyspark nor pandas is installed in this Python")
     if pandas and int(pandas.partition(".")[0]) >= 3:
-        said = f"pandas is {pandas}, which Spark {host.SPARK} does not fully support"
+        said = f"pandas is {pandas}, which Spark {SPARK} does not fully support"
         yield Row("packages", WARN, said, "Install pandas<3 where pipelines use pandas.")
 
 
@@ -92,9 +92,8 @@ def spark(variables: Mapping[str, str]) -> Iterator[Row]:
     """Tell which Spark a driver would start."""
     release, home = host.check_spark(variables), host.spark_home(variables)
     if home is None:
-        advice = (
-            f"Install pyspark=={host.SPARK}.0 in this Python, or set SPARK_HOME, on each host of drivers."
-        )
+        tested = VERSIONS["spark"]["tested"][-1]
+        advice = f"Install pyspark=={tested} in this Python, or set SPARK_HOME, on each host of drivers."
         yield Row("spark", FAIL, "There is no Spark.", advice)
     else:
         yield Row("spark", OK, f"{release or 'of an unknown release'}, in {home}")
@@ -103,38 +102,25 @@ def spark(variables: Mapping[str, str]) -> Iterator[Row]:
 def jars(settings: Settings, variables: Mapping[str, str]) -> Iterator[Row]:
     """Tell whether the folder of jars has what the lock names, by content."""
     host.check_jars(settings, variables)
-    lock = PROJECT / "jars.lock"
-    if not lock.is_file():
-        advice = f"Compare {settings.jars} by hand with the lock of this release."
-        yield Row("jars", WARN, f"There is no lock {lock}, so the digests of the jars are unknown.", advice)
-        return
-    locked = {
-        f"{name}-{number}.jar": digest for digest, name, number in _JAR.findall(lock.read_text("utf-8"))
-    }
-    missing = [name for name in locked if not (settings.jars / name).is_file()]
-    wrong = [name for name in locked if name not in missing and _digest(settings.jars / name) != locked[name]]
-    if missing or wrong:
-        said = [
-            f"{', '.join(names)} {what}"
-            for names, what in ((missing, "missing"), (wrong, "changed"))
-            if names
-        ]
-        advice = "Fill the folder again by the lock; a changed jar may be damaged or somebody else's."
-        yield Row("jars", FAIL, f"{settings.jars}: {'; '.join(said)}", advice)
+    # A folder may have more jars than the lock: those for S3, or a user's own.
+    wrong = [problem for problem in problems(settings.jars) if not problem.endswith("is not in the lock")]
+    if wrong:
+        advice = f"Run `{host.FILL}`. A jar that changed may be damaged, or somebody else's."
+        yield Row("jars", FAIL, f"{settings.jars}: {'; '.join(wrong)}", advice)
     else:
-        yield Row("jars", OK, f"{len(locked)} jars of the lock in {settings.jars}, each with its digest")
+        yield Row("jars", OK, f"{len(read_lock()) + 1} jars of the lock in {settings.jars}, by their digests")
 
 
 def delta(settings: Settings) -> Iterator[Row]:
     """Tell whether Delta's jar is made for Spark's release; its name tells both."""
     found = [match for path in settings.jars.glob("*.jar") if (match := _DELTA.fullmatch(path.name))]
-    fits = [match for match in found if match[1] == host.SPARK]
+    fits = [match for match in found if match[1] == SPARK]
     if len(found) == len(fits) == 1:
-        yield Row("delta", OK, f"{fits[0][2]}, for Spark {host.SPARK}")
+        yield Row("delta", OK, f"{fits[0][2]}, for Spark {SPARK}")
     elif found:
         said = ", ".join(match[0] for match in found)
-        advice = f"Keep the one jar of Delta for Spark {host.SPARK} that the lock names in {settings.jars}."
-        yield Row("delta", FAIL, f"Spark is {host.SPARK}, and {settings.jars} has {said}", advice)
+        advice = f"Keep the one jar of Delta for Spark {SPARK} that the lock names in {settings.jars}."
+        yield Row("delta", FAIL, f"Spark is {SPARK}, and {settings.jars} has {said}", advice)
 
 
 def state(settings: Settings) -> Iterator[Row]:
@@ -210,11 +196,6 @@ def _version(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
-
-
-def _digest(jar: Path) -> str:
-    with jar.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _free_memory() -> float | None:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-from importlib.metadata import packages_distributions, version
 from pathlib import Path
 
 from streamkeeper import __version__
-from streamkeeper.clusters.host import JAVA
 from streamkeeper.errors import RequestError, StorageError
 from streamkeeper.install.project_files import FILES
+from streamkeeper.provider_info import DISTRIBUTION
+from streamkeeper.versions import JAVA, VERSIONS
 
 _PLACE = re.compile("@([A-Z]+)@")
-AIRFLOW = "3.3.2"
-"""The release of Airflow whose image a new project is built on."""
 
 
 def init(folder: Path) -> list[Path]:
@@ -29,7 +27,13 @@ def init(folder: Path) -> list[Path]:
         )
     files = {root / name: text for name, text in FILES.items()}
     _check_free(root, files)
-    values = {"HERE": str(root), "AIRFLOW": AIRFLOW, "JAVA": str(JAVA), **_distribution()}
+    values = {
+        "HERE": str(root),
+        "AIRFLOW": VERSIONS["airflow"]["tested"][-1],
+        "JAVA": str(JAVA),
+        "DIST": DISTRIBUTION,
+        "VERSION": __version__,
+    }
     try:
         for path, text in files.items():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -52,10 +56,3 @@ def _check_free(root: Path, files: dict[Path, str]) -> None:
             f"{root} has {', '.join(there)} already. Nothing was written. Give another folder, or move"
             f" {'it' if len(there) == 1 else 'them'} away."
         )
-
-
-def _distribution() -> dict[str, str]:
-    """Return the name and the version of the package that is installed."""
-    names = packages_distributions().get("streamkeeper", ())
-    name = next(iter(names), "streamkeeper")
-    return {"DIST": name, "VERSION": version(name) if names else __version__}

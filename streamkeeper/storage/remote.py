@@ -28,7 +28,7 @@ class RemoteStorage:
             )
         except ImportError as error:
             raise StorageError(
-                f"{root} needs a package that is not installed: {error}. Install streamkeeper[remote]."
+                f"{root} needs a package that is not installed: {error}. Install streamkeeper-airflow[s3]."
             ) from error
         except ValueError as error:
             raise StorageError(

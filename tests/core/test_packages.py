@@ -22,6 +22,7 @@ ROOTS = {
 
 STAIRS = (
     ("streamkeeper",),
+    ("streamkeeper.jars",),
     ("streamkeeper.storage",),
     ("streamkeeper.checkpoint", "streamkeeper.delta"),
     ("streamkeeper.declare",),

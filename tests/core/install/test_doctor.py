@@ -14,6 +14,7 @@ from streamkeeper.cli.commands import app
 from streamkeeper.errors import StorageError
 from streamkeeper.install import airflow_side, doctor
 from streamkeeper.install.probes import Row, run_all
+from streamkeeper.jars import folder
 from streamkeeper.storage import LocalStorage
 from tests.worlds.small_world import World
 
@@ -23,7 +24,10 @@ def host(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
     """A host of drivers, without Airflow, whose jars are those of a lock of this test."""
     world.enter(monkeypatch)
     monkeypatch.setattr(airflow_side, "find_spec", lambda name: None)
-    monkeypatch.setattr(doctor, "PROJECT", world.root)
+    monkeypatch.setattr(folder, "LOCK", world.root / "jars.lock")
+    monkeypatch.setattr(
+        folder, "built_jar", lambda: next(world.settings.jars.glob("streamkeeper-jvm-*")).name
+    )
     (world.root / "pipelines").mkdir(exist_ok=True)
     jar(world, "io.delta:delta-spark_4.2_2.13:4.4.0")
     return world
@@ -62,7 +66,7 @@ def test_a_changed_and_a_missing_jar_are_named(host: World) -> None:
     jar(host, "io.delta:delta-spark_4.2_2.13:4.4.0").write_bytes(b"damaged")
     (row,) = rows("jars")
     assert row.state == "fail" and row.advice
-    assert "kafka-clients-3.9.2.jar missing; delta-spark_4.2_2.13-4.4.0.jar changed" in row.detail
+    assert "kafka-clients-3.9.2.jar is missing; delta-spark_4.2_2.13-4.4.0.jar has sha256" in row.detail
 
 
 def test_a_delta_for_another_spark_is_no_pair(host: World) -> None:

@@ -20,8 +20,6 @@ from typer.testing import CliRunner
 from streamkeeper.cli.commands import app
 from streamkeeper.settings import of_environment
 
-BESIDE = "jars"
-"""The command that comes with the wheel."""
 COMMAND = re.compile(
     r"(?<![\w./-])(?<!from )streamkeeper ((?:--env )?[a-z]+[^\n`#]*?)(?=$|[`#]|, | and |\.?\n| \\)",
     re.MULTILINE,
@@ -80,8 +78,6 @@ def test_every_command_in_them_is_one_of_the_command_line(made: Path) -> None:
     }
     for name, words in found:
         called, *arguments = shlex.split(words)
-        if called == BESIDE:
-            continue
         command = program.get_command(context, called)
         assert command is not None, f"{name}: streamkeeper {words}"
         command.make_context(called, arguments)
