@@ -50,7 +50,7 @@ setup(
         ],
     ],
     py_modules=["streamkeeper_page"],
-    package_data={"streamkeeper": ["versions.toml"], "streamkeeper_airflow.page": ["static/*"]},
+    package_data={"streamkeeper.distribution": ["versions.toml"], "streamkeeper_airflow.page": ["static/*"]},
     cmdclass={"build_py": Build},
     options={"egg_info": {"egg_base": "."}},
 )

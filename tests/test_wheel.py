@@ -63,7 +63,10 @@ def test_the_wheel_has_the_code_of_all_folders_and_nothing_of_the_demo(wheel: Pa
         entry_points = archive.read("streamkeeper_airflow-0.1.0.dist-info/entry_points.txt").decode()
     jobs = files(PROJECT / "spark_jobs", "*.py")
     assert names == {
-        *(f"streamkeeper/{name}" for name in [*files(PROJECT / "streamkeeper", "*.py"), "versions.toml"]),
+        *(
+            f"streamkeeper/{name}"
+            for name in [*files(PROJECT / "streamkeeper", "*.py"), "distribution/versions.toml"]
+        ),
         *(name if "/" in name else f"streamkeeper_jobs/run/{name}" for name in jobs),
         *(name for pattern in ("*.py", "*.js") for name in files(PROJECT / "plugins", pattern)),
         *(f"streamkeeper_airflow/dags/{name}" for name in files(PROJECT / "dags", "*.py")),

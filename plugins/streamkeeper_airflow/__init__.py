@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow import __version__
 
-from streamkeeper.versions import AIRFLOW
+from streamkeeper.distribution.versions import AIRFLOW
 
 if TYPE_CHECKING:
     from streamkeeper_airflow.dag_files import all_dags as all_dags

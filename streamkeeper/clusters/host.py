@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
+from streamkeeper.distribution.versions import JAVA, SPARK, VERSIONS
 from streamkeeper.errors import SettingsError
 from streamkeeper.settings import CHECKOUT, PROJECT, Settings
-from streamkeeper.versions import JAVA, SPARK, VERSIONS
 
 JOBS = PROJECT / "spark_jobs" if CHECKOUT else PROJECT / "streamkeeper_jobs" / "run"
 """Folder of the applications for spark-submit."""
@@ -60,7 +60,7 @@ def check_spark(environment: Mapping[str, str] | None = None) -> str:
     """Check the release of the Spark that spark-submit would start, and return it; empty if nothing tells it.
 
     :param environment: ``os.environ`` by default.
-    :raises SettingsError: it is another one than :data:`streamkeeper.versions.SPARK`.
+    :raises SettingsError: it is another one than :data:`streamkeeper.distribution.versions.SPARK`.
     """
     home = spark_home(os.environ if environment is None else environment)
     cores = sorted((home / "jars").glob("spark-core_*.jar")) if home is not None else []

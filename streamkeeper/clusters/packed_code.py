@@ -49,5 +49,5 @@ def packed_code() -> Path:
 
 def _files() -> Iterator[tuple[str, Path]]:
     for package in _PACKAGES:
-        for file in sorted([*package.rglob("*.py"), *package.glob("*.toml")]):
+        for file in sorted([*package.rglob("*.py"), *package.rglob("*.toml")]):
             yield file.relative_to(package.parent).as_posix(), file

@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from streamkeeper.distribution.versions import SPARK, VERSIONS
 from streamkeeper.errors import StreamkeeperError
-from streamkeeper.versions import SPARK, VERSIONS
 
 SUPPORTED: tuple[int, ...] = tuple(VERSIONS["java"]["supported"])
 WHAT_TO_DO = (

@@ -15,10 +15,10 @@ from streamkeeper.cli import output
 from streamkeeper.declare.checks import filled_path
 from streamkeeper.declare.model import Where
 from streamkeeper.declare.registry import Registry
+from streamkeeper.distribution.provider_info import get_provider_info, options
+from streamkeeper.distribution.versions import VERSIONS
 from streamkeeper.errors import DeclarationError, SettingsError
-from streamkeeper.provider_info import get_provider_info, options
 from streamkeeper.settings import PROJECT, SECTION, Settings, dag_id
-from streamkeeper.versions import VERSIONS
 
 FOLDERS = ("pipelines", "state", "warehouse", "jars")
 

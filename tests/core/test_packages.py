@@ -22,6 +22,7 @@ ROOTS = {
 
 STAIRS = (
     ("streamkeeper",),
+    ("streamkeeper.distribution",),
     ("streamkeeper.jars",),
     ("streamkeeper.storage",),
     ("streamkeeper.checkpoint", "streamkeeper.delta"),

@@ -8,7 +8,7 @@ from typing import Any
 
 # A driver on a cluster imports this from a zip file.
 VERSIONS: dict[str, dict[str, Any]] = tomllib.loads(
-    files("streamkeeper").joinpath("versions.toml").read_text()
+    files("streamkeeper.distribution").joinpath("versions.toml").read_text()
 )
 """Versions by the name of the part: ``airflow``, ``spark``, ``delta``, ``python``, ``java``."""
 
