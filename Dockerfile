@@ -35,10 +35,13 @@ ARG STREAMKEEPER_IVY_SETTINGS
 ARG JAVA_TOOL_OPTIONS
 COPY jars.lock ./
 COPY jvm jvm
-COPY tools/__init__.py tools/ivy.py tools/jars.py tools/java.py tools/kafka_broker.lock tools/s3.lock tools/
-RUN .venv/bin/python -m tools.jars .cache/jars \
- && .venv/bin/python -m tools.jars .cache/jars-s3 --lock jars.lock --lock tools/s3.lock \
- && .venv/bin/python -m tools.jars .cache/kafka-4.1.0 --lock tools/kafka_broker.lock \
+COPY tools/kafka_broker.lock tools/s3.lock tools/
+COPY streamkeeper/__init__.py streamkeeper/errors.py streamkeeper/redaction.py streamkeeper/settings.py streamkeeper/
+COPY streamkeeper/distribution streamkeeper/distribution
+COPY streamkeeper/jars streamkeeper/jars
+RUN .venv/bin/python -m streamkeeper.jars .cache/jars \
+ && .venv/bin/python -m streamkeeper.jars .cache/jars-s3 --lock jars.lock --lock tools/s3.lock \
+ && .venv/bin/python -m streamkeeper.jars .cache/kafka-4.1.0 --lock tools/kafka_broker.lock \
  && chmod 666 .cache/.*.lock
 
 # Airflow's parts, the Spark cluster, Kafka and the generator: one image, so that driver and executors have the same Python.

@@ -33,7 +33,7 @@ OTHERS := $(sort $(filter-out $(ORDERED) tests/benchmarks,$(patsubst %/,%,$(dir 
 # What is passed on comes last, so that it wins.
 PYTEST = $(PY) -m pytest $(BESIDE) -m $(1) --durations=25 $(PYTEST_OPTIONS)
 
-.PHONY: help setup java browser prometheus jars s3-jars avro-jars demo test test-long test-fast check format chaos bench lock .env up down up-test clean
+.PHONY: help setup java browser prometheus jars s3-jars avro-jars demo test test-long test-fast check format chaos bench lock wheel .env up down up-test clean
 
 # Compose's plugin, or the program of its own that older systems have. An image is built before it is used, so that none is pulled.
 COMPOSE = $(if $(shell docker compose version 2>/dev/null),docker compose,docker-compose)
@@ -68,18 +68,23 @@ format: $(PROJECT_STAMP) ## format the code and repair what the linter can
 chaos: setup ## kill drivers, tasks and schedulers of a real Airflow, with WHERE=cluster also Spark's, Kafka, S3; ROUNDS=… (20), SEED=…, VICTIMS=…, KEEP=… a folder
 	@$(PY) -m tests.chaos $(if $(WHERE),--where $(WHERE)) --rounds $(or $(ROUNDS),20) $(if $(SEED),--seed $(SEED)) $(if $(VICTIMS),--victims $(VICTIMS)) $(if $(KEEP),--keep $(KEEP))
 
+wheel: setup ## build the wheel, which has everything but other projects' jars, into dist/
+	@rm -rf build dist
+	@$(PY) -m uv build --quiet --wheel --out-dir dist . || $(PY) -m pip wheel --quiet --no-deps --wheel-dir dist .
+	@rm -rf build && ls dist
+
 bench: setup ## measure, and print all ratios in one table at the end; NAME=… runs tests/benchmarks/bench_<name>.py alone, or several; ROUNDS=…
 	@$(if $(ROUNDS),ROUNDS=$(ROUNDS)) $(PY) -m tests.benchmarks $(NAME)
 
-lock: $(LOCK_STAMP) ## make all lock files anew, after a change of requirements.in or tools/jars.py
+lock: $(LOCK_STAMP) ## make all lock files anew, after a change of requirements.in or streamkeeper/jars
 	@$(PY) -m uv pip compile --quiet --universal --python-version 3.11 --no-annotate --no-emit-index-url --no-emit-find-links \
 		--custom-compile-command "make lock" --output-file requirements.txt requirements.in
 	@$(PY) -m uv pip compile --quiet --universal --python-version 3.11 --no-annotate --no-emit-index-url --no-emit-find-links \
 		--custom-compile-command "make lock" --output-file requirements-cluster.txt requirements-cluster.in
-	@$(PY) -m tools.jars --resolve
-	@$(PY) -m tools.jars --resolve --lock tools/s3.lock
-	@$(PY) -m tools.jars --resolve --lock tools/avro.lock --beside-spark --root org.apache.spark:spark-avro_2.13:4.1.1
-	@$(PY) -m tools.jars --resolve --lock tools/kafka_broker.lock \
+	@$(PY) -m streamkeeper.jars --resolve
+	@$(PY) -m streamkeeper.jars --resolve --lock tools/s3.lock
+	@$(PY) -m streamkeeper.jars --resolve --lock tools/avro.lock --beside-spark --root org.apache.spark:spark-avro_2.13:4.1.1
+	@$(PY) -m streamkeeper.jars --resolve --lock tools/kafka_broker.lock \
 		--root org.apache.kafka:kafka_2.13:4.1.0 --root org.slf4j:slf4j-simple:1.7.36
 
 .env: ## make the secrets of docker-compose.yaml; a file that is there gets those that it lacks
@@ -96,7 +101,7 @@ up-test: .env ## play the demo's story through docker-compose.yaml, beside what 
 	@sh docker/up_test.sh $(or $(PORT),18080) $(COMPOSE)
 
 clean: ## remove .venv, .cache, .demo and what the tools left behind
-	rm -rf .venv .cache .demo .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf .venv .cache .demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 java:
@@ -127,13 +132,13 @@ $(PROJECT_STAMP): pyproject.toml $(LOCK_STAMP)
 
 # Looked at each time, by name and content; that takes a fifth of a second, and a damaged or missing jar comes again.
 jars: $(LOCK_STAMP)
-	@$(PY) -m tools.jars .cache/jars
+	@$(PY) -m streamkeeper.jars .cache/jars
 
 s3-jars: setup ## fetch the jars for state and tables on S3 into .cache/jars-s3, beside all others; for STREAMKEEPER_JARS
-	@$(PY) -m tools.jars .cache/jars-s3 --lock jars.lock --lock tools/s3.lock
+	@$(PY) -m streamkeeper.jars .cache/jars-s3 --lock jars.lock --lock tools/s3.lock
 
 avro-jars: $(LOCK_STAMP) ## fetch Spark's Avro into .cache/jars-avro, for the jars of a driver that reads a schema registry's values
-	@$(PY) -m tools.jars .cache/jars-avro --lock tools/avro.lock
+	@$(PY) -m streamkeeper.jars .cache/jars-avro --lock tools/avro.lock
 
 browser: $(LOCK_STAMP)
 	@$(PY) -m tools.browser

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from functools import partial
 
 from streamkeeper.errors import StorageError
+from streamkeeper.jars.folder import JarsError, jar_paths
+from streamkeeper.jars.java import JavaError, find_java
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
-from tools.jars import JarsError, jar_paths
-from tools.java import JavaError, find_java
 
 DEFAULT_PORT = 8080
 

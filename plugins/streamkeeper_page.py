@@ -3,6 +3,8 @@
 Every process of Airflow imports this file, so what serves the page is imported when the API server asks.
 Airflow asks for listeners while it runs other DAGs, and what is raised there fails their runs: a part
 that cannot be made is left out, and the log says why.
+
+An installation offers the plugin by its entry point, a checkout by its plugins folder.
 """
 
 from __future__ import annotations
@@ -10,6 +12,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
@@ -69,3 +73,30 @@ class StreamkeeperPage(AirflowPlugin):
             {**tab, "destination": "dag"},
             {**tab, "name": "Stream of the run", "url_route": "stream_run", "destination": "dag_run"},
         ]
+
+
+def __getattr__(name: str) -> Any:
+    """Return ``entry_point``: the plugin, or None if Airflow has it from its plugins folder, where it looks
+    first; a second plugin of one name would be an error.
+
+    :raises ImportError: the file in the plugins folder is a copy, which an upgrade does not change.
+    """
+    if name != "entry_point":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from airflow.configuration import conf
+
+    file = Path(__file__).resolve()
+    folder = Path(conf.get("core", "plugins_folder")).resolve()
+    if not file.is_relative_to(folder):
+        return StreamkeeperPage
+    package = find_spec("streamkeeper_airflow")
+    if package is not None and package.origin is not None:
+        code = Path(package.origin).resolve().parent
+        if code.parent == file.parent:
+            return None
+        raise ImportError(
+            f"{file} is a copy of Streamkeeper's plugin, which Airflow loads instead of the installed one,"
+            f" and which an upgrade does not change; the rest comes from {code}. Delete {file}, and the"
+            f" folder {file.parent / 'streamkeeper_airflow'} if it is there, and start Airflow again."
+        )
+    return None

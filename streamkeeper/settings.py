@@ -1,11 +1,16 @@
-"""Settings, read from the environment, with defaults that suit the demo."""
+"""Settings, read from the environment, else from the section ``[streamkeeper]`` of Airflow's configuration.
+
+A checkout has defaults of folders, which suit the demo; an installation has none.
+"""
 
 from __future__ import annotations
 
+import configparser
 import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -14,6 +19,12 @@ from streamkeeper.errors import SettingsError
 
 PROJECT = Path(__file__).resolve().parent.parent
 """Folder of the package, the DAGs and the jobs."""
+
+CHECKOUT = (PROJECT / "jars.lock").is_file()
+"""Whether this is a checkout, or an image made of one; else it was installed from a wheel."""
+
+SECTION = "streamkeeper"
+"""Section of Airflow's configuration whose options are the settings, named like the fields."""
 
 BACKUPS = "__backups"
 """Folder of backups in the warehouse; no declared table may have such a name."""
@@ -58,17 +69,23 @@ _FEW = 5
 
 @dataclass(frozen=True)
 class Settings:
-    """Places and times. Each field comes from the environment variable ``STREAMKEEPER_<FIELD>``.
+    """Places and times. Each field comes from the environment variable ``STREAMKEEPER_<FIELD>``, else from
+    the option ``<field>`` of :data:`SECTION`.
 
     ``state`` and ``warehouse`` may be URLs (``s3://bucket/prefix``); ``pipelines`` and ``jars`` are local
     folders.
     """
 
     pipelines: Path
+    """Local folder of the pipeline files."""
     state: str
+    """Folder or URL of what Streamkeeper keeps of each flow: checkpoints, leases, holds, plans, history."""
     warehouse: str
+    """Folder or URL that the tables are written below."""
     data: str
+    """Folder or URL that ``{data}`` in a pipeline file's paths stands for."""
     jars: Path
+    """Local folder of the jars that Spark lacks; `streamkeeper jars` fills it."""
     lease_term: float = 60.0
     """Seconds without a heartbeat before a lease may be taken over whose holder cannot be proven dead."""
     heartbeat_interval: float = 2.0
@@ -119,16 +136,17 @@ class Settings:
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
         """Read the settings from ``environment`` (``os.environ`` by default).
 
-        :raises SettingsError: a time is not a positive number of seconds, ``lease_term`` or
-            ``supervisor_timeout`` is too short, a path is relative, a folder that must be local is a URL, a
-            URL or a network file system was not tried, two folders are equal or inside one another, or a
+        :raises SettingsError: a folder is not set, a time is not a positive number of seconds, ``lease_term``
+            or ``supervisor_timeout`` is too short, a path is relative, a folder that must be local is a URL,
+            a URL or a network file system was not tried, two folders are equal or inside one another, or a
             name in ``pipeline_env`` is not one of an environment variable.
         :raises SettingsError: a choice is neither true nor false, or an address is none.
         """
-        env = os.environ if environment is None else environment
+        env = with_airflows(os.environ if environment is None else environment)
+        _check_set(env)
         found: dict[str, Any] = {}
         for field in fields(cls):
-            name, default = _variable(field.name), _FOLDERS.get(field.name, field.default)
+            name, default = variable(field.name), _FOLDERS.get(field.name, field.default)
             found[field.name] = _READERS.get(field.name, _seconds)(name, env.get(name), default)
         settings = cls(**found)
         settings._check_folders()
@@ -149,7 +167,7 @@ class Settings:
 
     def as_environment(self) -> dict[str, str]:
         """Return environment variables from which another process reads the same settings."""
-        return {_variable(field.name): _as_text(getattr(self, field.name)) for field in fields(self)}
+        return {variable(field.name): _as_text(getattr(self, field.name)) for field in fields(self)}
 
     def _check_folders(self) -> None:
         """Check that each folder is on a store that was tried, and outside of the others.
@@ -159,7 +177,7 @@ class Settings:
         named = {
             "STREAMKEEPER_STATE": self.state,
             "STREAMKEEPER_WAREHOUSE": self.warehouse,
-            "STREAMKEEPER_DATA": self.data,
+            **({"STREAMKEEPER_DATA": self.data} if self.data else {}),
             **({"STREAMKEEPER_BACKUPS": self.backups} if self.backups else {}),
             **({"STREAMKEEPER_EVENT_LOG": self.event_log} if self.event_log else {}),
         }
@@ -200,6 +218,10 @@ def of_environment(name: str, environment: Mapping[str, str] | None = None) -> d
     :raises SettingsError: there is no such file, or a line of it is no variable of Streamkeeper's.
     """
     env = os.environ if environment is None else environment
+    if not env.get(ENVIRONMENTS) and not CHECKOUT:
+        raise SettingsError(
+            f"There is no environment {name!r}: set {ENVIRONMENTS} to a folder with {name}.env."
+        )
     folder = Path(env.get(ENVIRONMENTS) or PROJECT / "environments").expanduser()
     file = folder / f"{name}.env"
     if not _ENVIRONMENT.fullmatch(name) or not file.is_file():
@@ -223,6 +245,64 @@ def of_environment(name: str, environment: Mapping[str, str] | None = None) -> d
     return {**found, "STREAMKEEPER_ENV": name}
 
 
+def airflow_configuration(environment: Mapping[str, str]) -> Path | None:
+    """Return Airflow's configuration file, as Airflow finds it; None if there is none."""
+    env = environment
+    home = env.get("AIRFLOW_HOME") or (f"{env['HOME']}/airflow" if env.get("HOME") else None)
+    place = env.get("AIRFLOW_CONFIG") or (f"{home}/airflow.cfg" if home else None)
+    file = Path(place).expanduser() if place else None
+    return file if file is not None and file.is_file() else None
+
+
+def with_airflows(environment: Mapping[str, str]) -> Mapping[str, str]:
+    """Return an environment, and in it the settings that only Airflow's configuration has.
+
+    Airflow's own variables (``AIRFLOW__STREAMKEEPER__STATE``) come before its file, as in Airflow. An option
+    that is empty counts as unset.
+
+    :raises SettingsError: the file cannot be read.
+    """
+    file, names = airflow_configuration(environment), {field.name for field in fields(Settings)}
+    options = {} if file is None else _options(str(file), file.stat().st_mtime_ns)
+    of_file = {variable(name): text for name, text in options.items() if name in names}
+    prefix = f"AIRFLOW__{SECTION.upper()}__"
+    of_variables = {variable(name): environment.get(f"{prefix}{name.upper()}", "") for name in names}
+    return {**of_file, **{name: text for name, text in of_variables.items() if text}, **environment}
+
+
+@lru_cache(maxsize=4)
+def _options(file: str, changed_ns: int) -> Mapping[str, str]:
+    """Return the options of :data:`SECTION` in a file of that time of change; those without a text are left
+    out.
+    """
+    parser = configparser.ConfigParser(interpolation=None, strict=False)
+    try:
+        parser.read_string(Path(file).read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, configparser.Error) as error:
+        raise SettingsError(
+            f"Airflow's configuration {file} cannot be read, which may have Streamkeeper's settings: {error}."
+            " Correct it, or name another one in AIRFLOW_CONFIG."
+        ) from error
+    return {name: text for name, text in parser[SECTION].items() if text} if SECTION in parser else {}
+
+
+def _check_set(environment: Mapping[str, str]) -> None:
+    missing = [name for name in _NEEDED if name not in _FOLDERS and not environment.get(variable(name))]
+    if not missing:
+        return
+    file = airflow_configuration(environment)
+    where = (
+        f"Airflow's configuration {file}" if file else "Airflow's configuration, of which there is no file"
+    )
+    first = missing[0]
+    raise SettingsError(
+        f"The environment does not set {', '.join(variable(name) for name in missing)}, nor does the section"
+        f" [{SECTION}] of {where}. An installation has no defaults of folders."
+        f" Set {variable(first)}={_EXAMPLES[first]}, or the option {first} there; other parts of Airflow, its"
+        " workers and the command line need the same."
+    )
+
+
 def dag_id(name: str) -> str:
     """Return the id of a DAG of Streamkeeper's own, such as that of a recovery, by its name.
 
@@ -237,7 +317,7 @@ def dag_name(dag_id: str) -> str:
 
 
 def _dag_prefix() -> str:
-    return _prefix(DAG_PREFIX, os.environ.get(DAG_PREFIX), Settings.dag_prefix)
+    return _prefix(DAG_PREFIX, with_airflows(os.environ).get(DAG_PREFIX), Settings.dag_prefix)
 
 
 def is_s3(location: str) -> bool:
@@ -271,7 +351,7 @@ def pipeline_env(environment: Mapping[str, str] | None = None) -> tuple[str, ...
 
     :raises SettingsError: a name is not one of an environment variable.
     """
-    value = (os.environ if environment is None else environment).get(PIPELINE_ENV)
+    value = with_airflows(os.environ if environment is None else environment).get(PIPELINE_ENV)
     if value is None:
         return Settings.pipeline_env
     found = tuple(part.strip() for part in value.split(",") if part.strip())
@@ -404,8 +484,8 @@ def _seconds(name: str, text: str | None, default: float) -> float:
     return seconds
 
 
-def _variable(field: str) -> str:
-    """Return the environment variable of a field."""
+def variable(field: str) -> str:
+    """Return the environment variable of a field of :class:`Settings`."""
     return f"STREAMKEEPER_{'ENV' if field == 'environment' else field.upper()}"
 
 
@@ -416,14 +496,21 @@ def _as_text(value: object) -> str:
 
 
 _DEMO = PROJECT / ".demo"
-_FOLDERS = {
-    "pipelines": PROJECT / "spark_jobs" / "pipelines",
-    "state": _DEMO / "state",
-    "warehouse": _DEMO / "warehouse",
-    "data": _DEMO / "data",
-    "jars": PROJECT / ".cache" / "jars",
-}
-"""Defaults of the folders that every installation has."""
+_FOLDERS: Mapping[str, Path | str] = (
+    {
+        "pipelines": PROJECT / "spark_jobs" / "pipelines",
+        "state": _DEMO / "state",
+        "warehouse": _DEMO / "warehouse",
+        "data": _DEMO / "data",
+        "jars": PROJECT / ".cache" / "jars",
+    }
+    if CHECKOUT
+    else {"data": ""}
+)
+"""Defaults of folders."""
+_EXAMPLES = {name: f"/srv/streamkeeper/{name}" for name in ("pipelines", "state", "warehouse", "jars")}
+_NEEDED = tuple(_EXAMPLES)
+"""Fields that every command needs."""
 _READERS: Mapping[str, Callable[[str, str | None, Any], Any]] = {
     **dict.fromkeys(("pipelines", "jars"), _local),
     **dict.fromkeys(("state", "warehouse", "data", "backups", "event_log"), _location),
@@ -431,7 +518,7 @@ _READERS: Mapping[str, Callable[[str, str | None, Any], Any]] = {
     "environment": lambda _, text, default: text or default,
     "history_server": _page,
     "dag_prefix": _prefix,
-    "read_at_most": lambda *given: int(_seconds(*given)),
+    "read_at_most": lambda name, text, default: int(_seconds(name, None if text == "0" else text, default)),
     "pipeline_env": lambda name, text, _: pipeline_env({} if text is None else {name: text}),
 }
 """How a field is read, from its variable's name and text, and its default; all others are seconds."""

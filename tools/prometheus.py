@@ -14,7 +14,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tools.jars import PROJECT, alone
+from streamkeeper.jars.folder import alone
+from streamkeeper.settings import PROJECT
 
 FOLDER = PROJECT / ".cache" / "prometheus"
 PROGRAMS = ("prometheus", "promtool")

@@ -4,15 +4,31 @@ Airflow puts ``plugins/`` on the path of each of its components. Each file in ``
 first, so an Airflow that is too old has one import error that says so.
 """
 
+from __future__ import annotations
+
 import re
+from typing import TYPE_CHECKING, Any
 
 from airflow import __version__
 
-OLDEST = (3, 3)
-"""The first Airflow with retry policies (``airflow.sdk.RetryPolicy``), by which drivers are tried again."""
+from streamkeeper.distribution.versions import AIRFLOW
+
+if TYPE_CHECKING:
+    from streamkeeper_airflow.dag_files import all_dags as all_dags
+
+OLDEST = tuple(map(int, AIRFLOW.split(".")))
 
 if tuple(map(int, re.findall(r"\d+", __version__)[:2])) < OLDEST:
     raise ImportError(
-        f"Streamkeeper needs Airflow {OLDEST[0]}.{OLDEST[1]} or later; this is Airflow {__version__}. Upgrade"
+        f"Streamkeeper needs Airflow {AIRFLOW} or later; this is Airflow {__version__}. Upgrade"
         " it. Until then Streamkeeper's DAGs and page are left out; other DAGs are not affected."
     )
+
+
+def __getattr__(name: str) -> Any:
+    # Later, since the plugin, which every process of Airflow imports, needs no DAG.
+    if name == "all_dags":
+        from streamkeeper_airflow.dag_files import all_dags
+
+        return all_dags
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from streamkeeper import __version__
 from streamkeeper.cli import output
 from streamkeeper.errors import StreamkeeperError, UsageError
 
@@ -53,17 +54,21 @@ def _run_app() -> None:
         from streamkeeper.cli.commands import app
     except ImportError as error:
         sys.exit(
-            f"The command line needs a package that is not installed: {error}. Install streamkeeper[cli]."
+            f"The command line needs a package that is not installed: {error}. Install"
+            " streamkeeper-airflow[cli]."
         )
     app()
 
 
 def _look_only(arguments: list[str]) -> bool:
-    """Carry out a plain ``inspect`` or ``flows`` without typer, and return whether it was one.
+    """Carry out a plain ``inspect``, ``flows`` or ``--version`` without typer, and return whether it was one.
 
-    These two are called in loops and by hand, and importing typer (with pydantic) takes longer than they do.
-    Help and wrong usage are left to typer.
+    The first two are called in loops and by hand, and importing typer (with pydantic) takes longer than they
+    do; the last is asked where typer is not installed. Help and wrong usage are left to typer.
     """
+    if arguments == ["--version"]:
+        output.put(f"streamkeeper {__version__}")
+        return True
     command, rest = arguments[:1], arguments[1:]
     places = [item for item in rest if not item.startswith("-")]
     flags = sorted(item for item in rest if item.startswith("-"))

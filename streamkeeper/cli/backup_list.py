@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from streamkeeper.amounts import size_in_words
-from streamkeeper.cli.output import Grid, show
+from streamkeeper.cli.output import Grid, settings_in_use, show
 from streamkeeper.errors import RequestError
-from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import backups
 from streamkeeper.tables.backups import Backup
@@ -19,7 +18,7 @@ def show_backups(table: str | None, as_json: bool) -> None:
     :param table: only those of ``pipeline.table``.
     :raises RequestError: the table has none.
     """
-    found = list(backups.every(open_storage(Settings.from_environment().state)))
+    found = list(backups.every(open_storage(settings_in_use().state)))
     if table is not None:
         tables = sorted({f"{item.pipeline}.{item.table}" for item in found})
         found = [item for item in found if table in (item.table, f"{item.pipeline}.{item.table}")]

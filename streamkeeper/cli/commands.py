@@ -14,7 +14,7 @@ import typer
 
 from streamkeeper import __version__
 from streamkeeper.cli.examples import example
-from streamkeeper.cli.output import put, show
+from streamkeeper.cli.output import put, settings_in_use, show
 from streamkeeper.cli.running import AsJson, user
 from streamkeeper.settings import Settings, of_environment
 
@@ -53,7 +53,7 @@ def _main(
 
 def _with_pipelines(folder: Path | None) -> Settings:
     """Return the settings, with another folder of pipeline files if there is one."""
-    settings = Settings.from_environment()
+    settings = settings_in_use()
     return settings if folder is None else replace(settings, pipelines=folder.resolve())
 
 
@@ -172,7 +172,8 @@ def preflight(
     from streamkeeper.preflight import look
     from streamkeeper.preflight.verdict import EXIT_CODES, worst
 
-    settings, new = Settings.from_environment(), _with_pipelines(pipelines)
+    new = _with_pipelines(pipelines)
+    settings = Settings.from_environment()
     found = look.verdicts(settings, new, declared(new), flow or ())
     text = "\n".join(verdict.in_words() for verdict in found) or "No flow is declared."
     show([asdict(verdict) for verdict in found], json, text)
@@ -224,7 +225,7 @@ def rename(
     """
     from streamkeeper.flows import rename as renaming
 
-    done = renaming.rename(Settings.from_environment(), old, new, user())
+    done = renaming.rename(settings_in_use(), old, new, user())
     lines = [f"{old} is named {new} {'already' if done.done_before else 'now'}."]
     lines += [f"{name} continues in generation {number}." for name, number in done.flows.items()]
     todo = f"Declare the flow as {new.partition('.')[2]!r}" if "." in new else f"Name the file {new}.py"
@@ -234,9 +235,39 @@ def rename(
     )
 
 
-from streamkeeper.cli import past, recovering, running, watching  # noqa: E402
+@app.command("jars", epilog=example("jars"))
+def fetch_jars(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(help="The folder to fill; STREAMKEEPER_JARS by default."),
+    ] = None,
+    *,
+    s3: Annotated[bool, typer.Option("--s3", help="Also those for state and tables on S3.")] = False,
+    avro: Annotated[bool, typer.Option("--avro", help="Also Spark's Avro.")] = False,
+    source: Annotated[
+        Path | None,
+        typer.Option("--from", help="Take jars from this folder first, where there is no network."),
+    ] = None,
+    mirror: Annotated[
+        str | None, typer.Option(help="URL of a Maven repository to ask instead of Maven Central.")
+    ] = None,
+) -> None:
+    """Make a folder hold exactly the jars that drivers need beside Spark's, by name and SHA-256 of the lock.
+
+    A folder that is complete is only read. Jars that are not in the lock are removed from it.
+    """
+    from streamkeeper.jars import folder as jars
+
+    chosen = (folder or Settings.from_environment().jars).absolute()
+    locks = [jars.LOCK, *([jars.S3_LOCK] if s3 else []), *([jars.AVRO_LOCK] if avro else [])]
+    changed = jars.ensure(chosen, *locks, source=source, mirror=mirror)
+    put(f"{chosen} has {'now' if changed else 'already'} all {len(jars.read_lock(*locks)) + 1} jars.")
+
+
+from streamkeeper.cli import installing, past, recovering, running, watching  # noqa: E402
 
 watching.register(app)
 recovering.register(app)
 running.register(app)
 past.register(app)
+installing.register(app)

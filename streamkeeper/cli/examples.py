@@ -4,6 +4,10 @@ from __future__ import annotations
 
 EXAMPLES: dict[str, str] = {
     "": "flows",
+    "doctor": "doctor",
+    "init": "init streams",
+    "setup": "setup --master local[2]",
+    "adopt": "adopt --scan dags --write pipelines",
     "check": "check --json",
     "preflight": "preflight --pipelines branch/pipelines",
     "flows": "flows --pipeline customers --watch 2",
@@ -14,6 +18,7 @@ EXAMPLES: dict[str, str] = {
     "history": "history customers.customers_incremental_flow --since 7d",
     "inspect": "inspect customers.customers_incremental_flow --files",
     "advise": "advise customers.customers_incremental_flow",
+    "jars": "jars /srv/streamkeeper/jars --s3",
     "backups": "backups --table customers.customers",
     "run": "run customers.customers_incremental_flow --available-now",
     "hold": 'hold customers.customers_incremental_flow --wait --reason "the disk is changed"',

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamkeeper.checkpoint.damage import ERROR, Problem
 from streamkeeper.checkpoint.log_entries import is_whole
-from streamkeeper.cli.output import show
+from streamkeeper.cli.output import settings_in_use, show
 from streamkeeper.declare.offsets import describe
 from streamkeeper.errors import CheckpointError, RequestError
 from streamkeeper.health.inspection import Inspection, SourceStand, inspect
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 def show_place(place: str, files: bool, as_json: bool) -> None:
     """Print what :func:`inspect_place` finds; exit with 1 if a problem is an error, for use in scripts."""
-    value, text = inspect_place(Settings.from_environment, place, files)
+    value, text = inspect_place(settings_in_use, place, files)
     show(value, as_json, text)
     if any(problem["severity"] == ERROR for problem in value["problems"]):
         sys.exit(1)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamkeeper.amounts import counted, size_in_words
-from streamkeeper.cli.output import Grid, lines_of, put, say, show, terminal_width
+from streamkeeper.cli.output import Grid, lines_of, put, say, settings_in_use, show, terminal_width
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.summary import newest_summary
 from streamkeeper.drivers.batch_numbers import Batch, machinery, recent, told_by
@@ -23,7 +23,6 @@ from streamkeeper.health.advise import Evidence
 from streamkeeper.health.flows import IDLE, STATES, UNREADABLE, FlowHealth
 from streamkeeper.health.troubles import JUDGED
 from streamkeeper.manifest.manifest import read_manifest
-from streamkeeper.settings import Settings
 from streamkeeper.sources.base.format import Lag
 from streamkeeper.storage import open_storage
 from streamkeeper.times import describe_age, in_seconds
@@ -80,7 +79,7 @@ def show_flows(as_json: bool, chosen: Filter = ALL) -> None:
     :raises StreamkeeperError: some flow cannot be read; the others were shown.
     :raises RequestError: there is no such pipeline or state.
     """
-    known, rows = health.look_now(Settings.from_environment())
+    known, rows = health.look_now(settings_in_use())
     wanted = chosen.rows(rows)
     found = [row for row in wanted if row.state != UNREADABLE]
     show([item.to_json() for item in found], as_json, _grid(found, terminal_width()))
@@ -97,7 +96,7 @@ def as_text(chosen: Filter, width: int) -> str:
 
     :raises RequestError: there is no such pipeline or state.
     """
-    known, rows = health.look_now(Settings.from_environment())
+    known, rows = health.look_now(settings_in_use())
     wanted = sorted(chosen.rows(rows), key=_behind_first)
     counts = ", ".join(f"{number} {state}" for state, number in health.counts(tuple(wanted)))
     heading = f"{time.strftime('%H:%M:%S')}  {counts or 'no flow'}"
@@ -136,7 +135,7 @@ def show_metrics(over_otlp: bool) -> None:
 
     :raises PushFailed: no collector took them.
     """
-    settings = Settings.from_environment()
+    settings = settings_in_use()
     seen = metrics.see(open_storage(settings.state), read_manifest(settings))
     found = metrics.measure(seen)
     if over_otlp:
@@ -151,7 +150,7 @@ def show_advice(name: str, as_json: bool) -> None:
 
     :raises RequestError: there is no such flow, or it never ran a batch.
     """
-    settings = Settings.from_environment()
+    settings = settings_in_use()
     flow = read_manifest(settings).find(name)
     home = open_home(settings, flow.full_name)
     batches, told = recent(home), Kept(home).beat

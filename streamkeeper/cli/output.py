@@ -12,11 +12,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
 
+from streamkeeper.settings import Settings
+
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 """Characters that a terminal would interpret: escapes, and marks that change the writing direction."""
 _LEAST = 24
 """Least width of a last cell beside the others; with less room it is placed below them."""
 
+_told: set[str] = set()
 _lost: list[OSError] = []
 _closed: list[BrokenPipeError] = []
 
@@ -60,6 +63,19 @@ def is_closed() -> bool:
 def terminal_width() -> int | None:
     """Return the width of the terminal that is written to; None where it is none."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def settings_in_use() -> Settings:
+    """Return the settings, and tell a person at a terminal, on standard error, which state folder they name:
+    another one is another world. Nothing is told beside JSON.
+
+    :raises SettingsError: they are missing or wrong.
+    """
+    settings = Settings.from_environment()
+    if sys.stderr.isatty() and "--json" not in sys.argv and settings.state not in _told:
+        _told.add(settings.state)
+        say(f"state folder: {settings.state}")
+    return settings
 
 
 def show(value: Any, as_json: bool, text: str | Grid) -> None:

@@ -12,7 +12,7 @@ import typer
 
 from streamkeeper.cli import output
 from streamkeeper.cli.examples import example
-from streamkeeper.cli.output import Grid, put, show
+from streamkeeper.cli.output import Grid, put, settings_in_use, show
 from streamkeeper.cli.running import seconds_of
 from streamkeeper.errors import RequestError
 from streamkeeper.flows.files import FlowHome, kept_flows, kept_pipelines
@@ -20,7 +20,6 @@ from streamkeeper.history import events, rows
 from streamkeeper.history.events import Event, Kind
 from streamkeeper.history.rows import Row
 from streamkeeper.manifest import names
-from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage
 from streamkeeper.times import describe_age
 
@@ -57,7 +56,7 @@ def show_events(
 
     Without --since: the newest 100, or with --follow those of the last ten minutes.
     """
-    storage = open_storage(Settings.from_environment().state)
+    storage = open_storage(settings_in_use().state)
     pipelines, flow = _which(storage, of)
     wanted = _kinds(kind or ())
     begin = _begin(since)
@@ -82,7 +81,7 @@ def show_history(
 
     Without --since: those of the last two hours.
     """
-    storage = open_storage(Settings.from_environment().state)
+    storage = open_storage(settings_in_use().state)
     (pipeline,), name = _which(storage, flow)
     if name is None:
         raise RequestError(f"{flow} is a pipeline. Name one of its flows: {_flows_of(storage, pipeline)}.")

@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from streamkeeper.cli.examples import example
-from streamkeeper.cli.output import show
+from streamkeeper.cli.output import settings_in_use, show
 from streamkeeper.cli.running import AsJson, user
 from streamkeeper.errors import RequestError
 from streamkeeper.settings import DEFAULT_MASTER, Settings
@@ -57,7 +57,7 @@ def abandon(
     """
     from streamkeeper.recover import engine
 
-    settings = Settings.from_environment()
+    settings = settings_in_use()
     engine.abandon(settings, engine.pipeline_of(settings, recovery, or_over=True), recovery, user())
     show({"abandoned": recovery}, json, f"{recovery} is given up; its holds and locks are removed.")
 
@@ -92,7 +92,7 @@ def _plan_command(of: Kind) -> Callable[..., None]:
         from streamkeeper.recover.plans import explain
         from streamkeeper.recover.plans import plan as plans
 
-        settings = Settings.from_environment()
+        settings = settings_in_use()
         id = _new_id(of) if of.unasked else "plan-only"
         plan = judged(settings, engine.plan(settings, of, _request(settings, of, values), id))
         session = Session(settings, plan, True, json, master)
@@ -126,7 +126,7 @@ def _recover_command(of: Kind) -> Callable[..., None]:
         from streamkeeper.recover.plans import explain
         from streamkeeper.recover.steps import shared as shared_steps
 
-        settings = Settings.from_environment()
+        settings = settings_in_use()
         if resume:
             plan = engine.read_plan(settings, engine.pipeline_of(settings, resume, or_over=True), resume)
             if plan.recovery != of.name:

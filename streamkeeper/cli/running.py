@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from streamkeeper.cli.examples import example
-from streamkeeper.cli.output import Grid, say, show
+from streamkeeper.cli.output import Grid, say, settings_in_use, show
 from streamkeeper.errors import UsageError
 from streamkeeper.exit_codes import Outcome, described
 from streamkeeper.settings import DEFAULT_MASTER, Settings
@@ -62,7 +62,7 @@ def run(
     """Run a flow's driver in the foreground, without Airflow. Ctrl-C stops it."""
     from streamkeeper.manifest.manifest import read_manifest
 
-    settings = Settings.from_environment()
+    settings = settings_in_use()
     found = read_manifest(settings).find(flow)
     if sample is not None:
         _show_sample(settings, found, sample, of, json)
@@ -226,7 +226,7 @@ def release(
 def _known() -> tuple[Settings, Manifest]:
     from streamkeeper.manifest.manifest import read_manifest
 
-    settings = Settings.from_environment()
+    settings = settings_in_use()
     return settings, read_manifest(settings)
 
 

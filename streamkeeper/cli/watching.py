@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from streamkeeper.cli.examples import example
-from streamkeeper.cli.output import put, say, show
+from streamkeeper.cli.output import put, say, settings_in_use, show
 from streamkeeper.cli.running import AsJson
 from streamkeeper.errors import RequestError
-from streamkeeper.settings import Settings
 from streamkeeper.times import in_iso
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ def flow(flow: FlowName, *, json: AsJson = False) -> None:
     from streamkeeper.manifest.manifest import read_manifest
     from streamkeeper.storage import open_storage
 
-    settings = Settings.from_environment()
+    settings = settings_in_use()
     manifest = read_manifest(settings)
     found = manifest.find(flow)
     (row,) = health.look_at_all(open_storage(settings.state), manifest, [found.full_name])
@@ -178,7 +177,7 @@ def logs(
     from streamkeeper.flows.files import open_home
     from streamkeeper.manifest.manifest import read_manifest
 
-    settings = Settings.from_environment()
+    settings = settings_in_use()
     home = open_home(settings, read_manifest(settings).find(flow).full_name)
     lease = leases.current(home) if epoch is None else leases.read(home, epoch)
     if lease is None:

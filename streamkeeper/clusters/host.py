@@ -14,16 +14,14 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
+from streamkeeper.distribution.versions import JAVA, SPARK, VERSIONS
 from streamkeeper.errors import SettingsError
-from streamkeeper.settings import PROJECT, Settings
+from streamkeeper.settings import CHECKOUT, PROJECT, Settings
 
-SPARK = "4.2"
-"""The release of Spark that Streamkeeper and the jars of ``jars.lock`` are made for: 4.1 has no names of
-sources (``DataStreamReader.name``).
-"""
-JAVA = 17
-"""The oldest Java that Spark 4.2 runs on."""
-JOBS = PROJECT / "spark_jobs"
+JOBS = PROJECT / "spark_jobs" if CHECKOUT else PROJECT / "streamkeeper_jobs" / "run"
+"""Folder of the applications for spark-submit."""
+FILL = "make setup" if CHECKOUT else "streamkeeper jars"
+"""Command that fills the folder of jars."""
 _JARS = {"Delta": "delta-spark_*.jar", "Streamkeeper's own classes": "streamkeeper-jvm-*.jar"}
 _CORE = re.compile(r"spark-core_[0-9.]+-([0-9].*)\.jar")
 
@@ -35,39 +33,48 @@ def check_host(settings: Settings, environment: Mapping[str, str]) -> None:
     :raises SettingsError: something that every job needs is missing or of another version.
     """
     check_spark(environment)
-    _check_java(environment)
+    check_java(environment)
     if not (JOBS / "run_flow.py").is_file():
         raise SettingsError(
-            f"The jobs for Spark are not in {JOBS}. Install Streamkeeper from its checkout, which has them:"
-            " pip install -e CHECKOUT."
+            f"The jobs for Spark are not in {JOBS}. Install Streamkeeper again: its wheel has them."
         )
-    folders = [settings.jars, *(home / "jars" for home in [_spark_home(environment)] if home is not None)]
+    check_jars(settings, environment)
+
+
+def check_jars(settings: Settings, environment: Mapping[str, str]) -> None:
+    """Check that the jars that every job loads are in their folder, or in Spark's.
+
+    :raises SettingsError: one is missing.
+    """
+    folders = [settings.jars, *(home / "jars" for home in [spark_home(environment)] if home is not None)]
     missing = [of for of, name in _JARS.items() if not any(any(folder.glob(name)) for folder in folders)]
     if missing:
         found = "is not there" if not settings.jars.is_dir() else f"has no jar of {' or '.join(missing)}"
         raise SettingsError(
-            f"The folder of jars {settings.jars} {found}. Run `make setup` in the checkout, which fills"
-            f" {PROJECT / '.cache' / 'jars'}, or set STREAMKEEPER_JARS to the folder that has them."
+            f"The folder of jars {settings.jars} {found}. Run `{FILL}`, or set STREAMKEEPER_JARS to the"
+            " folder that has them."
         )
 
 
-def check_spark(environment: Mapping[str, str] | None = None) -> None:
-    """Check the release of the Spark that spark-submit would start; that there is one is not asked.
+def check_spark(environment: Mapping[str, str] | None = None) -> str:
+    """Check the release of the Spark that spark-submit would start, and return it; empty if nothing tells it.
 
     :param environment: ``os.environ`` by default.
-    :raises SettingsError: it is another one than :data:`SPARK`.
+    :raises SettingsError: it is another one than :data:`streamkeeper.distribution.versions.SPARK`.
     """
-    home = _spark_home(os.environ if environment is None else environment)
+    home = spark_home(os.environ if environment is None else environment)
     cores = sorted((home / "jars").glob("spark-core_*.jar")) if home is not None else []
     found = _CORE.fullmatch(cores[0].name) if cores else None
     if found is not None and not found[1].startswith(f"{SPARK}."):
         raise SettingsError(
             f"Spark {found[1]} is installed in {home}; Streamkeeper needs Spark {SPARK}. Install"
-            f" pyspark=={SPARK}.0 for {sys.executable}, or set SPARK_HOME to a Spark {SPARK}."
+            f" pyspark=={VERSIONS['spark']['tested'][0]} for {sys.executable}, or set SPARK_HOME to a"
+            f" Spark {SPARK}."
         )
+    return "" if found is None else found[1]
 
 
-def _spark_home(environment: Mapping[str, str]) -> Path | None:
+def spark_home(environment: Mapping[str, str]) -> Path | None:
     """Return Spark's folder as spark-submit finds it, or None."""
     if environment.get("SPARK_HOME"):
         return Path(environment["SPARK_HOME"])
@@ -78,13 +85,17 @@ def _spark_home(environment: Mapping[str, str]) -> Path | None:
     return None if program is None else Path(program).resolve().parents[1]
 
 
-def _check_java(environment: Mapping[str, str]) -> None:
+def check_java(environment: Mapping[str, str]) -> str:
+    """Check the Java that Spark would start, and return its program and release, as far as they are known.
+
+    :raises SettingsError: there is none, or it is older than :data:`JAVA`.
+    """
     home = environment.get("JAVA_HOME")
     program = shutil.which(f"{home}/bin/java" if home else "java", path=environment.get("PATH"))
-    spark = _spark_home(environment)
+    spark = spark_home(environment)
     of_spark = Path(environment.get("SPARK_CONF_DIR") or (spark or Path()) / "conf") / "spark-env.sh"
     if of_spark.is_file():
-        return  # it may set JAVA_HOME
+        return f"as {of_spark} sets it"
     todo = f"Install Java {JAVA} or 21, and set JAVA_HOME to its folder."
     if program is None:
         where = f"JAVA_HOME is {home}, which has no bin/java" if home else "there is no java on the PATH"
@@ -94,3 +105,4 @@ def _check_java(environment: Mapping[str, str]) -> None:
     found = re.search(r'^JAVA_VERSION="(?:1\.)?([0-9]+)', text, re.MULTILINE)
     if found is not None and int(found[1]) < JAVA:
         raise SettingsError(f"{program} is Java {found[1]}; Spark {SPARK} needs Java {JAVA} or later. {todo}")
+    return program if found is None else f"{program}, Java {found[1]}"

@@ -10,9 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from streamkeeper.errors import SettingsError
-from streamkeeper.settings import PROJECT
+from streamkeeper.settings import CHECKOUT, PROJECT
 
-_PACKAGES = (PROJECT / "streamkeeper", PROJECT / "spark_jobs" / "streamkeeper_jobs")
+_PACKAGES = (
+    PROJECT / "streamkeeper",
+    (PROJECT / "spark_jobs" if CHECKOUT else PROJECT) / "streamkeeper_jobs",
+)
 
 
 def packed_code() -> Path:
@@ -46,5 +49,5 @@ def packed_code() -> Path:
 
 def _files() -> Iterator[tuple[str, Path]]:
     for package in _PACKAGES:
-        for file in sorted(package.rglob("*.py")):
+        for file in sorted([*package.rglob("*.py"), *package.rglob("*.toml")]):
             yield file.relative_to(package.parent).as_posix(), file

@@ -225,6 +225,11 @@ def check_text(what: str, value: object, where: Where) -> None:
 
 def filled_path(path: object, what: str, registry: Registry, where: Where) -> str:
     """Return the path of a source or a sink with ``{data}`` filled in, without a slash at its end."""
+    if "{data}" in str(path) and not registry.data:
+        raise DeclarationError(
+            f"{where}: the path {path!r} of {what} begins in the data folder, and there is none. Set"
+            " STREAMKEEPER_DATA, or give the path in full."
+        )
     try:
         filled = str(path).format(data=registry.data)
     except (KeyError, IndexError, ValueError) as error:

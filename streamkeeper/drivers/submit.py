@@ -15,7 +15,7 @@ from pathlib import Path, PurePath, PurePosixPath
 
 from streamkeeper.checkpoint.log_entries import PARTITIONS
 from streamkeeper.clusters import cluster_drivers, kubernetes, standalone, yarn
-from streamkeeper.clusters.host import check_host
+from streamkeeper.clusters.host import FILL, JOBS, check_host
 from streamkeeper.clusters.packed_code import packed_code
 from streamkeeper.declare.driver import (
     CHECKPOINT_MANAGER,
@@ -32,16 +32,16 @@ from streamkeeper.declare.driver import (
 from streamkeeper.declare.model import AnyFlow, Pipeline
 from streamkeeper.errors import SettingsError
 from streamkeeper.manifest.manifest import Flow
-from streamkeeper.settings import DEFAULT_MASTER, PROJECT, Settings, is_s3
+from streamkeeper.settings import DEFAULT_MASTER, Settings, is_s3
 from streamkeeper.user_environment import environment
 
-JOB = PROJECT / "spark_jobs" / "run_flow.py"
+JOB = JOBS / "run_flow.py"
 """Application of a flow's driver, for spark-submit."""
 
-RECOVERY_JOB = PROJECT / "spark_jobs" / "run_recovery.py"
+RECOVERY_JOB = JOBS / "run_recovery.py"
 """Application of one step of a recovery."""
 
-PREFLIGHT_JOB = PROJECT / "spark_jobs" / "run_preflight.py"
+PREFLIGHT_JOB = JOBS / "run_preflight.py"
 """Application that tries declarations on copies of their flows' states."""
 
 TAKE_OVER = "--take-over"
@@ -159,7 +159,7 @@ class Submission:
         """
         jars = sorted(settings.jars.glob("*.jar"))
         if not jars:
-            raise SettingsError(f"There are no jars in {settings.jars}. Run `make setup`.")
+            raise SettingsError(f"There are no jars in {settings.jars}. Run `{FILL}`.")
         modules = self.conf.get(LISTS["py_files"], "")
         return replace(
             self,

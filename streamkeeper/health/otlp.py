@@ -71,7 +71,8 @@ def push(metrics: Iterable[Metric], at: float) -> None:
         from opentelemetry.sdk.metrics.export import MetricExportResult
     except ImportError as error:
         raise PushFailed(
-            f"Metrics over OTLP need a package that is not installed: {error}. Install streamkeeper[otlp]."
+            f"Metrics over OTLP need a package that is not installed: {error}. Install"
+            " streamkeeper-airflow[otlp]."
         ) from error
     with _said() as said:
         try:

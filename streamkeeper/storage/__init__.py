@@ -13,11 +13,20 @@ What has returned outlives a power cut (docs/decisions/0042).
 
 from __future__ import annotations
 
-from streamkeeper.storage.base import Storage, read_json, read_record, to_json
+from streamkeeper.storage.base import Storage, check_create, read_json, read_record, to_json
 from streamkeeper.storage.local import LocalStorage
 from streamkeeper.storage.remote import RemoteStorage
 
-__all__ = ["LocalStorage", "RemoteStorage", "Storage", "open_storage", "read_json", "read_record", "to_json"]
+__all__ = [
+    "LocalStorage",
+    "RemoteStorage",
+    "Storage",
+    "check_create",
+    "open_storage",
+    "read_json",
+    "read_record",
+    "to_json",
+]
 
 
 def open_storage(root: str) -> Storage:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import uuid
+from collections.abc import Callable
 from typing import Any, BinaryIO, Protocol, TypeVar
 
 from streamkeeper.errors import StorageError
@@ -122,6 +125,33 @@ def read_json(storage: Storage, name: str) -> dict[str, Any] | None:
             " content is known."
         )
     return value
+
+
+def check_create(storage: Storage, create: Callable[[str, bytes], bool]) -> float | None:
+    """Check by a file of its own that a storage keeps create-if-absent, and return the time of that file by
+    the storage's clock, in seconds since the epoch, where it tells one.
+
+    :raises StorageError: the store takes a second create of one file, or cannot be written or read.
+    """
+    probe = f"{OURS}probe-{uuid.uuid4().hex}"
+    try:
+        first, second = create(probe, b"first"), create(probe, b"second")
+        content, written = storage.read(probe), storage.modified(probe)
+    finally:
+        with contextlib.suppress(StorageError):
+            storage.remove(probe)
+    if (first, second, content) != (True, False, b"first"):
+        found = (
+            "the second of two creates of one file was accepted"
+            if first and second
+            else f"two creates of one file gave {first} and {second}, and {content!r} is there"
+        )
+        raise StorageError(
+            f"{storage.root} does not keep create-if-absent: {found}. Two drivers of one flow could both"
+            " take its lease. Give a store with conditional writes (If-None-Match on PUT), such as Amazon"
+            " S3, or a local folder."
+        )
+    return written
 
 
 def read_record(

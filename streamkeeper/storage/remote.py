@@ -11,7 +11,7 @@ import uuid
 from typing import Any, BinaryIO, cast
 
 from streamkeeper.errors import StorageError
-from streamkeeper.storage.base import OURS, PIECE, Storage, to_json
+from streamkeeper.storage.base import OURS, PIECE, Storage, check_create, to_json
 from streamkeeper.storage.errors import or_storage_error
 from streamkeeper.times import now
 
@@ -28,7 +28,7 @@ class RemoteStorage:
             )
         except ImportError as error:
             raise StorageError(
-                f"{root} needs a package that is not installed: {error}. Install streamkeeper[remote]."
+                f"{root} needs a package that is not installed: {error}. Install streamkeeper-airflow[s3]."
             ) from error
         except ValueError as error:
             raise StorageError(
@@ -87,29 +87,9 @@ class RemoteStorage:
             return
         proof = f"{OURS}proven-{hashlib.sha256(place[1].encode()).hexdigest()[:12]}.json"
         if self.size(proof) is None:
-            self._try_create()
+            check_create(self, self._create)
             self.overwrite(proof, to_json({"store": place[1], "root": self.root, "at": now()}))
         _PROVEN.add(place)
-
-    def _try_create(self) -> None:
-        probe = f"{OURS}probe-{uuid.uuid4().hex}"
-        try:
-            first, second = self._create(probe, b"first"), self._create(probe, b"second")
-            kept = self.read(probe)
-        finally:
-            with contextlib.suppress(StorageError):
-                self.remove(probe)
-        if (first, second, kept) != (True, False, b"first"):
-            found = (
-                "the second of two creates of one file was accepted"
-                if first and second
-                else f"two creates of one file gave {first} and {second}, and {kept!r} is there"
-            )
-            raise StorageError(
-                f"{self.root} does not keep create-if-absent: {found}. Two drivers of one flow could both"
-                " take its lease. Give a store with conditional writes (If-None-Match on PUT), such as Amazon"
-                " S3, or a local folder."
-            )
 
     def _endpoint(self) -> str:
         """Return the address of the store, as far as its file system tells it."""

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tools.jars import JarsError, jar_paths
-from tools.java import JavaError, find_java
+from streamkeeper.jars.folder import JarsError, jar_paths
+from streamkeeper.jars.java import JavaError, find_java
 
 KEPT = "STREAMKEEPER_BENCH_ROWS"
 NEEDED = ("spark-submit", "airflow")

@@ -28,6 +28,7 @@ OPTIONAL = {
     "streamkeeper/sources/delta/statistics.py": {"deltalake"},
     "streamkeeper/health/otlp.py": {"opentelemetry"},
     "streamkeeper/clusters/kubernetes.py": {"kubernetes", "urllib3"},
+    "plugins/streamkeeper_airflow/flow/installation.py": {"sqlalchemy"},
     "plugins/streamkeeper_airflow/page/app.py": {"fastapi"},
 }
 """What a part of a room may import besides what its room may."""

@@ -22,6 +22,8 @@ ROOTS = {
 
 STAIRS = (
     ("streamkeeper",),
+    ("streamkeeper.distribution",),
+    ("streamkeeper.jars",),
     ("streamkeeper.storage",),
     ("streamkeeper.checkpoint", "streamkeeper.delta"),
     ("streamkeeper.declare",),
@@ -42,6 +44,7 @@ STAIRS = (
     ("streamkeeper.recover",),
     ("streamkeeper.preflight",),
     ("streamkeeper.health",),
+    ("streamkeeper.install",),
     ("streamkeeper.cli",),
     ("streamkeeper_jobs", "streamkeeper_airflow"),
     ("streamkeeper_jobs.spark",),

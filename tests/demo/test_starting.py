@@ -20,8 +20,8 @@ from demo.leftovers import end_marked, marked
 from demo.lock import MARK, DemoLock, SecondDemo, UnusableHome
 from demo.seeing import StoryFailed
 from demo.story import prepare
+from streamkeeper.jars.folder import built_jar, read_lock
 from streamkeeper.settings import PROJECT, Settings
-from tools.jars import built_jar, read_lock
 from tools.waiting import wait_until
 
 FREE = next(port for port in range(20000, 30000) if port_is_free(port))

@@ -36,6 +36,18 @@ def notes(settings: Settings, flow: Flow, request: AdoptRequest, found: Found) -
         " changed."
     )
     yield from _told_of_sink(settings.table_path(flow.declaration.target), found)
+    if found.has_table and flow.sink is None:
+        table = settings.table_path(flow.declaration.target)
+        yield f"The table that it looked at, and continues, is {table}: the flow's has no other place."
+    yield (
+        f"Nothing may start the flow before: hold it first (streamkeeper hold {flow.full_name} --reason"
+        f" adopt), or leave its DAG {flow.dag_id} paused. Pause the DAG of the old job for good."
+    )
+    yield (
+        f"Afterwards remove that hold (streamkeeper release {flow.full_name}) and unpause the flow's DAG"
+        f" (airflow dags unpause {flow.dag_id}): while it is paused nothing starts the flow. The DAG of the"
+        " old job stays paused."
+    )
     named = ", ".join(f"{key} is {name}" for key, name in found.names.items() if key != name)
     if named:
         yield f"Its sources get the flow's names: {named}. The offset log is written as v2, by name."

@@ -25,7 +25,7 @@ def amount_at(path: str, version: int | None = None) -> Amount:
     try:
         deltalake: Any = importlib.import_module("deltalake")
     except ImportError as error:
-        raise NotAskable("deltalake is not installed here; install streamkeeper[probes]") from error
+        raise NotAskable("deltalake is not installed here; install streamkeeper-airflow[delta]") from error
     exceptions: Any = importlib.import_module("deltalake.exceptions")
     try:
         table = deltalake.DeltaTable(path, version=version)

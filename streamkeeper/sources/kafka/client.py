@@ -225,7 +225,9 @@ def _module(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise NotAskable("confluent-kafka is not installed here; install streamkeeper[probes]") from error
+        raise NotAskable(
+            "confluent-kafka is not installed here; install streamkeeper-airflow[kafka]"
+        ) from error
 
 
 @contextmanager

@@ -70,7 +70,7 @@ def test_what_every_job_needs_is_refused_before_a_job_is_started(case: str, worl
 def test_the_jobs_for_spark_are_looked_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "JOBS", world.root / "site-packages" / "spark_jobs")
     with pytest.raises(
-        SettingsError, match=r"not in .*/site-packages/spark_jobs\. .* pip install -e CHECKOUT"
+        SettingsError, match=r"not in .*/site-packages/spark_jobs\. Install Streamkeeper again"
     ):
         check_host(world.settings, environment(world.settings))
 

@@ -408,6 +408,14 @@ def test_pinned_settings_are_told_where_the_flow_would_use_others(world: World) 
     assert f"pins {WATERMARK_POLICY} to max; min of the flow has no effect on it" in said
 
 
+def test_a_plan_names_its_table_what_to_hold_first_and_what_to_unpause_afterwards(world: World) -> None:
+    text = notes(plan(world, old_job(world)))
+    assert f"The table that it looked at, and continues, is {world.settings.table_path('events')}" in text
+    before = text.index("streamkeeper hold events.clean_events --reason adopt")
+    after = text.index("airflow dags unpause flow__events__clean_events")
+    assert before < after and "release events.clean_events" in text
+
+
 def test_state_with_ids_must_be_declared(world: World) -> None:
     folder = world.root / "old job"
     shutil.copytree(RECORDED / "rocksdb_dedup", folder)

@@ -10,11 +10,11 @@ import pytest
 
 from streamkeeper.drivers import submit
 from streamkeeper.exit_codes import Outcome
+from streamkeeper.jars.ivy import pyspark_jars
+from streamkeeper.jars.java import find_javac
 from tests.worlds.clusters.standalone import standalone
 from tests.worlds.drivers import batch_of
 from tests.worlds.flow_world import Flowbed, pipeline, running_driver
-from tools.ivy import pyspark_jars
-from tools.java import find_javac
 
 JAVA = """package org.example;
 

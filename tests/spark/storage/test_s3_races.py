@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from streamkeeper.jars.ivy import pyspark_jars
+from streamkeeper.jars.java import find_java
 from streamkeeper.settings import PROJECT
 from tests.worlds.racing import take_over
 from tests.worlds.sources.s3_proxy import Proxy, proxy
 from tests.worlds.sources.s3_server import BUCKET, LOGIN, s3_jars
-from tools.ivy import pyspark_jars
-from tools.java import find_java
 
 pytestmark = pytest.mark.long
 

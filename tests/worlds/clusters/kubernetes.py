@@ -29,9 +29,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import kubernetes_validate
 
+from streamkeeper.jars.java import find_java
+from streamkeeper.settings import PROJECT
 from tests.worlds.clusters.pages import Page, Pages
-from tools.jars import PROJECT
-from tools.java import find_java
 from tools.ports import free_ports
 
 IMAGE = "localhost/streamkeeper-pods:tests"

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import escape
 
+from streamkeeper.jars.folder import ensure
+from streamkeeper.jars.java import find_java
+from streamkeeper.settings import PROJECT
 from tests.worlds.clusters.standalone import APART
-from tools.jars import PROJECT, ensure
-from tools.java import find_java
 from tools.ports import free_ports
 
 LOCK = PROJECT / "tools" / "yarn.lock"

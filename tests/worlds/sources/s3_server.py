@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from streamkeeper.jars.folder import LOCK, S3_LOCK, ensure
 from streamkeeper.settings import PROJECT
 from tests.worlds.servers import Server, go_program, listens
-from tools.jars import LOCK, S3_LOCK, ensure
 from tools.ports import free_ports
 
 MODULE, VERSION = "github.com/versity/versitygw/cmd/versitygw", "1.8.0"

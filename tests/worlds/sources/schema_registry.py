@@ -16,8 +16,9 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from streamkeeper.jars.folder import FOLDER, ensure
+from streamkeeper.settings import PROJECT
 from tests.worlds.clusters.pages import Page, Pages
-from tools.jars import FOLDER, PROJECT, ensure
 
 AVRO = FOLDER.with_name("jars-avro")
 AVRO_LOCK = PROJECT / "tools" / "avro.lock"

@@ -1,16 +1,19 @@
 """Keep a folder of exactly the jars that lock files name, Delta and Kafka for Spark by default, and the one
-that is built of jvm/.
+of Streamkeeper's own classes.
 
-    python -m tools.jars [FOLDER]             fill .cache/jars as jars.lock says, or see that it is complete
-    python -m tools.jars FOLDER --lock FILE   the same for another lock; --lock may be repeated
-    python -m tools.jars --resolve            make jars.lock anew from ROOTS (after a change of versions)
-    python -m tools.jars --resolve --lock FILE --root group:artifact:version …
-                                              the same for another lock, which stands by itself;
-                                              --beside-spark leaves out what pyspark brings
+    python -m streamkeeper.jars [FOLDER]     fill .cache/jars as jars.lock says, or see that it is complete
+    python -m streamkeeper.jars FOLDER --lock FILE   the same for another lock; --lock may be repeated
+    python -m streamkeeper.jars --resolve    make jars.lock anew from ROOTS (after a change of versions)
+    python -m streamkeeper.jars --resolve --lock FILE --root group:artifact:version …
+                                      the same for another lock, which stands by itself;
+                                      --beside-spark leaves out what pyspark brings
 
 A lock line is `sha256 group:artifact:version`. A complete folder is only read; no Java is started for it.
-The jar of jvm/ belongs to jars.lock. Its name has the hash of its sources, so that a change of them shows.
+Streamkeeper's own jar belongs to jars.lock. It is built of jvm/, and its name has the hash of its sources, so
+that a change of them shows. A wheel has it as it was built, and the locks.
 """
+
+from __future__ import annotations
 
 import argparse
 import fcntl
@@ -25,11 +28,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tools.ivy import IvyError, Module, download, pyspark_jars, resolve
-from tools.java import SUPPORTED, JavaError, find_javac
+from streamkeeper.errors import StreamkeeperError
+from streamkeeper.jars.ivy import IvyError, Module, download, pyspark_jars, resolve
+from streamkeeper.jars.java import SUPPORTED, JavaError, find_javac
+from streamkeeper.settings import CHECKOUT, PROJECT
 
-PROJECT = Path(__file__).resolve().parent.parent
-LOCK = PROJECT / "jars.lock"
+_IN_WHEEL = Path(__file__).resolve().parent
+"""Folder of a wheel's locks and of its jar."""
+LOCK = (PROJECT if CHECKOUT else _IN_WHEEL) / "jars.lock"
 FOLDER = PROJECT / ".cache" / "jars"
 
 ROOTS = [
@@ -39,7 +45,8 @@ ROOTS = [
 # The Kafka connector asks for the token provider in its own version, which is not in the repository; 4.0.0
 # serves it.
 INSTEAD = [Module.parse("org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0")]
-S3_LOCK = PROJECT / "tools" / "s3.lock"
+S3_LOCK = (PROJECT / "tools" if CHECKOUT else _IN_WHEEL) / "s3.lock"
+AVRO_LOCK = S3_LOCK.with_name("avro.lock")
 # What Spark's s3a needs, without the SDK's bundle of 686 MB, and without what Spark itself brings.
 S3_ROOTS = [
     Module.parse("org.apache.hadoop:hadoop-aws:3.5.0"),
@@ -56,7 +63,7 @@ LEFT_OUT = (
 )
 
 
-class JarsError(Exception):
+class JarsError(StreamkeeperError):
     """The folder does not hold, or could not be given, the jars of the lock."""
 
 
@@ -69,7 +76,7 @@ def read_lock(*locks: Path) -> dict[Module, str]:
         if not lock.is_file():
             raise JarsError(
                 f"There is no lock file {lock}. Take it from the repository, or make it with `python -m"
-                " tools.jars --resolve`."
+                " streamkeeper.jars --resolve`."
             )
         for number, line in enumerate(lock.read_text().splitlines(), start=1):
             if not line.strip() or line.startswith("#"):
@@ -83,7 +90,9 @@ def read_lock(*locks: Path) -> dict[Module, str]:
 
 
 def built_jar() -> str:
-    """Return the name of the jar that is built of the present sources."""
+    """Return the name of the jar that is built of the present sources; in a wheel, of the one that it has."""
+    if not CHECKOUT:
+        return next(_IN_WHEEL.glob("streamkeeper-jvm-*.jar")).name
     digest = hashlib.sha256()
     for source in sorted(SOURCES.rglob("*.java")):
         digest.update(source.relative_to(SOURCES).as_posix().encode() + b"\n" + source.read_bytes())
@@ -120,8 +129,13 @@ def problems(folder: Path, *locks: Path) -> list[str]:
     return found
 
 
-def ensure(folder: Path = FOLDER, *locks: Path) -> bool:
+def ensure(
+    folder: Path = FOLDER, *locks: Path, source: Path | None = None, mirror: str | None = None
+) -> bool:
     """Make `folder` hold exactly the jars of the locks, and return whether anything had to be made.
+
+    `source` is a folder in which jars are looked for first, below it too; `mirror` is the URL of a Maven
+    repository that is asked instead of Maven Central.
 
     Jars that are there and right are kept. The others come into a folder beside it, are checked there, and
     all take its place in one move: a run that is cut off leaves nothing half done, and two runs at once wait
@@ -137,13 +151,14 @@ def ensure(folder: Path = FOLDER, *locks: Path) -> bool:
             lacking = []
             for module, digest in read_lock(*locks).items():
                 known = [place / module.file_name for place in (folder, FOLDER)]
+                known += [] if source is None else sorted(source.rglob(module.file_name))
                 kept = next((jar for jar in known if jar.is_file() and _sha256(jar) == digest), None)
                 if kept is None:
                     lacking.append(module)
                 else:
                     shutil.copy2(kept, new)
             if lacking:
-                download(lacking, new)
+                download(lacking, new, mirror)
             for jar in _built(locks):
                 _build(new / jar, new)
             wrong = problems(new, *locks)
@@ -166,7 +181,12 @@ def _built(locks: tuple[Path, ...]) -> list[str]:
 
 
 def _build(jar: Path, folder: Path) -> None:
-    """Compile the sources of jvm/ against Spark's jars and those in a folder, and put them into a jar."""
+    """Compile the sources of jvm/ against Spark's jars and those in a folder, and put them into a jar; a
+    wheel has that jar.
+    """
+    if not CHECKOUT:
+        shutil.copy2(_IN_WHEEL / jar.name, jar)
+        return
     with tempfile.TemporaryDirectory(prefix="javac-", dir=folder.parent) as name:
         classes = Path(name)
         path = os.pathsep.join([f"{pyspark_jars()}/*", f"{folder}/*"])
@@ -200,7 +220,7 @@ def make_lock(
                 shutil.move(Path(name) / "instead" / module.file_name, Path(name) / "all" / module.file_name)
         kept = sorted(m for m in [*found, *instead] if not (beside_spark and _in_spark(m)))
         lines = [f"{_sha256(Path(name) / 'all' / module.file_name)} {module}" for module in kept]
-    lock.write_text("\n".join(["# sha256 group:artifact:version, made by tools/jars.py", *lines, ""]))
+    lock.write_text("\n".join(["# sha256 group:artifact:version, made by streamkeeper/jars", *lines, ""]))
     return kept
 
 
@@ -244,7 +264,7 @@ def _resolve(lock: Path, roots: list[Module], *, beside_spark: bool) -> int:
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line described above; returns 0, or 1 after saying what is wrong."""
     parser = argparse.ArgumentParser(
-        prog="python -m tools.jars", description="Keep a folder of exactly the jars that a lock names."
+        prog="python -m streamkeeper.jars", description="Keep a folder of exactly the jars that a lock names."
     )
     parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)
     parser.add_argument("--lock", type=Path, action="append", default=[])

@@ -7,14 +7,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-SUPPORTED = (17, 21)
+from streamkeeper.distribution.versions import SPARK, VERSIONS
+from streamkeeper.errors import StreamkeeperError
+
+SUPPORTED: tuple[int, ...] = tuple(VERSIONS["java"]["supported"])
 WHAT_TO_DO = (
     "Install one (Debian and Ubuntu: apt-get install openjdk-17-jdk-headless), or point JAVA_HOME at one that"
     " is already there."
 )
 
 
-class JavaError(Exception):
+class JavaError(StreamkeeperError):
     """No usable Java was found; the message says what was found, what is allowed and what to do."""
 
 
@@ -28,7 +31,9 @@ def find_java() -> Path:
     java = _locate(allowed)
     version = _version(java, allowed)
     if version not in SUPPORTED:
-        raise JavaError(f"Java {version} was found at {java}; Spark 4.2 needs Java {allowed}. {WHAT_TO_DO}")
+        raise JavaError(
+            f"Java {version} was found at {java}; Spark {SPARK} needs Java {allowed}. {WHAT_TO_DO}"
+        )
     return java
 
 

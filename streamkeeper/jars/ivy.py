@@ -12,7 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
-from tools.java import find_java
+from streamkeeper.errors import StreamkeeperError
+from streamkeeper.jars.java import find_java
 
 SETTINGS_VARIABLE = "STREAMKEEPER_IVY_SETTINGS"
 _TIMEOUT_SECONDS = 900
@@ -21,13 +22,13 @@ _SETTINGS = """<ivysettings>
   <settings defaultResolver="central"/>
   <resolvers>
     <ibiblio name="central" m2compatible="true" usepoms="{poms}" useMavenMetadata="false"
-      checksums="{checksums}"/>
+      checksums="{checksums}"{root}/>
   </resolvers>
 </ivysettings>
 """
 
 
-class IvyError(Exception):
+class IvyError(StreamkeeperError):
     """Ivy could not get every jar; the message says which, and what to do."""
 
 
@@ -63,9 +64,13 @@ def pyspark_jars() -> Path:
     return Path(spec.origin).parent / "jars"
 
 
-def download(modules: list[Module], folder: Path) -> None:
-    """Put exactly these jars, without what they depend on, into `folder` as artifact-version.jar."""
-    _run(modules, folder, pattern="[artifact]-[revision].[ext]", transitive=False, exclude=())
+def download(modules: list[Module], folder: Path, mirror: str | None = None) -> None:
+    """Put exactly these jars, without what they depend on, into `folder` as artifact-version.jar.
+
+    `mirror` is the URL of a Maven repository that is asked instead of Maven Central.
+    """
+    pattern = "[artifact]-[revision].[ext]"
+    _run(modules, folder, pattern=pattern, transitive=False, exclude=(), mirror=mirror)
 
 
 def resolve(roots: list[Module], folder: Path, exclude: tuple[str, ...] = ()) -> list[Module]:
@@ -85,7 +90,13 @@ def resolve(roots: list[Module], folder: Path, exclude: tuple[str, ...] = ()) ->
 
 
 def _run(
-    modules: list[Module], folder: Path, *, pattern: str, transitive: bool, exclude: tuple[str, ...]
+    modules: list[Module],
+    folder: Path,
+    *,
+    pattern: str,
+    transitive: bool,
+    exclude: tuple[str, ...],
+    mirror: str | None = None,
 ) -> None:
     java = find_java()
     folder.mkdir(parents=True, exist_ok=True)
@@ -93,9 +104,11 @@ def _run(
         work = Path(name)
         (work / "ivy.xml").write_text(_ivy_file(modules, transitive, exclude))
         settings = os.environ.get(SETTINGS_VARIABLE)
-        if not settings:
+        if mirror or not settings:
+            root = f" root={quoteattr(mirror)}" if mirror else ""
             settings = str(work / "settings.xml")
-            text = _SETTINGS.format(poms=str(transitive).lower(), checksums="sha1" if transitive else "")
+            checksums = "sha1" if transitive else ""
+            text = _SETTINGS.format(poms=str(transitive).lower(), checksums=checksums, root=root)
             Path(settings).write_text(text)
         command = [
             *(
@@ -167,7 +180,8 @@ def _explain(modules: list[Module], missing: list[Module], output: str) -> str:
             (
                 "Is there a network? Behind a proxy set JAVA_TOOL_OPTIONS='-Dhttps.proxyHost=…"
                 " -Dhttps.proxyPort=…'; for a mirror write an ivysettings.xml and name it in"
-                f" {SETTINGS_VARIABLE}. Then run the same command again: nothing is left half done."
+                f" {SETTINGS_VARIABLE}, or give its URL to `streamkeeper jars --mirror`."
+                " Then run the same command again: nothing is left half done."
             ),
         ]
     )

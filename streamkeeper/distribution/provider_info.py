@@ -1,0 +1,71 @@
+"""What Airflow asks a provider package: the settings as a section of its configuration, the Spark connection,
+and the bundle of DAGs.
+
+Every Airflow calls this, also one that is too old for the rest, so nothing of Airflow is imported.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from dataclasses import MISSING, fields
+from itertools import pairwise
+from typing import Any
+
+from streamkeeper import __version__
+from streamkeeper.settings import SECTION, Settings, variable
+
+DISTRIBUTION = "streamkeeper-airflow"
+"""Name on a package index."""
+
+_TYPES = {"float": "float", "int": "integer", "bool": "boolean"}
+
+
+def get_provider_info() -> dict[str, Any]:
+    """Return the provider's information, by the names of Airflow's ``provider_info.schema.json``."""
+    return {
+        "package-name": DISTRIBUTION,
+        "name": "Streamkeeper",
+        "description": "Keeps Spark Structured Streaming flows running, and recovers them.",
+        "versions": [__version__],
+        "config": {
+            SECTION: {
+                "description": (
+                    "Settings of Streamkeeper. The environment variable that an option names comes before it."
+                ),
+                "options": options(),
+            }
+        },
+    }
+
+
+def options() -> dict[str, dict[str, Any]]:
+    """Return an option for each setting, with its default and what it is."""
+    texts = _docstrings()
+    return {
+        field.name: {
+            "description": f"{texts[field.name]}\nVariable: {variable(field.name)}.",
+            "version_added": None,
+            "type": _TYPES.get(str(field.type), "string"),
+            "example": None,
+            "default": None if field.default is MISSING else _text(field.default),
+        }
+        for field in fields(Settings)
+    }
+
+
+def _text(value: object) -> str | None:
+    return (",".join(value) if isinstance(value, tuple) else str(value)) or None
+
+
+def _docstrings() -> dict[str, str]:
+    """Return the docstring of each field of the settings, in one line."""
+    (body,) = (
+        node.body for node in ast.parse(inspect.getsource(Settings)).body if isinstance(node, ast.ClassDef)
+    )
+    found = {}
+    for before, after in pairwise(body):
+        match before, after:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                found[name] = " ".join(text.split())
+    return found

@@ -1,0 +1,209 @@
+"""``streamkeeper doctor``: this host, the folders, Spark with its jars, and Airflow."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from streamkeeper.amounts import size_in_words
+from streamkeeper.clusters import host
+from streamkeeper.errors import SettingsError
+from streamkeeper.install import airflow_side
+from streamkeeper.install.probes import FAIL, OK, WARN, Probe, Row, run_all
+from streamkeeper.jars.folder import problems, read_lock
+from streamkeeper.settings import Settings
+from streamkeeper.storage import check_create, open_storage
+from streamkeeper.user_environment import environment
+from streamkeeper.distribution.versions import SPARK, VERSIONS
+
+DEADLINE = 180.0
+"""Seconds that a probe may take: importing Airflow alone takes many on a busy host."""
+SKEW = 5.0
+"""Seconds between the clocks of this host and of the state's store that are no cause for alarm."""
+_MEMORY = 1.5 * 2**30
+"""Bytes that a driver with Spark's default heap of 1 GB takes."""
+_DISK_LEAST, _DISK_LITTLE = 2**30, 5 * 2**30
+_CGROUP = Path("/sys/fs/cgroup")
+_MEMINFO = Path("/proc/meminfo")
+_DELTA = re.compile(r"delta-spark_([0-9.]+)_[0-9.]+-(.+)\.jar")
+
+
+def examine(deadline: float = DEADLINE) -> list[Row]:
+    """Return a row for each thing that an installation needs; nothing is written but a short-lived file of
+    the state folder.
+    """
+    try:
+        settings = Settings.from_environment()
+    except SettingsError as error:
+        probes: dict[str, Probe] = {"packages": packages, "memory": memory, "airflow": airflow_side.look}
+        return [Row("settings", FAIL, str(error)), *run_all(probes, deadline)]
+    variables = environment(settings)
+    probes = {
+        "settings": lambda: places(settings),
+        "packages": packages,
+        "java": lambda: [Row("java", OK, host.check_java(variables))],
+        "spark": lambda: spark(variables),
+        "jars": lambda: jars(settings, variables),
+        "delta": lambda: delta(settings),
+        "state": lambda: state(settings),
+        "warehouse": lambda: warehouse(settings),
+        "memory": memory,
+        "disk": lambda: disk(settings),
+        "airflow": airflow_side.look,
+    }
+    return run_all(probes, deadline)
+
+
+def places(settings: Settings) -> Iterator[Row]:
+    """Tell which folders the settings name, and whether the pipelines' is there."""
+    files = len(list(settings.pipelines.glob("*.py"))) if settings.pipelines.is_dir() else None
+    said = f"state {settings.state}, warehouse {settings.warehouse}, pipelines {settings.pipelines}"
+    if files is None:
+        yield Row("settings", FAIL, f"{said}, which is not there", "Make it, or set STREAMKEEPER_PIPELINES.")
+    elif not files:
+        yield Row("settings", WARN, f"{said}, without a file", "Write one: `streamkeeper init FOLDER` does.")
+    else:
+        yield Row("settings", OK, f"{said} ({files} files); `streamkeeper check` reads them")
+
+
+def packages() -> Iterator[Row]:
+    """Tell whether the packages in this Python go together."""
+    found = {name: _version(name) for name in ("pyspark", "pyspark-client", "pandas")}
+    spark, client, pandas = found.values()
+    if spark and client and spark != client:
+        said = f"pyspark is {spark} and pyspark-client {client}: they overwrite each other's files"
+        yield Row(
+            "packages", FAIL, said, f"pip install --force-reinstall pyspark=={spark} pyspark-client=={spark}"
+        )
+    else:
+        named = ", ".join(f"{name} {number}" for name, number in found.items() if number)
+        yield Row("packages", OK, named or "neither pyspark nor pandas is installed in this Python")
+    if pandas and int(pandas.partition(".")[0]) >= 3:
+        said = f"pandas is {pandas}, which Spark {SPARK} does not fully support"
+        yield Row("packages", WARN, said, "Install pandas<3 where pipelines use pandas.")
+
+
+def spark(variables: Mapping[str, str]) -> Iterator[Row]:
+    """Tell which Spark a driver would start."""
+    release, home = host.check_spark(variables), host.spark_home(variables)
+    if home is None:
+        tested = VERSIONS["spark"]["tested"][-1]
+        advice = f"Install pyspark=={tested} in this Python, or set SPARK_HOME, on each host of drivers."
+        yield Row("spark", FAIL, "There is no Spark.", advice)
+    else:
+        yield Row("spark", OK, f"{release or 'of an unknown release'}, in {home}")
+
+
+def jars(settings: Settings, variables: Mapping[str, str]) -> Iterator[Row]:
+    """Tell whether the folder of jars has what the lock names, by content."""
+    host.check_jars(settings, variables)
+    # A folder may have more jars than the lock: those for S3, or a user's own.
+    wrong = [problem for problem in problems(settings.jars) if not problem.endswith("is not in the lock")]
+    if wrong:
+        advice = f"Run `{host.FILL}`. A jar that changed may be damaged, or somebody else's."
+        yield Row("jars", FAIL, f"{settings.jars}: {'; '.join(wrong)}", advice)
+    else:
+        yield Row("jars", OK, f"{len(read_lock()) + 1} jars of the lock in {settings.jars}, by their digests")
+
+
+def delta(settings: Settings) -> Iterator[Row]:
+    """Tell whether Delta's jar is made for Spark's release; its name tells both."""
+    found = [match for path in settings.jars.glob("*.jar") if (match := _DELTA.fullmatch(path.name))]
+    fits = [match for match in found if match[1] == SPARK]
+    if len(found) == len(fits) == 1:
+        yield Row("delta", OK, f"{fits[0][2]}, for Spark {SPARK}")
+    elif found:
+        said = ", ".join(match[0] for match in found)
+        advice = f"Keep the one jar of Delta for Spark {SPARK} that the lock names in {settings.jars}."
+        yield Row("delta", FAIL, f"Spark is {SPARK}, and {settings.jars} has {said}", advice)
+
+
+def state(settings: Settings) -> Iterator[Row]:
+    """Tell whether the state's store can be written and read and keeps create-if-absent, and how far its
+    clock is from this host's.
+    """
+    storage, began = open_storage(settings.state), time.time()
+    written = check_create(storage, storage.create)
+    yield Row("state", OK, f"{settings.state} is written, read, and refuses a second create of one file")
+    skew = 0.0 if written is None else max(began - written, written - time.time(), 0.0)
+    # A store may keep whole seconds only.
+    if skew > SKEW + 1:
+        said = f"The clock of this host and that of {settings.state} are {skew:.0f} s apart."
+        yield Row("clock", WARN, said, "Let both follow a time server (NTP): ages and retentions are by it.")
+    else:
+        yield Row("clock", OK, "agrees with that of the state's store")
+
+
+def warehouse(settings: Settings) -> Iterator[Row]:
+    """Tell whether the warehouse can be reached, and written where it is a folder."""
+    place = settings.warehouse
+    if "://" in place:
+        tables = len(open_storage(place).names())
+        yield Row(
+            "warehouse", OK, f"{place} is listed, {tables} entries; whether Spark may write is not tried"
+        )
+        return
+    nearest = _nearest(place)
+    if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
+        yield Row("warehouse", OK, f"{place} can be written")
+    else:
+        advice = "Give it to the user of the drivers, or set STREAMKEEPER_WAREHOUSE."
+        yield Row("warehouse", FAIL, f"{place} cannot be written: {nearest} is not this user's", advice)
+
+
+def memory() -> Iterator[Row]:
+    """Tell how much memory there is for one more driver, also by this container's bound."""
+    free = _free_memory()
+    if free is None:
+        yield Row("memory", OK, "is not told by this system")
+    elif free < _MEMORY:
+        said = f"{size_in_words(free)} are free; a driver takes {size_in_words(_MEMORY)} by default"
+        yield Row("memory", WARN, said, "Run fewer flows here, share drivers, or give the host more.")
+    else:
+        yield Row("memory", OK, f"{size_in_words(free)} are free")
+
+
+def disk(settings: Settings) -> Iterator[Row]:
+    """Tell how much space is free where drivers write: state, warehouse and Spark's own files."""
+    scratch = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or os.environ.get("TMPDIR") or "/tmp"
+    seen: dict[int, str] = {}
+    for place in (settings.state, settings.warehouse, scratch):
+        if "://" in place:
+            continue
+        nearest = _nearest(place)
+        if nearest.stat().st_dev in seen:
+            continue
+        seen[nearest.stat().st_dev] = place
+        free = shutil.disk_usage(nearest).free
+        level = FAIL if free < _DISK_LEAST else WARN if free < _DISK_LITTLE else OK
+        advice = "" if level == OK else "Free some space, or give it a larger disk: a full one stops flows."
+        yield Row("disk", level, f"{size_in_words(free)} are free at {place}", advice)
+
+
+def _nearest(place: str) -> Path:
+    """Return the folder of a path, or the nearest one above that is there."""
+    path = Path(place)
+    return next(folder for folder in (path, *path.parents) if folder.exists())
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _free_memory() -> float | None:
+    if not _MEMINFO.is_file():
+        return None
+    match = re.search(r"^MemAvailable:\s+(\d+) kB", _MEMINFO.read_text("utf-8"), re.MULTILINE)
+    free = [int(match[1]) * 1024.0] if match else []
+    most, used = (_CGROUP / "memory.max", _CGROUP / "memory.current")
+    if most.is_file() and used.is_file() and (bound := most.read_text("utf-8").strip()).isdigit():
+        free.append(max(0.0, float(bound) - float(used.read_text("utf-8"))))
+    return min(free, default=None)

@@ -1,0 +1,163 @@
+"""``streamkeeper adopt --scan``: the Spark jobs of a folder of DAGs, and what each could become.
+
+DAG files and applications are read from their syntax. Nothing is run or imported.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from streamkeeper.errors import RequestError
+from streamkeeper.install.job_reading import Names, Query, Reading, read_application
+
+APPEND, AUTO_CDC, STAYS, LOOK = "append flow", "AUTO CDC flow", "stays a job", "to be looked at"
+_OPERATOR = "SparkSubmitOperator"
+_PLACES = ("kafka", "delta", "json", "csv", "parquet", "orc", "text", "avro", "rate")
+"""Formats of sources that a flow can read."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A streaming query of a task, or a task of which no query is known.
+
+    ``becomes`` says what it could be, ``hinders`` what has to be done or known first; both are for people.
+    """
+
+    dag: str
+    task: str
+    where: str
+    application: str | None
+    becomes: str
+    hinders: tuple[str, ...] = ()
+    query: Query | None = None
+    readings: tuple[Reading, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """``dag.task``."""
+        return f"{self.dag}.{self.task}"
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What was found in a folder of DAGs; ``unread`` has a reason for each file that could not be read."""
+
+    jobs: tuple[Job, ...]
+    unread: dict[str, str]
+
+
+def scan(folder: Path) -> Scan:
+    """Return the Spark jobs of all DAG files of a folder.
+
+    :raises RequestError: there is no such folder.
+    """
+    if not folder.is_dir():
+        raise RequestError(f"{folder} is no folder. Give the folder of Airflow's DAG files.")
+    jobs: list[Job] = []
+    unread: dict[str, str] = {}
+    for file in sorted(folder.rglob("*.py")):
+        try:
+            text = file.read_text("utf-8")
+            if _OPERATOR in text:
+                jobs += _jobs(file, ast.parse(text))
+        except (OSError, ValueError, SyntaxError) as error:
+            unread[str(file)] = str(error)
+    return Scan(tuple(jobs), unread)
+
+
+def _jobs(file: Path, tree: ast.Module) -> Iterator[Job]:
+    names, dags = Names.of(tree), list(_dags(tree))
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name == _OPERATOR:
+                yield from _jobs_of_task(file, node, names, dags)
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="partial")) if name == _OPERATOR:
+                yield from _jobs_of_task(file, node, names, dags)
+
+
+def _dags(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
+    """Yield each block or function that defines a DAG, and the DAG's id."""
+    names = Names.of(tree)
+    for node in ast.walk(tree):
+        match node:
+            case ast.With(items=[ast.withitem(context_expr=ast.Call(func=ast.Name(id="DAG")) as call), *_]):
+                yield node, _named(call, "dag_id", names) or "?"
+            case ast.FunctionDef(decorator_list=decorators, name=name):
+                for item in decorators:
+                    if isinstance(item, ast.Call) and getattr(item.func, "id", "") == "dag":
+                        yield node, _named(item, "dag_id", names) or name
+                    elif getattr(item, "id", "") == "dag":
+                        yield node, name
+            case ast.Assign(value=ast.Call(func=ast.Name(id="DAG")) as call):
+                yield node, _named(call, "dag_id", names) or "?"
+
+
+def _named(call: ast.Call, name: str, names: Names) -> str | None:
+    keyword = next((word.value for word in call.keywords if word.arg == name), None)
+    return names.text(keyword if keyword is not None else call.args[0] if call.args else None)
+
+
+def _jobs_of_task(file: Path, call: ast.Call, names: Names, dags: list[tuple[ast.AST, str]]) -> Iterator[Job]:
+    words = {word.arg: word.value for word in call.keywords if word.arg}
+    around = [(node.lineno, id) for node, id in dags if node.lineno <= call.lineno]  # type: ignore[attr-defined]
+    task, where = names.text(words.get("task_id")) or "?", f"{file}:{call.lineno}"
+    bare = Job(max(around, default=(0, "?"))[1], task, where, None, LOOK)
+    application = names.text(words.get("application"))
+    arguments = words.get("application_args")
+    given = (
+        [names.text(item) or "" for item in arguments.elts]
+        if isinstance(arguments, ast.List | ast.Tuple)
+        else []
+    )
+    if application is None or "{{" in application:
+        yield replace(bare, hinders=("its application is known only while the DAG runs",))
+        return
+    bare = replace(bare, application=application)
+    if not application.endswith(".py"):
+        why = "a flow's query is Python: write it anew, then adopt the checkpoint"
+        yield replace(bare, hinders=(why,))
+        return
+    path = next((path for path in (Path(application), file.parent / application) if path.is_file()), None)
+    if path is None:
+        yield replace(bare, hinders=(f"{application} is not on this host",))
+        return
+    try:
+        found = read_application(path.read_text("utf-8"), given)
+    except (OSError, ValueError, SyntaxError) as error:
+        yield replace(bare, application=str(path), hinders=(f"it cannot be read: {error}",))
+        return
+    bare = replace(bare, application=str(path), readings=found.readings)
+    if not found.queries:
+        why = "no streaming query is in the file; one may be in a module that it imports"
+        yield replace(bare, becomes=STAYS if not found.readings else LOOK, hinders=(why,))
+    for query in found.queries:
+        yield _judged(replace(bare, query=query), len(found.queries))
+
+
+def _judged(job: Job, queries: int) -> Job:
+    """Return a job with what it could become, and what hinders that."""
+    query = job.query
+    assert query is not None, "a task without a query is not judged"
+    becomes, hinders = APPEND, []
+    if query.checkpoint is None:
+        hinders.append("its checkpoint is not in the text: look it up, and give it")
+    if query.format == "foreachBatch":
+        becomes = AUTO_CDC if query.merges else LOOK
+        hinders.append(
+            "it merges by hand: AUTO CDC needs a column that orders changes, and a new table"
+            if query.merges
+            else f"what {query.function} does with a batch has to be read"
+        )
+    elif query.format != "delta":
+        becomes = LOOK
+        hinders.append(f"it writes {query.format}, not a Delta table")
+    elif query.mode != "append":
+        becomes = f"{query.mode} flow"
+        hinders.append(f"output mode {query.mode} writes by keys: into a new table")
+    hinders += [f"it reads {item.format}" for item in job.readings if item.format not in _PLACES]
+    if queries > 1:
+        hinders.append(f"it is one of {queries} queries of its application: adopt all of them at once")
+    return replace(job, becomes=becomes, hinders=tuple(hinders))

@@ -1,0 +1,58 @@
+"""``streamkeeper init``: the files that a project of one's own begins with."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from streamkeeper import __version__
+from streamkeeper.errors import RequestError, StorageError
+from streamkeeper.install.project_files import FILES
+from streamkeeper.distribution.provider_info import DISTRIBUTION
+from streamkeeper.distribution.versions import JAVA, VERSIONS
+
+_PLACE = re.compile("@([A-Z]+)@")
+
+
+def init(folder: Path) -> list[Path]:
+    """Write the files of a new project into a folder, and return their paths.
+
+    :raises RequestError: one of them is there already, or the folder cannot be one; nothing was written.
+    :raises StorageError: the folder cannot be written.
+    """
+    root = folder.expanduser().absolute()
+    if any(letter.isspace() or letter in "'\"$`\\" for letter in str(root)):
+        raise RequestError(
+            f"{root} has a space, a quote or a dollar sign, which a shell would read. Give another."
+        )
+    files = {root / name: text for name, text in FILES.items()}
+    _check_free(root, files)
+    values = {
+        "HERE": str(root),
+        "AIRFLOW": VERSIONS["airflow"]["tested"][-1],
+        "JAVA": str(JAVA),
+        "DIST": DISTRIBUTION,
+        "VERSION": __version__,
+    }
+    try:
+        for path, text in files.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(_PLACE.sub(lambda match: values[match[1]], text), "utf-8")
+        (root / "var" / "data" / "orders").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(
+            f"{root} cannot be written: {error}. Give a folder of yours with space."
+        ) from error
+    return list(files)
+
+
+def _check_free(root: Path, files: dict[Path, str]) -> None:
+    blocked = [path for path in (root, *root.parents) if path.exists() and not path.is_dir()]
+    if blocked:
+        raise RequestError(f"{blocked[0]} is a file, so {root} cannot be a folder. Give another.")
+    there = [str(path.relative_to(root)) for path in files if path.exists() or path.is_symlink()]
+    if there:
+        raise RequestError(
+            f"{root} has {', '.join(there)} already. Nothing was written. Give another folder, or move"
+            f" {'it' if len(there) == 1 else 'them'} away."
+        )
