@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 
 from streamkeeper import __version__
-from streamkeeper.errors import RequestError, StorageError
-from streamkeeper.install.project_files import FILES
 from streamkeeper.distribution.provider_info import DISTRIBUTION
 from streamkeeper.distribution.versions import JAVA, VERSIONS
+from streamkeeper.errors import RequestError, StorageError
+from streamkeeper.install.project_files import FILES
 
 _PLACE = re.compile("@([A-Z]+)@")
 
