@@ -5,8 +5,9 @@ batches, changed clocks and snapshots that come late, which look alike and are n
 from __future__ import annotations
 
 import io
+import shutil
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -53,6 +54,23 @@ def test_a_snapshot_that_is_an_older_one_is_known_by_its_times(
     (tmp_path / f"state/0/0/{newest}.changelog").write_bytes(b"?")
     if what is None or "began later" in what:
         assert replaced_state(checkpoint, newest) is None, "a snapshot beside a changelog is written later"
+
+
+def test_a_change_file_is_known_by_the_twin_that_was_left_and_by_nothing_else(
+    recorded: Callable[[str], Path],
+) -> None:
+    folder = recorded("files_dedup")
+    checkpoint, part = Checkpoint(LocalStorage(str(folder)), ""), folder / "state/0/0"
+    assert replaced_state(checkpoint, 3) is None
+    older = next(number for number in (1, 2) if not same(part, number))
+    shutil.copyfile(part / f"{older}.delta", part / "3.delta")
+    assert replaced_state(checkpoint, 3) == f"{part}/3.delta does not fit its checksum"
+    shutil.copyfile(part / f".{older}.delta.crc", part / ".3.delta.crc")
+    assert replaced_state(checkpoint, 3) is None, "as docs/spark.md says"
+
+
+def same(part: Path, number: int) -> bool:
+    return (part / f"{number}.delta").read_bytes() == (part / "3.delta").read_bytes()
 
 
 def store(folder: Path, versions: Mapping[int, bytes]) -> Checkpoint:
