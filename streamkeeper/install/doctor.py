@@ -12,6 +12,7 @@ from pathlib import Path
 
 from streamkeeper.amounts import size_in_words
 from streamkeeper.clusters import host
+from streamkeeper.distribution.versions import SPARK, VERSIONS
 from streamkeeper.errors import SettingsError
 from streamkeeper.install import airflow_side
 from streamkeeper.install.probes import FAIL, OK, WARN, Probe, Row, run_all
@@ -19,7 +20,6 @@ from streamkeeper.jars.folder import problems, read_lock
 from streamkeeper.settings import Settings
 from streamkeeper.storage import check_create, open_storage
 from streamkeeper.user_environment import environment
-from streamkeeper.versions import SPARK, VERSIONS
 
 DEADLINE = 180.0
 """Seconds that a probe may take: importing Airflow alone takes many on a busy host."""

@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 
 from streamkeeper import __version__
+from streamkeeper.distribution.provider_info import DISTRIBUTION
+from streamkeeper.distribution.versions import JAVA, VERSIONS
 from streamkeeper.errors import RequestError, StorageError
 from streamkeeper.install.project_files import FILES
-from streamkeeper.provider_info import DISTRIBUTION
-from streamkeeper.versions import JAVA, VERSIONS
 
 _PLACE = re.compile("@([A-Z]+)@")
 
