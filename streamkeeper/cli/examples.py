@@ -6,7 +6,7 @@ EXAMPLES: dict[str, str] = {
     "": "flows",
     "doctor": "doctor",
     "init": "init streams",
-    "setup": "setup --master local[2]",
+    "setup": "setup --master 'local[2]'",
     "adopt": "adopt --scan dags --write pipelines",
     "check": "check --json",
     "preflight": "preflight --pipelines branch/pipelines",

@@ -94,10 +94,9 @@ ENV STREAMKEEPER_PIPELINES=/opt/streamkeeper/pipelines \\
     STREAMKEEPER_WAREHOUSE=/var/lib/streamkeeper/warehouse \\
     STREAMKEEPER_DATA=/var/lib/streamkeeper/data
 COPY --chown=airflow:root wheels/ /tmp/wheels/
-# Airflow's constraints keep its own packages as they were tested.
+# Airflow is named, too, so that it stays as it is in the image.
 RUN pip install --no-cache-dir --find-links /tmp/wheels \\
-        "@DIST@[airflow,spark,s3]==@VERSION@" "apache-airflow==@AIRFLOW@" \\
-        --constraint "https://raw.githubusercontent.com/apache/airflow/constraints-@AIRFLOW@/constraints-3.12.txt"
+        "@DIST@[airflow,spark,s3]==@VERSION@" "apache-airflow==@AIRFLOW@"
 RUN streamkeeper jars /opt/streamkeeper/jars --s3
 COPY --chown=airflow:root pipelines/ /opt/streamkeeper/pipelines/
 COPY --chown=airflow:root dags/ /opt/airflow/dags/
@@ -197,7 +196,7 @@ README = """# Streams
     streamkeeper check
     streamkeeper run orders.orders_flow --available-now
     cp dags/streamkeeper_dags.py $AIRFLOW_HOME/dags/
-    streamkeeper setup --master local[2]
+    streamkeeper setup --master 'local[2]'
     streamkeeper doctor
     airflow dags unpause flow__orders__orders_flow
 
