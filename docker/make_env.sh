@@ -1,6 +1,6 @@
 #!/bin/sh
 # Write .env with new secrets for docker-compose.yaml: sh docker/make_env.sh [FILE]. A file that is there keeps every line, and gets
-# the secrets that it lacks, such as one of an earlier release.
+# the secrets that it lacks.
 set -eu
 umask 077
 file=${1:-.env}

@@ -9,7 +9,7 @@
 {flow}/alerts/told/<the same name>/<attempt>.json  an attempt has begun
 {flow}/alerts/told/<the same name>/<notifier>.sent  a notifier was told
 
-The process that creates an attempt's file sends, so two tasks or two Airflows never send the same. While a
+The monitor that creates an attempt's file sends, so those of two Airflows never send the same. While a
 notifier is left the next attempt follows after a pause, longer than any attempt takes. Whether one whose
 process died still sent is unknown; a duplicate alert is the smaller harm. Ages are differences of the
 storage's own times (:func:`storage_now`), so no two clocks are compared.
@@ -20,7 +20,6 @@ from __future__ import annotations
 import hashlib
 import html
 import json
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from enum import Enum
 
@@ -214,12 +213,12 @@ def settle(home: FlowHome, alert: Alert) -> None:
     home.storage.remove(home.alert(f"pending/{alert.name}"))
 
 
-def claim(home: FlowHome, alert: Alert, clock: Callable[[], float] | None = None) -> int | None:
+def claim(home: FlowHome, alert: Alert, at: float) -> int | None:
     """Claim the next attempt to send an alert, and return its number from 1; at most one process gets it.
 
     Return None if another process has it, or if the pause after the last one is not over.
 
-    :param clock: returns the storage's time.
+    :param at: the storage's time, in seconds since 1970.
     """
     folder = _told(alert)
     names = home.storage.names(home.alert(folder))
@@ -227,7 +226,7 @@ def claim(home: FlowHome, alert: Alert, clock: Callable[[], float] | None = None
     last = max((int(name[:-5]) for name in names if name.endswith(".json")), default=0)
     if last:
         begun = home.storage.modified(home.alert(f"{folder}/{last:03d}.json")) or 0.0
-        if (clock() if clock else storage_now(home.storage)) - begun < PAUSE:
+        if at - begun < PAUSE:
             return None
     created = home.storage.create(home.alert(f"{folder}/{last + 1:03d}.json"), to_json({"at": now()}))
     return last + 1 if created else None

@@ -97,7 +97,7 @@ def alert(
         return False
     home = open_home(settings, flow)
     [pending] = [one for one in alerts.pending(home) if (one.kind, one.occasion) == (kind, occasion)]
-    return notify.deliver(home, pending, notifiers_of(settings))
+    return notify.deliver(home, pending, notifiers_of(settings), alerts.storage_now(home.storage))
 
 
 @pytest.fixture

@@ -96,9 +96,7 @@ def test_secrets_are_made_by_one_command_each_another_and_stay(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("end", ["", "\n"])
-def test_a_file_of_an_earlier_release_keeps_its_lines_and_gets_what_it_lacks(
-    end: str, tmp_path: Path
-) -> None:
+def test_a_file_that_is_there_keeps_its_lines_and_gets_what_it_lacks(end: str, tmp_path: Path) -> None:
     file = tmp_path / "env"
     known = "# of old\nAIRFLOW_PORT=81\nREDIS_PASSWORD='a b'\r\nexport S3_ACCESS_KEY=mine" + end
     file.write_text(known, newline="")

@@ -141,7 +141,7 @@ class MonitorFlows(BaseOperator):
         """Send the recorded alerts of a flow that some notifier has not got."""
         for alert in alerts.pending(home):
             linked = alert if alert.link else replace(alert, link=notify.stream_page(flow))
-            notify.deliver(home, linked, flow.pipeline.notifiers, lambda: now)
+            notify.deliver(home, linked, flow.pipeline.notifiers, now)
 
     def _tell_parked(self, settings: Settings, home: FlowHome, flow: Flow) -> None:
         """Record the alert of a park, with the recovery that fits and its form."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 from urllib.parse import quote
 
@@ -73,17 +73,15 @@ def _position(home: FlowHome) -> progress.Position:
         return progress.Position()
 
 
-def deliver(
-    home: FlowHome, found: Alert, notifiers: Sequence[Notifier], clock: Callable[[], float] | None = None
-) -> bool:
+def deliver(home: FlowHome, found: Alert, notifiers: Sequence[Notifier], at: float) -> bool:
     """Deliver a recorded alert to the notifiers that did not get it; return whether any got it now.
 
     Return True as well if none is declared.
 
-    :param clock: returns the storage's time.
+    :param at: the storage's time, in seconds since 1970.
     :raises StorageError: the state folder cannot be read or written.
     """
-    number = alerts.claim(home, found, clock)
+    number = alerts.claim(home, found, at)
     if number is None:
         return False
     waiting = [notifier for notifier in notifiers if not alerts.was_told(home, found, notifier)]

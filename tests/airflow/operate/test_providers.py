@@ -109,7 +109,7 @@ def test_slack_is_told_with_a_link_and_again_later_if_it_limits_the_rate(
     assert not alert(settings, AlertKind.BEHIND, FLOW, "400 s behind", "since 1", link=PAGE)
     (pending,) = alerts.pending(home)
     later = alerts.storage_now(home.storage) + alerts.PAUSE + 1
-    assert deliver(home, pending, notifiers_of(settings), lambda: later)
+    assert deliver(home, pending, notifiers_of(settings), later)
     assert slack.paths == ["/services/T0/B0/a-token"] * 2
     (body,) = slack.bodies
     assert body["text"] == f"*{FLOW} is behind*\n400 s behind\n<{PAGE}|its page>"

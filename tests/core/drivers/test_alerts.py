@@ -58,7 +58,9 @@ def test_an_alert_is_not_lost_where_its_process_ended_before_it_was_recorded(hom
     assert alerts.record(home, PARKED)
 
 
-@pytest.mark.parametrize("act", [alerts.record, alerts.claim])
+@pytest.mark.parametrize(
+    "act", [alerts.record, lambda home, alert: alerts.claim(home, alert, 0.0)], ids=["record", "claim"]
+)
 def test_of_many_at_once_one_records_and_one_sends(
     act: Callable[[FlowHome, Alert], object], home: FlowHome
 ) -> None:
@@ -73,20 +75,20 @@ def test_of_many_at_once_one_records_and_one_sends(
 
 
 def test_the_next_attempt_follows_after_the_pause(home: FlowHome) -> None:
-    assert alerts.claim(home, PARKED) == 1
     now = storage_now(home.storage)
-    assert alerts.claim(home, PARKED, lambda: now + PAUSE - 5) is None
-    assert alerts.claim(home, PARKED, lambda: now + PAUSE + 5) == 2
+    assert alerts.claim(home, PARKED, now) == 1
+    assert alerts.claim(home, PARKED, now + PAUSE - 5) is None
+    assert alerts.claim(home, PARKED, now + PAUSE + 5) == 2
 
 
 def test_a_notifier_whose_key_is_all_digits_does_not_pass_for_an_attempt(
     home: FlowHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(alerts, "_key", lambda _: "123456789012")
-    assert alerts.claim(home, PARKED) == 1
-    alerts.record_told(home, PARKED, Notifier("a.B", {}))
     now = storage_now(home.storage)
-    assert alerts.claim(home, PARKED, lambda: now + PAUSE + 5) == 2
+    assert alerts.claim(home, PARKED, now) == 1
+    alerts.record_told(home, PARKED, Notifier("a.B", {}))
+    assert alerts.claim(home, PARKED, now + PAUSE + 5) == 2
 
 
 def test_a_notifier_with_other_arguments_is_another_one(home: FlowHome) -> None:
