@@ -7,8 +7,8 @@ Spark writes version B+1 of every state store with batch B, and removes versions
 from __future__ import annotations
 
 import io
-import json
 import re
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -16,8 +16,9 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from streamkeeper.checkpoint import crc_files
-from streamkeeper.checkpoint.log_entries import damaged, is_number, parse_operator
+from streamkeeper.checkpoint.log_entries import damaged, is_number, parse_operator, whole_number
 from streamkeeper.errors import CheckpointError
+from streamkeeper.json_values import MOST_READ, parse
 
 if TYPE_CHECKING:
     from streamkeeper.checkpoint.reader import Checkpoint
@@ -32,6 +33,11 @@ SHARED_FOLDERS = ("SSTs", "logs")
 """Folders of a RocksDB store whose files are shared by several versions."""
 MOST_SUMMED = 1 << 24
 """Bytes of a file up to which its checksum is made: some 20 ms."""
+_NOT_A_ZIP = (
+    *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError),
+    *(ValueError, KeyError, TypeError, AttributeError, OverflowError),
+)
+"""What zipfile raises for bytes that are none, and what reading the metadata of another one raises."""
 _SHARED = (("sstFiles", "SSTs", "dfsSstFileName"), ("logFiles", "logs", "dfsLogFileName"))
 """Files that RocksDB versions share: list in the version's metadata, folder, key of the name.
 
@@ -105,7 +111,7 @@ def _file_damage(checkpoint: Checkpoint, store: str, name: str, *, whole: bool) 
 
 def _fits_its_twin(checkpoint: Checkpoint, file: str) -> bool:
     """Return whether a file is as Hadoop wrote it on a local disk; True where nothing tells."""
-    twin = checkpoint.storage.read(checkpoint.name(crc_files.twin_of(file)))
+    twin = checkpoint.storage.read(checkpoint.name(crc_files.twin_of(file)), MOST_SUMMED)
     if twin is None or (checkpoint.storage.size(checkpoint.name(file)) or 0) > MOST_SUMMED:
         return True
     return crc_files.fits(checkpoint.storage.read(checkpoint.name(file)) or b"", twin)
@@ -134,13 +140,16 @@ def shared_files(content: bytes, where: str) -> dict[str, int]:
     """
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as version:
-            told = json.loads(version.read("metadata").decode().partition("\n")[2])
+            size = version.getinfo("metadata").file_size
+            if size > MOST_READ:
+                raise ValueError(f"its metadata has {size:,} bytes")
+            told = parse(version.read("metadata").decode().partition("\n")[2])
         return {
-            f"{folder}/{item[key]}": int(item["sizeBytes"])
+            f"{folder}/{item[key]}": whole_number(item["sizeBytes"])
             for listed, folder, key in _SHARED
             for item in told.get(listed, ())
         }
-    except (zipfile.BadZipFile, zlib.error, ValueError, KeyError, TypeError, AttributeError) as error:
+    except _NOT_A_ZIP as error:
         raise damaged(where, f"is not a version of a RocksDB state store ({error!r})") from error
 
 
