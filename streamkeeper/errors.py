@@ -74,6 +74,10 @@ class StorageError(StreamkeeperError):
     """A state folder that cannot be read or written."""
 
 
+class FileTooLarge(StorageError):
+    """A file that is larger than one of its kind can be, and was not read."""
+
+
 class SourceError(StreamkeeperError):
     """A source that cannot be inspected now: its broker does not answer, or its topic is missing. A retry may
     help.

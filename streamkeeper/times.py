@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
+from typing import Annotated
+
+MOMENT = "a time in ISO 8601"
+Moment = Annotated[str, MOMENT]
+"""A time in ISO 8601: :func:`streamkeeper.json_values.read_as` takes no other text."""
 
 
 def now() -> str:
@@ -10,21 +15,26 @@ def now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
-def in_iso(seconds: float) -> str:
-    """Return a time in seconds since 1970 in UTC, to the second, in ISO 8601."""
-    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds")
+def in_iso(seconds: float, timespec: str = "seconds") -> str:
+    """Return a time in seconds since 1970 in UTC, to the second, in ISO 8601; as seconds where no calendar
+    has it (year 0, year 10000).
+    """
+    try:
+        return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec=timespec)
+    except (ValueError, OverflowError, OSError):
+        return f"{seconds:.0f} s since 1970"
 
 
 def ms_in_iso(ms: float) -> str:
-    """Return a time in milliseconds since 1970 in UTC, to the millisecond, in ISO 8601."""
-    return datetime.fromtimestamp(ms / 1000, timezone.utc).isoformat(timespec="milliseconds")
+    """Return a time in milliseconds since 1970 as :func:`in_iso`, to the millisecond."""
+    return in_iso(ms / 1000, "milliseconds")
 
 
 def in_seconds(at: str) -> float | None:
     """Return a time in ISO 8601 in seconds since 1970; None if it is none."""
     try:
         return datetime.fromisoformat(at).timestamp()
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
 
 

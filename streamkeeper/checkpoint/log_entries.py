@@ -10,9 +10,10 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from streamkeeper.errors import CheckpointError
+from streamkeeper.json_values import parse
 
 JsonObject = dict[str, Any]
 NONE = "-"
@@ -20,6 +21,9 @@ NONE = "-"
 PARTITIONS = "spark.sql.shuffle.partitions"
 """Setting that v1 of the offset log pins and v2 does not."""
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,18}")
+_BIGINT = range(-(2**63), 2**63)
+_PARTITIONS = range(100_000)
+"""Numbers of operators, and of the partitions of a state: each has a folder."""
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 """Setting of the class of the state store."""
 CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
@@ -94,7 +98,10 @@ def parse_offsets(content: bytes, batch: int, where: str) -> OffsetEntry:
         raise damaged(where, "is cut off: it has no offset after its header")
     header = _object(lines[0], where)
     try:
-        watermark, timestamp = int(header.pop("batchWatermarkMs")), int(header.pop("batchTimestampMs"))
+        watermark, timestamp = (
+            whole_number(header.pop("batchWatermarkMs")),
+            whole_number(header.pop("batchTimestampMs")),
+        )
         conf = {str(name): str(value) for name, value in header.pop("conf", {}).items()}
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise damaged(where, f"has no offset log's header in its second line ({error!r})") from error
@@ -128,9 +135,9 @@ def parse_operator(content: bytes, where: str) -> StateOperator:
     value = _object("".join(lines), where)
     try:
         info, stores = value["operatorInfo"], value["stateStoreInfo"]
-        partitions = max((int(store["numPartitions"]) for store in stores), default=0)
+        partitions = max((whole_number(store["numPartitions"], _PARTITIONS) for store in stores), default=0)
         return StateOperator(
-            int(info["operatorId"]),
+            whole_number(info["operatorId"], _PARTITIONS),
             str(info["operatorName"]),
             partitions,
             tuple(str(item["storeName"]) for item in stores),
@@ -146,7 +153,7 @@ def parse_file_entry(line: str, where: str) -> FileEntry:
     """
     value = _object(line, where)
     try:
-        return FileEntry(str(value["path"]), int(value["timestamp"]), int(value["batchId"]))
+        return FileEntry(str(value["path"]), whole_number(value["timestamp"]), whole_number(value["batchId"]))
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise damaged(where, f"holds {_shown(line)}, which is not a processed file ({error!r})") from error
 
@@ -275,14 +282,9 @@ def _object(text: str, where: str) -> JsonObject:
 
 def _json(text: str, where: str) -> Any:
     try:
-        return json.loads(text, parse_constant=_no_number)
-    except (ValueError, RecursionError) as error:
+        return parse(text)
+    except ValueError as error:
         raise damaged(where, f"is cut off or damaged: {_shown(text)} is not JSON") from error
-
-
-def _no_number(name: str) -> None:
-    """Raise for Infinity and NaN, which Python reads but JSON does not have."""
-    raise ValueError(name)
 
 
 def _compact(value: Any) -> str:
@@ -296,3 +298,17 @@ def _shown(text: str) -> str:
 def is_whole(value: object) -> bool:
     """Return whether a value from JSON is a whole number."""
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def whole_number(value: object, allowed: range = _BIGINT) -> int:
+    """Return a value from JSON that is a whole number.
+
+    :raises TypeError: it is none.
+    :raises ValueError: it is not an allowed one.
+    """
+    if not is_whole(value):
+        raise TypeError(f"{_shown(repr(value))} is not a whole number")
+    number = cast("int", value)
+    if number not in allowed:
+        raise ValueError(f"{number} is not from {allowed.start} to {allowed.stop - 1}")
+    return number

@@ -15,7 +15,6 @@ there.
 from __future__ import annotations
 
 import io
-import json
 import re
 import zipfile
 import zlib
@@ -24,7 +23,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from streamkeeper.checkpoint import crc_files
-from streamkeeper.errors import CheckpointError
+from streamkeeper.errors import CheckpointError, FileTooLarge
+from streamkeeper.json_values import MOST_READ, parse
 
 if TYPE_CHECKING:
     from streamkeeper.checkpoint.reader import Checkpoint
@@ -45,7 +45,7 @@ later than a file's times for sure.
 
 def fits_its_twin(checkpoint: Checkpoint, file: str) -> bool:
     """Return whether a file is as Hadoop wrote it on a local disk; True where nothing tells."""
-    twin = checkpoint.storage.read(checkpoint.name(crc_files.twin_of(file)))
+    twin = checkpoint.storage.read(checkpoint.name(crc_files.twin_of(file)), MOST_SUMMED)
     if twin is None or (checkpoint.storage.size(checkpoint.name(file)) or 0) > MOST_SUMMED:
         return True
     return crc_files.fits(checkpoint.storage.read(checkpoint.name(file)) or b"", twin)
@@ -71,6 +71,14 @@ def replaced(
             older = _older_by_entries(checkpoint, store, names, name)
         if older is not None:
             yield file, older
+
+
+def _content(checkpoint: Checkpoint, file: str) -> bytes:
+    """Return the bytes of a file; none of one that is gone, or larger than Spark writes it."""
+    try:
+        return checkpoint.storage.read(checkpoint.name(file), MOST_READ) or b""
+    except FileTooLarge:
+        return b""  # told where it is read as part of the state
 
 
 def _version(name: str) -> int:
@@ -104,7 +112,7 @@ def _older_by_checksum(checkpoint: Checkpoint, store: str, names: Sequence[str],
 
 def _checksum(checkpoint: Checkpoint, file: str) -> Mapping[str, Any] | None:
     try:
-        content = json.loads(checkpoint.storage.read(checkpoint.name(file)) or b"")
+        content = parse(_content(checkpoint, file))
     except ValueError:
         return None  # Spark itself refuses it
     has_time = isinstance(content, dict) and isinstance(content.get("timestampMs"), int)
@@ -117,12 +125,12 @@ def _older_by_entries(checkpoint: Checkpoint, store: str, names: Sequence[str], 
     Bytes that are equal have the same times, and so were written within two seconds, with the same keys. A
     version in between whose bytes differ cannot be: it changed keys, or was written at another time.
     """
-    content = checkpoint.storage.read(checkpoint.name(f"{store}/{name}")) or b""
+    content = _content(checkpoint, f"{store}/{name}")
     at = _written(content)
     same: list[str] = []
     differs = False
     for earlier in _earlier(names, name, ".zip"):
-        other = checkpoint.storage.read(checkpoint.name(f"{store}/{earlier}")) or b""
+        other = _content(checkpoint, f"{store}/{earlier}")
         before = _written(other)
         if at is None or before is None or (at > before and not same):
             return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,8 @@ from streamkeeper.checkpoint.log_entries import (
     parse_offsets,
     parse_operator,
 )
-from streamkeeper.errors import CheckpointError
+from streamkeeper.errors import CheckpointError, FileTooLarge
+from streamkeeper.json_values import MOST_READ, parse
 from streamkeeper.storage import LocalStorage, Storage
 
 PARTS = ("metadata", "offsets", "commits", "sources", "state")
@@ -49,9 +49,9 @@ class Checkpoint:
     def read(self, name: str) -> bytes:
         """Read a file of the checkpoint.
 
-        :raises CheckpointError: the file is missing.
+        :raises CheckpointError: the file is missing, or larger than such a file can be.
         """
-        content = self.storage.read(self.name(name))
+        content = self.read_if_there(name)
         if content is None:
             self.require()
             raise CheckpointError(
@@ -59,6 +59,18 @@ class Checkpoint:
                 " checkpoint, or give the flow a new checkpoint with reset_checkpoint."
             )
         return content
+
+    def read_if_there(self, name: str) -> bytes | None:
+        """Read a file of the checkpoint; None if it is missing.
+
+        :raises CheckpointError: it is larger than such a file can be.
+        """
+        try:
+            return self.storage.read(self.name(name), MOST_READ)
+        except FileTooLarge as error:
+            size = self.storage.size(self.name(name)) or 0
+            what = f"has {size:,} bytes, where Spark writes less than {MOST_READ:,}"
+            raise damaged(self.path(name), what) from error
 
     def exists(self) -> bool:
         """Return whether a streaming query has kept its checkpoint here."""
@@ -83,8 +95,8 @@ class Checkpoint:
                 self.path("metadata"), "is empty: the process or the machine stopped while it was written"
             )
         try:
-            found = json.loads(content)["id"]
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            found = parse(content)["id"]
+        except (ValueError, KeyError, TypeError) as error:
             raise damaged(self.path("metadata"), f'holds {content[:60]!r} instead of {{"id": …}}') from error
         if not isinstance(found, str):
             raise damaged(self.path("metadata"), f"has the id {found!r}, which is no text")
@@ -175,7 +187,7 @@ class Checkpoint:
         :raises CheckpointError: the file is cut off or garbage.
         """
         name = f"sources/{source}/0"
-        content = self.storage.read(self.name(name))
+        content = self.read_if_there(name)
         return None if content is None else parse_initial_offsets(content, self.path(name))
 
     def problems(self) -> tuple[Problem, ...]:

@@ -7,7 +7,7 @@ Spark writes version B+1 of every state store with batch B, and removes versions
 from __future__ import annotations
 
 import io
-import json
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -15,9 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from streamkeeper.checkpoint.log_entries import damaged, is_number, parse_operator
+from streamkeeper.checkpoint.log_entries import damaged, is_number, parse_operator, whole_number
 from streamkeeper.checkpoint.older_state import VERSIONED, fits_its_twin, replaced
 from streamkeeper.errors import CheckpointError
+from streamkeeper.json_values import MOST_READ, parse
 
 if TYPE_CHECKING:
     from streamkeeper.checkpoint.reader import Checkpoint
@@ -28,6 +29,11 @@ SHARED_FOLDERS = ("SSTs", "logs")
 """Folders of a RocksDB store whose files are shared by several versions."""
 _AT_ONCE = 16
 """Stores that are looked at together."""
+_NOT_A_ZIP = (
+    *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError),
+    *(ValueError, KeyError, TypeError, AttributeError, OverflowError),
+)
+"""What zipfile raises for bytes that are none, and what reading the metadata of another one raises."""
 _SHARED = (("sstFiles", "SSTs", "dfsSstFileName"), ("logFiles", "logs", "dfsLogFileName"))
 """Files that RocksDB versions share: list in the version's metadata, folder, key of the name.
 
@@ -151,13 +157,16 @@ def shared_files(content: bytes, where: str) -> dict[str, int]:
     """
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as version:
-            told = json.loads(version.read("metadata").decode().partition("\n")[2])
+            size = version.getinfo("metadata").file_size
+            if size > MOST_READ:
+                raise ValueError(f"its metadata has {size:,} bytes")
+            told = parse(version.read("metadata").decode().partition("\n")[2])
         return {
-            f"{folder}/{item[key]}": int(item["sizeBytes"])
+            f"{folder}/{item[key]}": whole_number(item["sizeBytes"])
             for listed, folder, key in _SHARED
             for item in told.get(listed, ())
         }
-    except (zipfile.BadZipFile, zlib.error, ValueError, KeyError, TypeError, AttributeError) as error:
+    except _NOT_A_ZIP as error:
         raise damaged(where, f"is not a version of a RocksDB state store ({error!r})") from error
 
 

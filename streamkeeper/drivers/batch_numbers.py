@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
+from streamkeeper.errors import StorageError
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.leases import Heartbeat
 from streamkeeper.history.rows import Totals
@@ -112,11 +113,17 @@ def told_by(beat: Heartbeat | None) -> Numbers:
     """Return the numbers of a heartbeat; a driver that has only begun has none yet."""
     details = {} if beat is None else beat.details
     batch = details.get(BATCH)
-    return Numbers(
-        None if batch is None else read_as(Batch, batch),
-        read_as(Totals, details.get(TOTALS) or {}),
-        bool(details.get(IDLE)),
-    )
+    try:
+        return Numbers(
+            None if batch is None else read_as(Batch, batch),
+            read_as(Totals, details.get(TOTALS) or {}),
+            bool(details.get(IDLE)),
+        )
+    except (TypeError, ValueError) as error:
+        raise StorageError(
+            f"The heartbeat of epoch {beat.epoch if beat else '?'} has other numbers of batches: {error}. Its"
+            " driver writes them again; if none runs, remove the newest file in the flow's heartbeats/."
+        ) from error
 
 
 @dataclass(frozen=True)

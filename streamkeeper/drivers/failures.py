@@ -23,6 +23,7 @@ from streamkeeper.drivers.causes import (
     particulars,
     remedy,
 )
+from streamkeeper.json_values import read_as
 from streamkeeper.redaction import redact_text
 
 
@@ -265,13 +266,14 @@ def _start(failure: Failure) -> str:
 
 
 def read(details: Mapping[str, Any]) -> Failure | None:
-    """Return the failure in the details of a park; None where a park has none that was classed."""
+    """Return the failure in the details of a park; None where a park has none that was classed, or another
+    process changed it.
+    """
     names = {field.name for field in fields(Failure)}
-    known = {name: value for name, value in details.items() if name in names}
-    if known.get("classed") not in {item.value for item in FailureClass}:
+    try:
+        return read_as(Failure, {name: value for name, value in details.items() if name in names})
+    except (TypeError, ValueError):
         return None
-    told = tuple(known.get("particulars", ()))
-    return Failure(**{**known, "classed": FailureClass(known["classed"]), "particulars": told})
 
 
 def describe(flow: str, failure: Failure, retried: bool = False) -> str:

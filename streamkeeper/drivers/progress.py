@@ -253,6 +253,15 @@ def _age(home: FlowHome, now: float) -> float | None:
     return None if written is None else max(0.0, now - written)
 
 
+def waiting_since(home: FlowHome) -> float | None:
+    """Return since when the monitor has found input that waits, in seconds since 1970; None if it found none.
+
+    :raises StorageError: its note is damaged.
+    """
+    note = _read_note(home)
+    return None if note is None else note.since
+
+
 def _read_note(home: FlowHome) -> Note | None:
     way = "Remove it; the next check writes it again."
     return read_record(home.storage, home.progress, Note, "a monitor's note", way)

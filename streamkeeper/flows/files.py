@@ -65,7 +65,7 @@ from streamkeeper.declare.model import OUR_FOLDERS
 from streamkeeper.manifest import names
 from streamkeeper.manifest.names import Names
 from streamkeeper.settings import Settings
-from streamkeeper.storage import Storage, open_storage, read_json
+from streamkeeper.storage import Storage, open_storage, read_record
 
 T = TypeVar("T")
 _AT_ONCE = 16
@@ -263,8 +263,26 @@ def table_folder(storage: Storage, pipeline: str, table: str) -> str:
 
     :param pipeline: who asks, and has it where it is nobody's yet.
     """
-    owner = read_json(storage, table_owner(table))
-    return f"{owner['pipeline']}/tables/{table}" if owner else f"{tables_folder(storage, pipeline)}/{table}"
+    owner = owner_folder(storage, table)
+    return f"{owner}/tables/{table}" if owner else f"{tables_folder(storage, pipeline)}/{table}"
+
+
+@dataclass(frozen=True)
+class _Owner:
+    """Content of a table's owner: the folder of a pipeline."""
+
+    pipeline: str
+    at: str
+
+
+def owner_folder(storage: Storage, table: str) -> str | None:
+    """Return the folder of the pipeline that owns a table; None if none does yet.
+
+    :raises StorageError: the record is damaged.
+    """
+    way = "Restore it from a copy, or remove it if no flow of that pipeline is to write the table."
+    owner = read_record(storage, table_owner(table), _Owner, "the owner of a table", way)
+    return None if owner is None else owner.pipeline
 
 
 def table_owner(table: str) -> str:

@@ -342,6 +342,14 @@ def finish(home: FlowHome, number: int, last_commit: int | None) -> None:
     home.storage.create(home.done(number), _end(last_commit))
 
 
+def done_at(home: FlowHome, number: int) -> int | None:
+    """Return the last commit of a once flow that has read all its input in a generation; None if it has not.
+
+    :raises StorageError: the record is damaged.
+    """
+    return _last_commit(home, home.done(number), None)
+
+
 def finished(home: FlowHome) -> int | None:
     """Return the newest generation if a once flow is done in it; otherwise None.
 

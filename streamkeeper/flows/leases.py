@@ -25,6 +25,7 @@ from streamkeeper.errors import LeaseHeld, LeaseLost, StorageError
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.history import events
 from streamkeeper.history.events import Kind
+from streamkeeper.json_values import read_as
 from streamkeeper.manifest.names import mark_format
 from streamkeeper.storage import read_json, to_json
 from streamkeeper.times import now
@@ -154,18 +155,13 @@ def read(home: FlowHome, epoch: int) -> Lease | None:
     if value is None:
         return None
     try:
-        process = Process(**_known(Process, value["process"]))
-        if not all(
-            isinstance(number, int) and 0 <= number < 2**63 for number in (process.pid, process.started)
-        ):
-            raise TypeError(
-                f"its process has the id {process.pid!r} and the start {process.started!r}, where whole"
-                " numbers are expected"
-            )
+        process = read_as(Process, _known(Process, value["process"]))
+        if process.pid < 0 or process.started < 0:
+            raise ValueError(f"its process has the id {process.pid} and the start {process.started}")
         told = value.get("cluster")
-        cluster = None if told is None else ClusterDriver(**_known(ClusterDriver, told))
-        return Lease(**{**_known(Lease, value), "process": process, "cluster": cluster})
-    except (TypeError, KeyError, AttributeError) as error:
+        cluster = None if told is None else read_as(ClusterDriver, _known(ClusterDriver, told))
+        return read_as(Lease, {**_known(Lease, value), "process": process, "cluster": cluster})
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
         raise StorageError(
             f"{home.storage.path(home.lease(epoch))} is not a lease: {error}. Check that no driver of"
             f" {home.full_name} runs, and remove the file."
@@ -231,8 +227,8 @@ def read_heartbeat(home: FlowHome, epoch: int) -> Heartbeat | None:
     """
     value = read_json(home.storage, home.heartbeat(epoch))
     try:
-        return Heartbeat(**_known(Heartbeat, value)) if value else None
-    except TypeError as error:
+        return read_as(Heartbeat, _known(Heartbeat, value)) if value else None
+    except (TypeError, ValueError) as error:
         raise StorageError(
             f"{home.storage.path(home.heartbeat(epoch))} is not a heartbeat: {error}. Its driver writes it"
             f" again; if no driver of {home.full_name} runs, remove it."

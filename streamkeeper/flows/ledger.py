@@ -16,7 +16,7 @@ from streamkeeper.flows.files import kept_pipelines, ledgers_folder
 from streamkeeper.history import events
 from streamkeeper.history.events import Kind
 from streamkeeper.redaction import redact
-from streamkeeper.storage import Storage, read_json, to_json
+from streamkeeper.storage import Storage, read_record, to_json
 from streamkeeper.times import now
 
 PLANNED = "planned"
@@ -45,6 +45,15 @@ class Event:
     """One event of a recovery."""
 
     number: int
+    event: str
+    at: str
+    evidence: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Content:
+    """Content of an event's file."""
+
     event: str
     at: str
     evidence: dict[str, Any]
@@ -121,8 +130,10 @@ class Ledger:
         )
 
     def _read(self, found: Event) -> Event:
-        value = read_json(self.storage, self._file(found.number, found.event)) or {"at": "", "evidence": {}}
-        return Event(found.number, found.event, value["at"], value["evidence"])
+        way = f"Restore it from a copy; without one, remove {self.storage.path(self.folder)} and its holds."
+        name = self._file(found.number, found.event)
+        content = read_record(self.storage, name, _Content, "an event of a recovery", way)
+        return found if content is None else Event(found.number, found.event, content.at, content.evidence)
 
     def _file(self, number: int, event: str) -> str:
         return f"{self.folder}/{number:04d}-{event}.json"

@@ -197,7 +197,8 @@ def look(home: FlowHome, table_path: str, generation: Generation, start: Start) 
 
 def sources_of(home: FlowHome, number: int) -> tuple[str, ...]:
     """Return the sources that the last driver of a generation read; none if nobody wrote them down."""
-    return tuple((read_json(home.storage, home.last_run(number)) or {}).get("sources") or ())
+    sources = (read_json(home.storage, home.last_run(number)) or {}).get("sources")
+    return tuple(sources) if isinstance(sources, dict) else ()
 
 
 def is_known(home: FlowHome, table_path: str) -> bool:

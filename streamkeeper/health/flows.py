@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from streamkeeper.declare.checkpoint_window import trigger_seconds
-from streamkeeper.drivers import behind, crash_loops, failures
+from streamkeeper.drivers import behind, crash_loops, failures, progress
 from streamkeeper.drivers.batch_numbers import Batch, Numbers, told_by
 from streamkeeper.drivers.behind import Behind
 from streamkeeper.drivers.crash_loops import Failures
@@ -20,7 +20,7 @@ from streamkeeper.history.rows import Totals
 from streamkeeper.manifest.manifest import Flow, Manifest, read_manifest
 from streamkeeper.preflight import change
 from streamkeeper.settings import Settings
-from streamkeeper.storage import Storage, open_storage, read_json
+from streamkeeper.storage import Storage, open_storage
 from streamkeeper.times import in_iso, in_seconds
 
 IDLE, CATCHING_UP, RETRYING, UNREADABLE = "idle", "catching up", "retrying", "unreadable"
@@ -147,7 +147,7 @@ def look(home: FlowHome, flow: Flow) -> FlowHealth:
         epoch=seen.epoch,
         batch_numbers=numbers.batch,
         totals=numbers.totals,
-        waiting_since=(read_json(home.storage, home.progress) or {}).get("since"),
+        waiting_since=progress.waiting_since(home),
         driver_since=None if lease is None else in_seconds(lease.at),
         failures=0 if failing is None else len(failing.times),
         last_recovery=f"{newest.why}, by {newest.by}, {newest.at}" if newest and recovered else "",

@@ -19,14 +19,16 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
-from datetime import datetime, timezone
 from enum import StrEnum
 from typing import Any, Protocol
 
+from streamkeeper.errors import FileTooLarge
+from streamkeeper.json_values import MOST_READ, parse, read_as
 from streamkeeper.manifest import names
 from streamkeeper.manifest.names import Names
 from streamkeeper.redaction import redact_text
 from streamkeeper.storage import Storage
+from streamkeeper.times import in_iso
 
 FOLDER = "ledger/events"
 FOLD = 32
@@ -123,7 +125,7 @@ class Event:
 
     def __str__(self) -> str:
         """Return the event as the line that command line, page and alerts show."""
-        moment = datetime.fromtimestamp(self.at, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
+        moment = in_iso(self.at).replace("T", " ").removesuffix("+00:00")
         by = f" (by {self.by})" if self.by else ""
         return f"{moment}  {self.flow or '–'}  {self.kind}: {self.text}{by}"
 
@@ -292,18 +294,25 @@ def _read(storage: Storage, pipeline_folder: str) -> tuple[Event, ...]:
     fresh = storage.names(f"{folder}/new")
     # One that is gone was folded: it is in a segment, and these are listed from now on.
     new = [found for name in fresh if (found := _load(storage, f"{folder}/new/{name}")) is not None]
-    while True:
-        segments = [_load(storage, f"{folder}/{name}") for name in _segments(storage, folder)]
-        whole = [found for found in segments if found is not None]
-        if len(whole) == len(segments):
-            return _once(event for found in (*whole, *new) for event in found)
-        # One was folded into another between the listing and its reading.
+    for _ in range(_ROUNDS):
+        listed = {name: _load(storage, f"{folder}/{name}") for name in _segments(storage, folder)}
+        gone = [name for name, found in listed.items() if found is None]
+        if not gone:
+            break
+        # One was folded into another between the listing and its reading; or it is listed and is no file.
+    whole = [found for found in listed.values() if found is not None]
+    lost = [(_not_there(storage, f"{folder}/{name}"),) for name in gone]
+    return _once(event for found in (*whole, *lost, *new) for event in found)
 
 
 def _segments(storage: Storage, folder: str) -> list[str]:
     return [name for name in storage.names(folder) if name != "new"]
 
 
+_LAST = 253_402_300_800.0
+"""Year 10000, in seconds since 1970."""
+_ROUNDS = 20
+"""Listings in which a segment may be gone when it is read; then it counts as one that cannot be read."""
 _LOADED: dict[str, tuple[Event, ...]] = {}
 """Segments that this process has read, by their paths: they never change."""
 _MOST_LOADED = 64
@@ -314,13 +323,13 @@ def _load(storage: Storage, name: str) -> tuple[Event, ...] | None:
     path = storage.path(name)
     if path in _LOADED:
         return _LOADED[path]
-    content = storage.read(name)
-    if content is None:
-        return None
     try:
-        value = json.loads(content)
+        content = storage.read(name, MOST_READ)
+        if content is None:
+            return None
+        value = parse(content)
         found = tuple(_event(item) for item in value.get("events", [value]))
-    except (TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (TypeError, ValueError, AttributeError, FileTooLarge) as error:
         return (_unreadable(storage, name, error),)
     if "/new/" not in name:
         if len(_LOADED) >= _MOST_LOADED:
@@ -330,11 +339,10 @@ def _load(storage: Storage, name: str) -> tuple[Event, ...] | None:
 
 
 def _event(value: dict[str, Any]) -> Event:
-    known = {item.name: value[item.name] for item in fields(Event) if item.name in value}
-    event = Event(**known)
-    if not isinstance(event.at, int | float) or not isinstance(event.id, str):
-        raise TypeError(f"id {event.id!r} and time {event.at!r} are not those of an event")
-    return replace(event, flows=tuple(event.flows), text=str(event.text))
+    event = read_as(Event, {item.name: value[item.name] for item in fields(Event) if item.name in value})
+    if not -_LAST < event.at < _LAST:
+        raise ValueError(f"at: {event.at} s since 1970 is no time of an event")
+    return event
 
 
 def _unreadable(storage: Storage, name: str, error: Exception) -> Event:
@@ -343,6 +351,10 @@ def _unreadable(storage: Storage, name: str, error: Exception) -> Event:
         " Another process changed it: restore it from a copy, or remove it."
     )
     return Event(f"{Kind.UNREADABLE}-{name}", storage.modified(name) or 0.0, Kind.UNREADABLE, (), text)
+
+
+def _not_there(storage: Storage, name: str) -> Event:
+    return _unreadable(storage, name, FileNotFoundError("it is listed, and there is no such file"))
 
 
 def _torn(events: Sequence[Event]) -> bool:

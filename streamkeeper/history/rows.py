@@ -17,6 +17,7 @@ from itertools import pairwise
 from typing import Any, Protocol
 
 from streamkeeper.errors import StorageError
+from streamkeeper.json_values import read_as
 from streamkeeper.storage import Storage, read_json
 
 KEPT_HOURS = 7 * 24
@@ -272,7 +273,7 @@ def _read(home: Home, name: str) -> _File | None:
         if not samples or not all(isinstance(one.at, int | float) for one in samples):
             raise ValueError("it has no samples")
         return _File(int(value["epoch"]), _totals(value["before"]), samples)
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
+    except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
         raise StorageError(
             f"{home.storage.path(path)} is no part of a flow's history: {error!r}. Remove it: the numbers of"
             " that time are lost, and the monitor goes on with the next."
@@ -288,14 +289,14 @@ def _sampler(columns: Sequence[str]) -> Callable[[Sequence[Any]], Sample]:
     def sample(row: Sequence[Any]) -> Sample:
         if len(row) != len(columns):
             raise ValueError(f"a row has {len(row)} values for {len(columns)} columns")
-        totals = Totals(**{name: row[number] for name, number in of_totals})
-        return Sample(**{name: row[number] for name, number in of_sample}, totals=totals)
+        totals = read_as(Totals, {name: row[number] for name, number in of_totals})
+        return read_as(Sample, {**{name: row[number] for name, number in of_sample}, "totals": totals})
 
     return sample
 
 
 def _totals(told: Mapping[str, Any]) -> Totals:
-    return Totals(**{name: told[name] for name in _OF_TOTALS if name in told})
+    return read_as(Totals, {name: told[name] for name in _OF_TOTALS if name in told})
 
 
 def _key(at: float) -> str:

@@ -11,7 +11,6 @@ their last declaration, with the error beside them.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -31,6 +30,7 @@ from streamkeeper.declare.model import (
     pipeline_to_json,
 )
 from streamkeeper.errors import DeclarationError, RequestError, StorageError, StreamkeeperError
+from streamkeeper.json_values import parse, read_as
 from streamkeeper.manifest import names, pipeline_files
 from streamkeeper.manifest.import_all import Imported, import_elsewhere
 from streamkeeper.settings import Settings
@@ -353,14 +353,14 @@ def _read(storage: Storage, name: str) -> Manifest | None:
     content = storage.read(name)
     try:
         return None if content is None else _from_bytes(content)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, StopIteration):
         return None
 
 
 @lru_cache(2)
 def _from_bytes(content: bytes) -> Manifest:
     """Return a manifest from a file's bytes. A process asks for the same one over and over."""
-    return _from_json(json.loads(content))
+    return _from_json(parse(content))
 
 
 def _to_json(manifest: Manifest) -> dict[str, Any]:
@@ -374,4 +374,7 @@ def _from_json(value: dict[str, Any]) -> Manifest:
     known = {field.name: value[field.name] for field in fields(Manifest) if field.name in value}
     for name in ("pipelines", "aside"):
         known[name] = tuple(map(pipeline_from_json, value.get(name, ())))
-    return Manifest(**known)
+    manifest = read_as(Manifest, known)
+    for flow in manifest.flows():
+        flow.pipeline.sources_of(flow.declaration)  # each is declared
+    return manifest

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from streamkeeper.errors import StorageError
+from streamkeeper.json_values import read_as
 from streamkeeper.storage import Storage, read_json, to_json
 from streamkeeper.times import now
 
@@ -96,10 +97,13 @@ def read(storage: Storage) -> Names:
     value = read_json(storage, _file(max(numbers))) if numbers else None
     if value is None:
         return Names()
-    pipelines, flows = (
-        {folder: tuple(later) for folder, later in value[kind].items()} for kind in ("pipelines", "flows")
-    )
-    return Names(pipelines, flows, max(numbers))
+    try:
+        told = {kind: value[kind] for kind in ("pipelines", "flows")}
+        return read_as(Names, {**told, "number": max(numbers)})
+    except (TypeError, KeyError) as error:
+        raise StorageError(
+            f"{storage.path(_file(max(numbers)))} is no record of names: {error}. Restore it from a copy."
+        ) from error
 
 
 def mark_format(storage: Storage) -> None:

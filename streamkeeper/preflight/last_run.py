@@ -20,10 +20,9 @@ from streamkeeper.declare.source_options import TOPICS
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.history import events
 from streamkeeper.history.events import Kind
-from streamkeeper.json_values import read_as
 from streamkeeper.manifest.import_file import files_of
 from streamkeeper.manifest.manifest import Flow
-from streamkeeper.storage import read_json, to_json
+from streamkeeper.storage import read_record, to_json
 from streamkeeper.times import now
 
 
@@ -107,5 +106,5 @@ def keep(home: FlowHome, number: int, ran: LastRun) -> None:
 
 def read(home: FlowHome, number: int) -> LastRun | None:
     """Return what the last driver of a generation ran; None if nobody wrote it down."""
-    found: dict[str, Any] | None = read_json(home.storage, home.last_run(number))
-    return None if found is None else read_as(LastRun, found)
+    way = "Remove it: the next driver writes it again."
+    return read_record(home.storage, home.last_run(number), LastRun, "what a driver ran", way)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, BinaryIO, Protocol, TypeVar
 
 from streamkeeper.errors import StorageError
-from streamkeeper.json_values import read_as
+from streamkeeper.json_values import MOST_READ, parse, read_as
 
 T = TypeVar("T")
 
@@ -39,8 +39,12 @@ class Storage(Protocol):
         """Write a file whole; an existing one is replaced."""
         ...
 
-    def read(self, name: str) -> bytes | None:
-        """Return a file's bytes; None if there is no such file."""
+    def read(self, name: str, most: int | None = None) -> bytes | None:
+        """Return a file's bytes; None if there is no such file.
+
+        :param most: bytes that it may have; what is larger is damage, and must not fill the memory.
+        :raises FileTooLarge: it is larger.
+        """
         ...
 
     def names(self, folder: str = "") -> list[str]:
@@ -111,16 +115,16 @@ def read_json(storage: Storage, name: str) -> dict[str, Any] | None:
 
     :raises StorageError: the content is not one JSON object.
     """
-    content = storage.read(name)
+    content = storage.read(name, MOST_READ)
     if content is None:
         return None
     try:
-        value = json.loads(content)
-    except (ValueError, RecursionError):
-        value = None
+        value, why = parse(content), ""
+    except ValueError as error:
+        value, why = None, f" ({error})"
     if not isinstance(value, dict):
         raise StorageError(
-            f"{storage.path(name)} holds {content[:60]!r}…, not a JSON object. Streamkeeper writes such"
+            f"{storage.path(name)} holds {content[:60]!r}…, not a JSON object{why}. Streamkeeper writes such"
             " files whole, so another process changed it. Restore it from a copy, or move it away if its"
             " content is known."
         )

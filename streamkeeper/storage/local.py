@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from streamkeeper.errors import StorageError
 from streamkeeper.storage.base import OURS, PIECE, Storage
-from streamkeeper.storage.errors import or_storage_error
+from streamkeeper.storage.errors import check_size, or_storage_error
 
 
 class LocalStorage:
@@ -56,11 +56,12 @@ class LocalStorage:
                 raise
             _sync(target.parent)
 
-    def read(self, name: str) -> bytes | None:
+    def read(self, name: str, most: int | None = None) -> bytes | None:
         with (
             or_storage_error(self.path(name), "read", _CHECK_MODE, may_lack=True),
             _opened(self.path(name)) as file,
         ):
+            check_size(self.path(name), os.fstat(file.fileno()).st_size, most)
             return file.read()
         return None
 

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, cast
 
 from streamkeeper.errors import StorageError
 from streamkeeper.storage.base import OURS, PIECE, Storage, check_create, to_json
-from streamkeeper.storage.errors import or_storage_error
+from streamkeeper.storage.errors import check_size, or_storage_error
 from streamkeeper.times import now
 
 
@@ -100,9 +100,11 @@ class RemoteStorage:
         with or_storage_error(self.path(name), "written", _CHECK_STORE):
             self._fs.pipe_file(self._key(name), content)
 
-    def read(self, name: str) -> bytes | None:
+    def read(self, name: str, most: int | None = None) -> bytes | None:
         with or_storage_error(self.path(name), "read", _CHECK_STORE, may_lack=True):
-            return bytes(self._fs.cat_file(self._key(name), **self._in_one_request))
+            content = bytes(self._fs.cat_file(self._key(name), **self._in_one_request))
+            check_size(self.path(name), len(content), most)
+            return content
         return None
 
     def names(self, folder: str = "") -> list[str]:

@@ -25,7 +25,6 @@ from streamkeeper.errors import CheckpointError, RecoveryError, RequestError
 from streamkeeper.flows import generations
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import AFTER_LAST, Generation, Start
-from streamkeeper.storage import read_json
 from streamkeeper.tables.past_versions import changed_by, is_of_others, writers_of
 
 
@@ -251,8 +250,7 @@ def _with_offsets(home: FlowHome, stood: FlowAt) -> FlowAt:
 
 def _was_done(home: FlowHome, number: int, batch: int) -> bool:
     """Return whether a once flow had read all there was in a generation with a batch."""
-    value = read_json(home.storage, home.done(number))
-    return value is not None and value["last_commit"] == batch
+    return generations.done_at(home, number) == batch
 
 
 def _was_moved(home: FlowHome, changed: Collection[str]) -> bool:

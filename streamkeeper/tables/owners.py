@@ -14,13 +14,13 @@ from streamkeeper.delta import log as delta_log
 from streamkeeper.errors import DeclarationError, RowsOfOthers
 from streamkeeper.flows import generations
 from streamkeeper.flows.backfill_flow import is_backfill
-from streamkeeper.flows.files import FlowHome, kept_flows, kept_pipelines, table_owner
+from streamkeeper.flows.files import FlowHome, kept_flows, kept_pipelines, owner_folder, table_owner
 from streamkeeper.flows.generations import AFTER_LAST, EARLIEST
 from streamkeeper.flows.side_flow import is_beside
 from streamkeeper.manifest import names
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.settings import Settings
-from streamkeeper.storage import Storage, open_storage, read_json, to_json
+from streamkeeper.storage import Storage, open_storage, to_json
 from streamkeeper.tables.other_writers import strangers
 from streamkeeper.tables.past_versions import EMPTIED, PUT_IN_PLACE, adopted_by, writers_of
 from streamkeeper.times import now
@@ -28,8 +28,8 @@ from streamkeeper.times import now
 
 def owner(storage: Storage, table: str) -> str | None:
     """Return the current name of the pipeline that owns a table; None if none does yet."""
-    value = read_json(storage, table_owner(table))
-    return names.read(storage).pipeline_in(str(value["pipeline"])) if value else None
+    folder = owner_folder(storage, table)
+    return None if folder is None else names.read(storage).pipeline_in(folder)
 
 
 def first(storage: Storage, pipeline: str, table: str) -> str:

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from streamkeeper.errors import TableLocked
 from streamkeeper.flows.files import table_lock, tables_folder
-from streamkeeper.storage import Storage, read_json, to_json
+from streamkeeper.storage import Storage, read_record, to_json
 from streamkeeper.tables import owners
 from streamkeeper.times import now
 
 
+@dataclass(frozen=True)
+class _Lock:
+    """Content of a lock."""
+
+    recovery: str
+    at: str
+
+
 def holder(storage: Storage, pipeline: str, table: str) -> str | None:
     """Return the id of the recovery that has the table's lock, or None."""
-    value = read_json(storage, table_lock(storage, pipeline, table))
-    return str(value["recovery"]) if value else None
+    way = "Remove it if no recovery of the table runs."
+    name = table_lock(storage, pipeline, table)
+    lock = read_record(storage, name, _Lock, "a recovery's lock of a table", way)
+    return None if lock is None else lock.recovery
 
 
 def tables(storage: Storage, pipeline: str) -> list[str]:

@@ -11,16 +11,24 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 from streamkeeper.flows import leases
 from streamkeeper.flows.files import vacuums_folder
 from streamkeeper.flows.leases import Process
-from streamkeeper.storage import Storage, read_json, to_json
+from streamkeeper.storage import Storage, read_record, to_json
 from streamkeeper.times import now
 
 POLL = 1.0
 """Seconds between two checks for a VACUUM that is waited for."""
+
+
+@dataclass(frozen=True)
+class _Note:
+    """Content of a note."""
+
+    processes: tuple[Process, ...]
+    at: str
 
 
 @contextmanager
@@ -29,8 +37,8 @@ def noted(storage: Storage, pipeline: str, table: str, jvm: Process | None) -> I
     out.
     """
     name = f"{vacuums_folder(storage, pipeline, table)}/{uuid.uuid4().hex}.json"
-    processes = [asdict(process) for process in (Process.current(), jvm) if process is not None]
-    storage.create(name, to_json({"processes": processes, "at": now()}))
+    processes = tuple(process for process in (Process.current(), jvm) if process is not None)
+    storage.create(name, to_json(asdict(_Note(processes, now()))))
     try:
         yield
     finally:
@@ -45,14 +53,12 @@ def under_way(storage: Storage, pipeline: str, table: str) -> str | None:
     """
     folder = vacuums_folder(storage, pipeline, table)
     for name in (f"{folder}/{file}" for file in storage.names(folder)):
-        value = read_json(storage, name)
-        processes = [Process(**process) for process in value["processes"]] if value else []
+        note = read_record(storage, name, _Note, "a VACUUM's note", "Remove it if no VACUUM runs.")
+        processes = () if note is None else note.processes
         running = [leases.is_running(process) for process in processes]
         if any(running):
-            return (
-                f"a VACUUM of {table} (pid {processes[0].pid} on {processes[0].host}, since"
-                f" {value['at'] if value else '?'})"
-            )
+            since = "?" if note is None else note.at
+            return f"a VACUUM of {table} (pid {processes[0].pid} on {processes[0].host}, since {since})"
         if None not in running:
             storage.remove(name)
     return None

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, TypeVar, cast
 
 from streamkeeper.amounts import NONE, Amount, Price, SourcePrice, in_words
+from streamkeeper.errors import StorageError
 from streamkeeper.flows.generations import InitialState, StartAt
 from streamkeeper.json_values import read_as
 from streamkeeper.redaction import redact
@@ -155,8 +156,17 @@ def to_json(plan: Plan) -> dict[str, Any]:
 
 
 def from_json(value: dict[str, Any]) -> Plan:
-    """Return a plan from the JSON object of :func:`to_json`."""
-    return read_as(Plan, value)
+    """Return a plan from the JSON object of :func:`to_json`.
+
+    :raises StorageError: it is none: another process changed the ledger.
+    """
+    try:
+        return read_as(Plan, value)
+    except (TypeError, ValueError) as error:
+        raise StorageError(
+            f"The ledger holds a plan that is none: {error}. Restore the recovery's 0001-planned.json from a"
+            " copy of the state folder, or remove that recovery's folder below ledger/ and its holds."
+        ) from error
 
 
 def kept(plan: Plan) -> Plan:

@@ -41,8 +41,8 @@ class Recorded(LocalStorage):
         super().__init__(root)
         self.files = list[str]()
 
-    def read(self, name: str) -> bytes | None:
-        content = super().read(name)
+    def read(self, name: str, most: int | None = None) -> bytes | None:
+        content = super().read(name, most)
         if content is not None:
             self.files.append(self.path(name))
         return content

@@ -24,7 +24,7 @@ class InMemory:
     def __init__(self, files: dict[str, bytes]) -> None:
         self.files, self.reads = files, list[str]()
 
-    def read(self, name: str) -> bytes | None:
+    def read(self, name: str, most: int | None = None) -> bytes | None:
         self.reads.append(name)
         return self.files.get(name)
 

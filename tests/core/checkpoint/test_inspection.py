@@ -23,9 +23,9 @@ class Recording(LocalStorage):
         super().__init__(root)
         self.reads, self.times, self.listings = list[str](), list[str](), list[str]()
 
-    def read(self, name: str) -> bytes | None:
+    def read(self, name: str, most: int | None = None) -> bytes | None:
         self.reads.append(name)
-        return super().read(name)
+        return super().read(name, most)
 
     def names(self, folder: str = "") -> list[str]:
         self.listings.append(folder)

@@ -72,7 +72,10 @@ FOLDER = "is a folder where a file belongs"
 DAMAGE: dict[str, tuple[Callable[[Path], object], int, str]] = {
     "watermark without end": (watermark("Infinity"), 1, "is not JSON"),
     "watermark that is none": (watermark("NaN"), 1, "is not JSON"),
-    "watermark beyond a float": (watermark("1e999"), 1, "no offset log's header"),
+    "watermark beyond a float": (watermark("1e999"), 1, "is not JSON"),
+    "watermark beyond 64 bits": (watermark("9223372036854775808"), 1, "is not JSON"),
+    "watermark beyond any year": (watermark("99999999999999999"), 0, "none found"),
+    "watermark that is a list": (watermark("[1]"), 1, "no offset log's header"),
     "nested deep": (offset(DEEP), 1, "is not JSON"),
     "metadata nested deep": (lambda checkpoint: (checkpoint / "metadata").write_text(DEEP), 1, "metadata"),
     "an offset far away": (

@@ -84,9 +84,9 @@ class CountedStorage(LocalStorage):
         super().__init__(root)
         self.reads: list[str] = []
 
-    def read(self, name: str) -> bytes | None:
+    def read(self, name: str, most: int | None = None) -> bytes | None:
         self.reads.append(name)
-        return super().read(name)
+        return super().read(name, most)
 
 
 def test_the_file_is_read_a_dozen_times_in_the_timeout(world: World) -> None:

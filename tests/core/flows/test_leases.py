@@ -328,9 +328,9 @@ class Listed(LocalStorage):
         self.asked.append(f"list {folder}")
         return super().names(folder)
 
-    def read(self, name: str) -> bytes | None:
+    def read(self, name: str, most: int | None = None) -> bytes | None:
         self.asked.append(f"read {name}")
-        return super().read(name)
+        return super().read(name, most)
 
 
 @pytest.mark.parametrize("epochs", [1, 300])

@@ -45,9 +45,9 @@ class Restless(LocalStorage):
         self._pass()
         return super().create(name, content)
 
-    def read(self, name: str) -> bytes | None:
+    def read(self, name: str, most: int | None = None) -> bytes | None:
         self._pass()
-        return super().read(name)
+        return super().read(name, most)
 
     def names(self, folder: str = "") -> list[str]:
         self._pass()
@@ -248,6 +248,16 @@ def test_a_torn_or_foreign_file_is_said_and_hides_no_event(
         assert [event.text for event in found if event != torn] == ["one"]
         events.fold(storage, "sales")
         assert storage.read(f"{HERE}/{name}") == content
+
+
+def test_a_file_that_is_listed_and_cannot_be_read_is_said_and_ends_the_look(
+    home: FlowHome, storage: Restless
+) -> None:
+    events.note(home, Kind.STARTED, "one", 1, at=1.0)
+    (Path(storage.root) / HERE / "1790000000000-0123456789abcdef.json").symlink_to("nowhere")
+    found = events.read(storage, "sales")
+    assert [event.text for event in found if event.kind != Kind.UNREADABLE] == ["one"]
+    assert any("1790000000000-0123456789abcdef.json holds no events" in event.text for event in found)
 
 
 def test_a_field_of_a_newer_release_is_left_out(home: FlowHome, storage: Restless) -> None:

@@ -68,7 +68,7 @@ def _drive(home: FlowHome, flow: Flow) -> None:
     generations.begin(home, Start(1, folder, None, {}, {}, (), None, 1, began))
     write_checkpoint(home.storage, folder, made, [[] for _ in range(BATCH.number + 1)], BATCH.number + 1)
     home.storage.create(home.lease(1), to_json(asdict(Lease(1, Process.current(), 1, began))))
-    home.storage.overwrite(home.progress, to_json({"since": None}))
+    home.storage.overwrite(home.progress, to_json({"position": {}, "since": None}))
     go_on(home, 1)
     behind.keep(home, Measured({"raw": Lag(records=70, files=3, bytes=9_000, seconds=9.5)}), time.time())
     past.keep(home, health.look(home, flow), time.time())
