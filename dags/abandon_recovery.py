@@ -11,7 +11,7 @@ with form_dag(
     AbandonRequest,
     "abandon_recovery",
     description="Gives up a recovery that stopped; what it has changed stays.",
-    tags=["streamkeeper", "recovery"],
+    tag="recovery",
     doc_md=__doc__,
 ):
     AbandonRecovery(task_id="abandon")

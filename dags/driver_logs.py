@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from airflow.sdk import DAG
+from streamkeeper_airflow.dag_options import dag_options
 from streamkeeper_airflow.operate.driver_logs import RemoveDriverLogs
 from streamkeeper_airflow.timetables import by_the_clock
 
@@ -20,7 +21,7 @@ with DAG(
     schedule=by_the_clock("0 0 * * *"),
     catchup=False,
     max_active_runs=1,
-    tags=["streamkeeper", "monitor"],
+    **dag_options("monitor"),
     doc_md=__doc__,
 ):
     RemoveDriverLogs(task_id="remove", retries=3, retry_delay=timedelta(minutes=1))

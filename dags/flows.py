@@ -12,6 +12,7 @@ from itertools import groupby
 from typing import Any
 
 from airflow.sdk import DAG
+from streamkeeper_airflow.dag_options import dag_options
 from streamkeeper_airflow.flow.flow_doc import description, documentation, name_of_flows
 from streamkeeper_airflow.flow.gate import HoldGate
 from streamkeeper_airflow.flow.supervise import FlowOperator
@@ -40,7 +41,7 @@ def flow_dag(flows: list[Flow], manifest: Manifest) -> DAG:
         catchup=False,
         allowed_run_types=["scheduled", *AGAIN] if once else ["scheduled"],  # type: ignore[list-item]  # the enum is private, its values not
         disable_bundle_versioning=True,
-        tags=["streamkeeper", "flow", flows[0].pipeline.name],
+        **dag_options("flow", flows[0].pipeline.name),
         doc_md=documentation(flows, manifest),
     ) as dag:
         gate = HoldGate(task_id="gate", **which)

@@ -13,7 +13,7 @@ with form_dag(
     description=(
         "Stops flows after their batch, and keeps them from running; by force only after the deadline."
     ),
-    tags=["streamkeeper", "supervision"],
+    tag="supervision",
     doc_md=__doc__,
 ):
     hold = HoldFlows(task_id=HOLD)

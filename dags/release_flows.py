@@ -13,7 +13,7 @@ with form_dag(
     description=(
         "Releases your hold, or a named person's, from flows; holds of others, parks and recoveries stay."
     ),
-    tags=["streamkeeper", "supervision"],
+    tag="supervision",
     doc_md=__doc__,
 ):
     ReleaseFlows(task_id="release")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG
+from streamkeeper_airflow.dag_options import dag_options
 from streamkeeper_airflow.timetables import by_the_clock
 
 from streamkeeper import settings
@@ -29,7 +30,7 @@ def schedule_dag(pipeline: Pipeline, schedule: Schedule) -> DAG:
         schedule=by_the_clock(schedule.cron),
         catchup=False,
         max_active_runs=1,
-        tags=["streamkeeper", "schedule", pipeline.name],
+        **dag_options("schedule", pipeline.name),
         doc_md=__doc__,
     ) as dag:
         TriggerDagRunOperator(

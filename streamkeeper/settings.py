@@ -60,6 +60,7 @@ _BACKUPS_IN = (
     " Backups may lie in the warehouse below a name that begins with an underscore, such as __backups."
 )
 _PREFIX = re.compile(r"[A-Za-z0-9_.-]{0,50}")
+_NAME = re.compile(r"[A-Za-z0-9_. -]{1,100}")
 _VARIABLES = re.compile(r"[A-Za-z_*][A-Za-z0-9_*]*")
 _ENVIRONMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _LINE = re.compile(r"(?:export )?((?:STREAMKEEPER|AIRFLOW_CONN_STREAMKEEPER)_[A-Z0-9_]+)=(.*)")
@@ -118,6 +119,14 @@ class Settings:
     """What the ids of the DAGs begin with that are named after what they do, such as ``backfill``; may be
     empty.
     """
+    dag_owner: str = ""
+    """Owner of all tasks, as Airflow shows it; empty means Airflow's own default."""
+    dag_tags: tuple[str, ...] = ()
+    """Tags of all DAGs, beside ``streamkeeper``."""
+    pool: str = "streaming_flows"
+    """Airflow's pool of the drivers' tasks: one slot a running driver."""
+    connection: str = "streamkeeper_spark"
+    """Airflow's connection to Spark's master, such as ``spark_default``."""
     history_server: str = ""
     """Address of Spark's history server, for links; empty means none."""
     pipeline_env: tuple[str, ...] = (
@@ -449,6 +458,20 @@ def _prefix(name: str, text: str | None, default: str) -> str:
     return default if text is None else text
 
 
+def _name(name: str, text: str | None, default: str) -> str:
+    if text and not _NAME.fullmatch(text):
+        raise SettingsError(
+            f"{name} is {text!r}. Allowed are 1 to 100 letters, digits, blanks and _ . -, with commas between"
+            " several tags. Correct it, or unset it."
+        )
+    return text or default
+
+
+def _names(name: str, text: str | None, default: tuple[str, ...]) -> tuple[str, ...]:
+    names = tuple(part.strip() for part in (text or "").split(",") if part.strip())
+    return tuple(_name(name, part, "") for part in names) or default
+
+
 def _local(name: str, value: str | None, default: Path) -> Path:
     if value and "://" in value:
         raise SettingsError(
@@ -518,6 +541,8 @@ _READERS: Mapping[str, Callable[[str, str | None, Any], Any]] = {
     "environment": lambda _, text, default: text or default,
     "history_server": _page,
     "dag_prefix": _prefix,
+    "dag_tags": _names,
+    **dict.fromkeys(("dag_owner", "pool", "connection"), _name),
     "read_at_most": lambda name, text, default: int(_seconds(name, None if text == "0" else text, default)),
     "pipeline_env": lambda name, text, _: pipeline_env({} if text is None else {name: text}),
 }

@@ -14,19 +14,21 @@ from streamkeeper.errors import RequestError
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover.requests.form import FormField, Request
 from streamkeeper.settings import Settings, dag_id
+from streamkeeper_airflow.dag_options import dag_options
 
 R = TypeVar("R", bound=Request)
 
 
-def form_dag(of: type[Request], name: str, **more: Any) -> DAG:
+def form_dag(of: type[Request], name: str, tag: str, **more: Any) -> DAG:
     """Return the DAG of a request that is carried out without a plan.
 
     :param name: the DAG's, without the prefix of its id.
+    :param tag: what it is for, beside the tags of all DAGs.
     :param more: passed to :class:`airflow.sdk.DAG` as it is.
     """
     fields = of.form(read_manifest(Settings.from_environment()))
-    again = {"retries": 2, "retry_delay": timedelta(seconds=10)}
-    common = {"schedule": None, "catchup": False, "default_args": again, "dag_display_name": name}
+    shared = dag_options(tag, retries=2, retry_delay=timedelta(seconds=10))
+    common = {"schedule": None, "catchup": False, "dag_display_name": name, **shared}
     return DAG(dag_id(name), params=params(fields), **{**common, **more})
 
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from streamkeeper.checkpoint import Checkpoint
+from streamkeeper.declare.model import FORMATS
 from streamkeeper.declare.offsets import describe
 from streamkeeper.errors import RequestError, StreamkeeperError
 from streamkeeper.flows.adopted_checkpoint import normal_place
@@ -151,7 +152,8 @@ def _source(name: str, reading: Reading) -> str:
         if key.lower() not in _OF_START
     }
     lines = [f"dp.create_source(\n    {name!r},\n    format={reading.format!r},"]
-    if reading.path is not None or reading.format not in ("kafka", "rate"):
+    kind = FORMATS.get(reading.format)
+    if reading.path is not None or kind is None or kind.files or kind.table:
         lines.append(f"    path={reading.path or _UNKNOWN!r},")
     if reading.schema is not None:
         lines.append(f"    schema={reading.schema!r},")

@@ -17,6 +17,8 @@ APPEND, AUTO_CDC, STAYS, LOOK = "append flow", "AUTO CDC flow", "stays a job", "
 _OPERATOR = "SparkSubmitOperator"
 _PLACES = ("kafka", "delta", "json", "csv", "parquet", "orc", "text", "avro", "rate")
 """Formats of sources that a flow can read."""
+_TABLES = ("delta",)
+"""Formats of targets that are tables."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,7 @@ def _judged(job: Job, queries: int) -> Job:
             if query.merges
             else f"what {query.function} does with a batch has to be read"
         )
-    elif query.format != "delta":
+    elif query.format not in _TABLES:
         becomes = LOOK
         hinders.append(f"it writes {query.format}, not a Delta table")
     elif query.mode != "append":

@@ -403,9 +403,9 @@ def hanging(get: Get, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], 
     assert get(FLOWS, "VIEWER").status_code == 200
     answers, read = threading.Event(), LocalStorage.read
 
-    def blocked(storage: LocalStorage, name: str) -> bytes | None:
+    def blocked(storage: LocalStorage, name: str, *most: int) -> bytes | None:
         assert answers.wait(60)
-        return read(storage, name)
+        return read(storage, name, *most)
 
     monkeypatch.setattr(LocalStorage, "read", blocked)
     yield answers.set
@@ -475,9 +475,9 @@ def test_one_flow_that_hangs_is_a_row_that_says_so_and_the_others_go_on(
 ) -> None:
     answers, read = threading.Event(), LocalStorage.read
 
-    def blocked(storage: LocalStorage, name: str) -> bytes | None:
+    def blocked(storage: LocalStorage, name: str, *most: int) -> bytes | None:
         assert "second" not in name or answers.wait(60)
-        return read(storage, name)
+        return read(storage, name, *most)
 
     def states() -> dict[str, str]:
         told = get(FLOWS, "VIEWER").json()

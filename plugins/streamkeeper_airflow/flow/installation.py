@@ -30,15 +30,14 @@ from streamkeeper.install.airflow_side import MARK
 from streamkeeper.install.probes import FAIL, OK, WARN, Row, run_all
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import Settings
+from streamkeeper_airflow.dag_options import TAG
 from streamkeeper_airflow.flow.airflow_settings import check_airflow, check_database
 from streamkeeper_airflow.flow.retries import WrongSettings
-from streamkeeper_airflow.flow.submit import CONNECTION as SPARK_CONNECTION
-from streamkeeper_airflow.flow.supervise import POOL
 from streamkeeper_airflow.operate.run_note import CONNECTION as OWN_CONNECTION
 
 SECONDS = 120.0
-TAG, OF_FLOW = "streamkeeper", "flow"
-"""Tags of all DAGs of Streamkeeper's, and of those that run flows."""
+OF_FLOW = "flow"
+"""Tag of the DAGs that run flows."""
 PARTS = {
     "SchedulerJob": "airflow scheduler",
     "TriggererJob": "airflow triggerer",
@@ -129,23 +128,25 @@ def _plugin() -> Iterator[Row]:
 
 
 def _pool() -> Iterator[Row]:
-    pool, drivers = Pool.get_pool(POOL), _drivers()
+    name, drivers = Settings.from_environment().pool, _drivers()
+    pool = Pool.get_pool(name)
     if pool is None:
-        said = f"There is no pool {POOL!r}, so no flow's task is ever started."
+        said = f"There is no pool {name!r}, so no flow's task is ever started."
         yield Row("pool", FAIL, said, "Run `streamkeeper setup`.")
     elif pool.slots < drivers:
-        said = f"{POOL} has {pool.slots} slots for {drivers} drivers; the last ones wait for ever"
-        yield Row("pool", WARN, said, f"Give it more: `airflow pools set {POOL} {drivers + 2} ''`.")
+        said = f"{name} has {pool.slots} slots for {drivers} drivers; the last ones wait for ever"
+        yield Row("pool", WARN, said, f"Give it more: `airflow pools set {name} {drivers + 2} ''`.")
     else:
-        yield Row("pool", OK, f"{POOL} has {pool.slots} slots for {drivers} drivers")
+        yield Row("pool", OK, f"{name} has {pool.slots} slots for {drivers} drivers")
 
 
 def _connections() -> Iterator[Row]:
-    if (found := _connection(SPARK_CONNECTION)) is None:
-        said = f"There is no connection {SPARK_CONNECTION!r}, so no driver starts."
+    name = Settings.from_environment().connection
+    if (found := _connection(name)) is None:
+        said = f"There is no connection {name!r}, so no driver starts."
         yield Row("connections", FAIL, said, "Run `streamkeeper setup --master MASTER`, such as local[2].")
     else:
-        yield Row("connections", OK, f"{SPARK_CONNECTION} leads to {found.host}")
+        yield Row("connections", OK, f"{name} leads to {found.host}")
     if (found := _connection(OWN_CONNECTION)) is None:
         said = f"There is no connection {OWN_CONNECTION!r}, so parked runs have no note."
         advice = "Run `streamkeeper setup --airflow-url URL --login NAME`."
@@ -191,7 +192,8 @@ def set_up(request: Mapping[str, Any]) -> Iterator[Row]:
 
 
 def _make_pool(slots: int | None) -> Row:
-    name, found = POOL, Pool.get_pool(POOL)
+    name = Settings.from_environment().pool
+    found = Pool.get_pool(name)
     if found is not None:
         changed = (
             f"; it stays so: `airflow pools set {name} {slots} ''`"
@@ -205,7 +207,8 @@ def _make_pool(slots: int | None) -> Row:
 
 
 def _make_spark(master: str | None) -> Row:
-    name, found = SPARK_CONNECTION, _connection(SPARK_CONNECTION)
+    name = Settings.from_environment().connection
+    found = _connection(name)
     if found is not None:
         return Row("connections", OK, f"{name} was there already, and leads to {found.host}")
     if master is None:

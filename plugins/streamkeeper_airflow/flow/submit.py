@@ -26,8 +26,6 @@ from streamkeeper.flows.leases import ClusterDriver
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.settings import Settings
 
-CONNECTION = "streamkeeper_spark"
-
 if not hasattr(spark_submit, "kube_client"):
     # For k8s:// masters the hook asks whether the provider of Kubernetes is there. We need nothing of it, and
     # its import takes each parsed file, and each task, two seconds.
@@ -111,7 +109,8 @@ class SubmitJob(SparkSubmitOperator):
 
     def __init__(self, *, job: Path, **kwargs: Any) -> None:
         # A step that is run again finds what it did: nothing needs to reconnect to an earlier application.
-        super().__init__(conn_id=CONNECTION, application=str(job), durable=False, **kwargs)
+        connection = Settings.from_environment().connection
+        super().__init__(conn_id=connection, application=str(job), durable=False, **kwargs)
         self._job: Submission | None = None
 
     def take(self, make: Callable[[str], Submission]) -> None:

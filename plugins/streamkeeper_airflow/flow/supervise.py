@@ -52,7 +52,6 @@ from streamkeeper_airflow.operate.notify import masked, page, record_alert
 from streamkeeper_airflow.operate.park_message import describe_park, describe_retried
 from streamkeeper_airflow.operate.run_note import set_run_note
 
-POOL = "streaming_flows"
 BACKLOG = 64 * 1024
 """Bytes of an attached driver's log that are shown again."""
 ATTACH_ATTEMPTS = 3
@@ -92,7 +91,7 @@ class FlowOperator(BaseOperator):
         **kwargs: Any,
     ) -> None:
         kwargs = {
-            "pool": POOL,
+            "pool": Settings.from_environment().pool,
             "retries": UNLIMITED,
             "retry_delay": LOST_DELAY,
             "max_retry_delay": LONGEST_DELAY,
@@ -264,7 +263,7 @@ class FlowOperator(BaseOperator):
             )
         before, log = _newest_epochs(homes), self._log_file(context, submit.application_name(flows))
         try:
-            command, environment = submitting.prepare(settings, flows, submitting.CONNECTION, log, take_over)
+            command, environment = submitting.prepare(settings, flows, settings.connection, log, take_over)
         except (AirflowFailException, SettingsError) as error:
             # Airflow also says that there is no connection where its API server failed to tell.
             self._tell_wrong(settings, error)

@@ -26,6 +26,7 @@ from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings, dag_id
 from streamkeeper.storage import open_storage
 from streamkeeper_airflow import forms
+from streamkeeper_airflow.dag_options import dag_options
 from streamkeeper_airflow.recovery.approvals import ASKS, PlanApproval, WorsePriceApproval
 from streamkeeper_airflow.recovery.tasks import (
     GiveUp,
@@ -66,9 +67,9 @@ def recovery_dag(name: str, **more: Any) -> DAG:
     more["doc_md"] = (
         f"{more.get('doc_md') or ''}\n\n**Recoveries from a park, compared**\n\n{explain.trade_offs()}\n"
     )
-    common = {"schedule": None, "catchup": False, "default_args": RETRIES, "description": of.description}
-    named = {"dag_display_name": of.name, "tags": ["streamkeeper", "recovery"]}
-    with DAG(dag_id(of.name), params=params, **{**common, **named, **more}) as dag:
+    shared = dag_options("recovery", **{**RETRIES, **more.pop("default_args", {})})
+    common = {"schedule": None, "catchup": False, "description": of.description, **shared}
+    with DAG(dag_id(of.name), params=params, **{**common, "dag_display_name": of.name, **more}) as dag:
         tasks: list[BaseOperator] = [PlanRecovery(task_id="plan", of=of.name)]
         tasks += [UnaskedStep(task_id=step.name, of=of.name) for step in of.unasked]
         tasks.append(PlanApproval(task_id="approve", retries=ASKS))
@@ -105,8 +106,7 @@ def daily_dag(name: str, cron: str, **more: Any) -> DAG:
         schedule=by_the_clock(cron),
         catchup=False,
         max_active_runs=1,
-        tags=["streamkeeper"],
-        **more,
+        **{**dag_options(), **more},
     ) as dag:
         for pipeline in read_manifest(Settings.from_environment()).pipelines:
             if any(schedule.recovery == name for schedule in pipeline.schedules):

@@ -71,12 +71,12 @@ class TableToRestore:
 
 @dataclass(frozen=True)
 class Restoring:
-    """What a restore replaces: ``table``, by ``backup``, None if by an earlier version; ``words`` name
-    either.
+    """What a restore replaces: ``table``, by the backup ``backup_id``, None if by an earlier version;
+    ``words`` name either.
     """
 
     table: TableToRestore | None = None
-    backup: str | None = None
+    backup_id: str | None = None
     words: str = ""
 
 

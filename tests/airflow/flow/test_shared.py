@@ -135,10 +135,9 @@ def test_the_command_runs_all_flows_in_one_application(
     homes: list[FlowHome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_STREAMKEEPER_SPARK", '{"conn_type": "spark", "host": "local[3]"}')
-    flows = [read_manifest(Settings.from_environment()).find(name) for name in BOTH]
-    command, _ = submitting.prepare(
-        Settings.from_environment(), flows, submitting.CONNECTION, tmp_path / "driver.log"
-    )
+    settings = Settings.from_environment()
+    flows = [read_manifest(settings).find(name) for name in BOTH]
+    command, _ = submitting.prepare(settings, flows, settings.connection, tmp_path / "driver.log")
     assert "spark.scheduler.mode=FAIR" in command
     assert command[command.index("--name") + 1] == "shared"
     assert command[-5:] == [str(submit.JOB), "--flow", LEFT, "--flow", RIGHT]

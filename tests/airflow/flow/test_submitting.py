@@ -85,7 +85,7 @@ SECRETS = {
 def a_driver(project: Path) -> None:
     settings, log = Settings.from_environment(), project / "driver.log"
     flow = read_manifest(settings).find("first.first_flow")
-    command, environment = submitting.prepare(settings, flow, submitting.CONNECTION, log)
+    command, environment = submitting.prepare(settings, flow, settings.connection, log)
     assert environment[submit.LOG_VARIABLE] == str(log)
     subprocess.run(command, env=environment, check=True)
 

@@ -1034,7 +1034,7 @@ def test_what_stands_oddly_in_the_state_folder_is_shown_and_no_traceback(
     process = asdict(leases.Process.current())
     lease = {
         "epoch": 1,
-        "process": {**process, "pid": 10**30},
+        "process": {**process, "pid": 10**18},
         "generation": 1,
         "at": "then",
         "colour": "red",

@@ -320,7 +320,7 @@ def test_a_missing_package_is_said_with_what_to_install(
     receiver: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.metric_exporter", None)
-    with pytest.raises(PushFailed, match=r"Install streamkeeper\[otlp\]"):
+    with pytest.raises(PushFailed, match=r"Install streamkeeper-airflow\[otlp\]"):
         otlp.push([ONE], time.time())
 
 

@@ -112,6 +112,7 @@ OWN: dict[str, tuple[Harm, str]] = {
     # the error by its module and function; what makes it, and the start that its text or the park names
     "generation.consistency.check_consistency": (ahead, "earliest"),
     "generation.consistency.check_sources": (nothing, "after-last"),
+    "generation.consistency.check_state": (nothing, "after-last"),  # older files: tests/core/checkpoint
     "generation.consistency._check_starts": (nothing, "after-last"),
     "generation.consistency._check_kinds": (nothing, "earliest"),
     "generation.batches_of_old.check_accepted": (nothing, "after-last"),
