@@ -271,4 +271,4 @@ def test_a_backup_that_maps_no_columns_is_put_back_whatever_the_table_does(
     bench: Bench, present: dict[str, str]
 ) -> None:
     bench.world.summarize(**present)
-    assert bench.plan("restore_table").details["backup"] == "b1"
+    assert bench.plan("restore_table").details["backup_id"] == "b1"
