@@ -38,6 +38,7 @@ def s3() -> Iterator[str]:
             patch.setenv(name, value)
         import fsspec
 
+        fsspec.filesystem("s3").clear_instance_cache()  # one of an earlier test has no login
         fsspec.filesystem("s3").mkdir("streamkeeper-tests")
         yield "s3://streamkeeper-tests"
         fsspec.filesystem("s3").clear_instance_cache()
