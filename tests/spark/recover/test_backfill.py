@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from streamkeeper_jobs.cdc.events import Ties
 from streamkeeper_jobs.cdc.remembered import forget
 from streamkeeper_jobs.cdc.table_schema import empty
 from streamkeeper_jobs.driver import derived_flow
@@ -192,11 +193,12 @@ def dying(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Let the disk go away after the third chunk was applied; give a list with an item for each that was."""
     apply, applied = auto_cdc.apply_changes, list[int]()
 
-    def dies_after_three(*args: Any) -> None:
-        apply(*args)
+    def dies_after_three(*args: Any) -> Ties:
+        ties: Ties = apply(*args)
         applied.append(1)
         if len(applied) == 3:
             raise StorageError("the disk went away")
+        return ties
 
     monkeypatch.setattr(auto_cdc, "apply_changes", dies_after_three)
     return applied

@@ -153,10 +153,10 @@ def test_a_chunk_of_an_abandoned_backfill_that_comes_after_a_full_refresh_adds_n
     recoverer.step("b1", "lock")
     apply, under_way, goes_on = auto_cdc.apply_changes, Event(), Event()
 
-    def late(*arguments: Any) -> None:
+    def late(*arguments: Any) -> Any:
         under_way.set()
         assert goes_on.wait(300)
-        apply(*arguments)
+        return apply(*arguments)
 
     with ThreadPoolExecutor(1) as processes:
         try:
