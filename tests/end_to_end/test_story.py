@@ -94,6 +94,12 @@ def a_bad_change_parks_the_flow_and_the_run_says_what_broke_and_what_fits(world:
         assert "SQLSTATE 42K03" in said
         assert f"{world.service.url}/dags/reset_checkpoint" in said
     wait_until(world.run_at_its_gate, ENDING, "the next run waits at its gate")
+    # The monitor tells, once a minute.
+    wait_until(
+        lambda: any(event.kind == Kind.ALERT for event in events.read(world.home.storage, NAME)) or None,
+        2 * ENDING,
+        "the monitor tells of the park",
+    )
 
 
 def a_reset_with_approval_brings_it_back_exactly(world: World) -> None:
