@@ -9,7 +9,7 @@ from streamkeeper_airflow.dag_options import dag_options
 from streamkeeper_airflow.operate.driver_logs import RemoveDriverLogs
 from streamkeeper_airflow.timetables import by_the_clock
 
-from streamkeeper.settings import dag_id
+from streamkeeper.settings import Settings, dag_id
 
 with DAG(
     dag_id=dag_id("remove_driver_logs"),
@@ -21,7 +21,7 @@ with DAG(
     schedule=by_the_clock("0 0 * * *"),
     catchup=False,
     max_active_runs=1,
-    **dag_options("monitor"),
+    **dag_options(Settings.from_environment(), "monitor"),
     doc_md=__doc__,
 ):
     RemoveDriverLogs(task_id="remove", retries=3, retry_delay=timedelta(minutes=1))

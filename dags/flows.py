@@ -24,6 +24,7 @@ from streamkeeper.settings import Settings
 # is never created.
 LONG_AGO = datetime(2020, 1, 1, tzinfo=timezone.utc)
 AGAIN = ("manual", "operator_triggered")
+SETTINGS = Settings.from_environment()
 
 
 def flow_dag(flows: list[Flow], manifest: Manifest) -> DAG:
@@ -41,15 +42,15 @@ def flow_dag(flows: list[Flow], manifest: Manifest) -> DAG:
         catchup=False,
         allowed_run_types=["scheduled", *AGAIN] if once else ["scheduled"],  # type: ignore[list-item]  # the enum is private, its values not
         disable_bundle_versioning=True,
-        **dag_options("flow", flows[0].pipeline.name),
+        **dag_options(SETTINGS, "flow", flows[0].pipeline.name),
         doc_md=documentation(flows, manifest),
     ) as dag:
         gate = HoldGate(task_id="gate", **which)
-        run = FlowOperator(task_id="run", once=once, **which)
+        run = FlowOperator(task_id="run", once=once, pool=SETTINGS.pool, **which)
         gate >> run
     return dag
 
 
-manifest = read_manifest(Settings.from_environment())
+manifest = read_manifest(SETTINGS)
 for dag_id, flows in groupby(manifest.flows(), lambda flow: flow.dag_id):
     globals()[dag_id] = flow_dag(list(flows), manifest)

@@ -8,7 +8,7 @@ from airflow.sdk import DAG
 from streamkeeper_airflow.dag_options import dag_options
 from streamkeeper_airflow.operate.monitor import MonitorFlows
 
-from streamkeeper.settings import dag_id
+from streamkeeper.settings import Settings, dag_id
 
 with DAG(
     dag_id=dag_id("monitor_flows"),
@@ -22,7 +22,7 @@ with DAG(
     max_active_runs=1,
     # An execution_timeout would do as well, but it shares its alarm clock with the limit of the notifiers.
     dagrun_timeout=timedelta(minutes=10),
-    **dag_options("monitor"),
+    **dag_options(Settings.from_environment(), "monitor"),
     doc_md=__doc__,
 ):
     # The default pool: flows have one of their own and cannot fill it. The retries are for tasks that a busy

@@ -16,6 +16,8 @@ from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover.plans.schedules import conf_of, dag_id
 from streamkeeper.settings import Settings
 
+SETTINGS = Settings.from_environment()
+
 
 def schedule_dag(pipeline: Pipeline, schedule: Schedule) -> DAG:
     """Return the DAG of one schedule.
@@ -30,7 +32,7 @@ def schedule_dag(pipeline: Pipeline, schedule: Schedule) -> DAG:
         schedule=by_the_clock(schedule.cron),
         catchup=False,
         max_active_runs=1,
-        **dag_options("schedule", pipeline.name),
+        **dag_options(SETTINGS, "schedule", pipeline.name),
         doc_md=__doc__,
     ) as dag:
         TriggerDagRunOperator(
@@ -43,6 +45,6 @@ def schedule_dag(pipeline: Pipeline, schedule: Schedule) -> DAG:
     return dag
 
 
-for pipeline in read_manifest(Settings.from_environment()).pipelines:
+for pipeline in read_manifest(SETTINGS).pipelines:
     for schedule in pipeline.schedules:
         globals()[dag_id(pipeline, schedule)] = schedule_dag(pipeline, schedule)

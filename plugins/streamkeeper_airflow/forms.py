@@ -26,8 +26,9 @@ def form_dag(of: type[Request], name: str, tag: str, **more: Any) -> DAG:
     :param tag: what it is for, beside the tags of all DAGs.
     :param more: passed to :class:`airflow.sdk.DAG` as it is.
     """
-    fields = of.form(read_manifest(Settings.from_environment()))
-    shared = dag_options(tag, retries=2, retry_delay=timedelta(seconds=10))
+    settings = Settings.from_environment()
+    fields = of.form(read_manifest(settings))
+    shared = dag_options(settings, tag, retries=2, retry_delay=timedelta(seconds=10))
     common = {"schedule": None, "catchup": False, "dag_display_name": name, **shared}
     return DAG(dag_id(name), params=params(fields), **{**common, **more})
 

@@ -176,7 +176,7 @@ jobs:
         with: {distribution: temurin, java-version: "@JAVA@"}
       - run: pip install --find-links wheels "@DIST@[cli,spark,s3]==@VERSION@" pytest
       - run: streamkeeper jars var/jars --s3
-      # With a state folder of this run's own: check writes the manifest into it.
+      # With a state folder of this run's own; nothing is written.
       - run: streamkeeper check --analyze
       - run: pytest tests
       # Against the state of production, which is only read: the repository has its address and the keys.

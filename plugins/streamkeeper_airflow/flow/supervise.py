@@ -91,7 +91,6 @@ class FlowOperator(BaseOperator):
         **kwargs: Any,
     ) -> None:
         kwargs = {
-            "pool": Settings.from_environment().pool,
             "retries": UNLIMITED,
             "retry_delay": LOST_DELAY,
             "max_retry_delay": LONGEST_DELAY,

@@ -67,7 +67,7 @@ def recovery_dag(name: str, **more: Any) -> DAG:
     more["doc_md"] = (
         f"{more.get('doc_md') or ''}\n\n**Recoveries from a park, compared**\n\n{explain.trade_offs()}\n"
     )
-    shared = dag_options("recovery", **{**RETRIES, **more.pop("default_args", {})})
+    shared = dag_options(settings, "recovery", **{**RETRIES, **more.pop("default_args", {})})
     common = {"schedule": None, "catchup": False, "description": of.description, **shared}
     with DAG(dag_id(of.name), params=params, **{**common, "dag_display_name": of.name, **more}) as dag:
         tasks: list[BaseOperator] = [PlanRecovery(task_id="plan", of=of.name)]
@@ -99,6 +99,7 @@ def daily_dag(name: str, cron: str, **more: Any) -> DAG:
 
     :param more: goes to :class:`airflow.sdk.DAG` as it is.
     """
+    settings = Settings.from_environment()
     with DAG(
         dag_id=dag_id(f"{name}_daily"),
         dag_display_name=f"{name}_daily",
@@ -106,9 +107,9 @@ def daily_dag(name: str, cron: str, **more: Any) -> DAG:
         schedule=by_the_clock(cron),
         catchup=False,
         max_active_runs=1,
-        **{**dag_options(), **more},
+        **{**dag_options(settings), **more},
     ) as dag:
-        for pipeline in read_manifest(Settings.from_environment()).pipelines:
+        for pipeline in read_manifest(settings).pipelines:
             if any(schedule.recovery == name for schedule in pipeline.schedules):
                 continue  # with values of its own: dp.schedule("clean_up", …)
             TriggerDagRunOperator(
