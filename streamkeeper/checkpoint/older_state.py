@@ -45,27 +45,30 @@ later than a file's times for sure.
 
 def fits_its_twin(checkpoint: Checkpoint, file: str) -> bool:
     """Return whether a file is as Hadoop wrote it on a local disk; True where nothing tells."""
-    twin = checkpoint.storage.read(checkpoint.name(crc_files.twin_of(file)), MOST_SUMMED)
-    if twin is None or (checkpoint.storage.size(checkpoint.name(file)) or 0) > MOST_SUMMED:
+    try:
+        twin = checkpoint.storage.read(checkpoint.name(crc_files.twin_of(file)), MOST_SUMMED)
+    except FileTooLarge:  # as it is beside a file of 2 GB or more
+        return _is_long(checkpoint, file)
+    if twin is None or _is_long(checkpoint, file):
         return True
     return crc_files.fits(checkpoint.storage.read(checkpoint.name(file)) or b"", twin)
+
+
+def _is_long(checkpoint: Checkpoint, file: str) -> bool:
+    return (checkpoint.storage.size(checkpoint.name(file)) or 0) > MOST_SUMMED
 
 
 def replaced(
     checkpoint: Checkpoint, store: str, names: Sequence[str], needed: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield each file that a start needs and that is an older version's, with how it shows.
+    """Yield each file that a start needs and that is an older version's by times, with how it shows. Its
+    hidden twin is not looked at: :func:`fits_its_twin`.
 
     :param store: the folder of a state store.
     :param names: all names in it; ``needed`` are the files of versions among them that the start reads.
     """
-    hidden = {name for name in names if name.startswith(".")}
     for name in needed:
         file = f"{store}/{name}"
-        # A file with an id may be of an attempt that was killed between the file and its twin.
-        if "_" not in name and crc_files.twin_of(name) in hidden and not fits_its_twin(checkpoint, file):
-            yield file, "does not fit its checksum"
-            continue
         older = _older_by_checksum(checkpoint, store, names, name)
         if older is None and name.endswith(".zip"):
             older = _older_by_entries(checkpoint, store, names, name)

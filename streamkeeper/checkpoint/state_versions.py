@@ -10,11 +10,12 @@ import io
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import groupby
+from itertools import chain, groupby
 from typing import TYPE_CHECKING
 
+from streamkeeper.checkpoint import crc_files
 from streamkeeper.checkpoint.log_entries import damaged, is_number, parse_operator, whole_number
 from streamkeeper.checkpoint.older_state import VERSIONED, fits_its_twin, replaced
 from streamkeeper.errors import CheckpointError
@@ -27,6 +28,7 @@ WHOLE = ("snapshot", "zip")
 """Suffixes of a state store's snapshots: files that need no earlier version."""
 SHARED_FOLDERS = ("SSTs", "logs")
 """Folders of a RocksDB store whose files are shared by several versions."""
+_STALE = "does not fit its checksum"
 _AT_ONCE = 16
 """Stores that are looked at together."""
 _NOT_A_ZIP = (
@@ -70,7 +72,8 @@ def replaced_state(checkpoint: Checkpoint, version: int) -> str | None:
 
     def look(store: str) -> str | None:
         _, needed = _needed(checkpoint, store, version)
-        found = next(replaced(checkpoint, store, checkpoint.names(store), needed), None)
+        of_store = checkpoint, store, checkpoint.names(store), needed
+        found = next(chain(_stale(*of_store), replaced(*of_store)), None)
         return None if found is None else f"{checkpoint.path(found[0])} {found[1]}"
 
     stores = [
@@ -81,6 +84,17 @@ def replaced_state(checkpoint: Checkpoint, version: int) -> str | None:
     ]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         return next(filter(None, pool.map(look, stores)), None)
+
+
+def _stale(
+    checkpoint: Checkpoint, store: str, names: Sequence[str], needed: Sequence[str]
+) -> Iterator[tuple[str, str]]:
+    """Yield each needed file that does not fit its hidden twin."""
+    for name in needed:
+        # A file with an id may be of an attempt that was killed between the file and its twin.
+        twin = crc_files.twin_of(name)
+        if "_" not in name and twin in names and not fits_its_twin(checkpoint, f"{store}/{name}"):
+            yield f"{store}/{name}", _STALE
 
 
 def state_damage(checkpoint: Checkpoint, version: int) -> Iterator[tuple[str, str]]:
@@ -129,7 +143,7 @@ def _file_damage(checkpoint: Checkpoint, store: str, name: str, *, whole: bool) 
     if not checkpoint.storage.size(checkpoint.name(file)):
         yield file, "is empty: the process or the machine stopped while it was written"
     elif not fits_its_twin(checkpoint, file):
-        yield file, "does not fit its checksum"
+        yield file, _STALE
     elif whole and name.endswith(".zip"):
         yield from _zip_damage(checkpoint, store, file)
 
@@ -146,7 +160,7 @@ def _zip_damage(checkpoint: Checkpoint, store: str, file: str) -> Iterator[tuple
             what = "is missing" if there is None else f"has {there:,} bytes instead of {size:,}"
             yield f"{store}/{name}", f"{what}, and {file} needs it"
         elif not fits_its_twin(checkpoint, f"{store}/{name}"):
-            yield f"{store}/{name}", f"does not fit its checksum, and {file} needs it"
+            yield f"{store}/{name}", f"{_STALE}, and {file} needs it"
 
 
 def shared_files(content: bytes, where: str) -> dict[str, int]:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from streamkeeper.checkpoint import Checkpoint
+from streamkeeper.checkpoint.older_state import fits_its_twin
 from streamkeeper.checkpoint.state_versions import replaced_state
 from streamkeeper.storage import LocalStorage
 
@@ -67,6 +68,16 @@ def test_a_change_file_is_known_by_the_twin_that_was_left_and_by_nothing_else(
     assert replaced_state(checkpoint, 3) == f"{part}/3.delta does not fit its checksum"
     shutil.copyfile(part / f".{older}.delta.crc", part / ".3.delta.crc")
     assert replaced_state(checkpoint, 3) is None, "as docs/spark.md says"
+
+
+def test_the_long_twin_of_a_state_of_gigabytes_is_not_read(tmp_path: Path) -> None:
+    checkpoint = store(tmp_path, {1: A})
+    for name, size in (("1.zip", 3 << 30), (".1.zip.crc", 24 << 20)):
+        with (tmp_path / "state/0/0" / name).open("ab") as file:
+            file.truncate(size)
+    assert fits_its_twin(checkpoint, "state/0/0/1.zip")
+    (tmp_path / "state/0/0/1.zip").write_bytes(A)
+    assert not fits_its_twin(checkpoint, "state/0/0/1.zip"), "no short file has such a twin"
 
 
 def same(part: Path, number: int) -> bool:
