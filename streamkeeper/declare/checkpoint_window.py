@@ -34,15 +34,15 @@ def reach(conf: Mapping[str, str], trigger: str) -> float:
     """Return the seconds that a checkpoint reaches back at least, at one batch a trigger; 0 if ``conf`` has
     no such setting.
     """
-    kept = conf.get(RETAIN, "")
-    return int(kept) * trigger_seconds(trigger) if kept.isdigit() else 0.0
+    retained = conf.get(RETAIN, "")
+    return int(retained) * trigger_seconds(trigger) if retained.isdigit() else 0.0
 
 
 def trigger_seconds(trigger: str) -> float:
     """Return the seconds of a declared trigger, such as ``10 seconds``."""
-    found = TRIGGER.fullmatch(trigger)
-    assert found is not None, f"the trigger {trigger!r} was checked when the flow was declared"
-    return int(found[1]) * _SECONDS[found[2]]
+    match = TRIGGER.fullmatch(trigger)
+    assert match is not None, f"the trigger {trigger!r} was checked when the flow was declared"
+    return int(match[1]) * _SECONDS[match[2]]
 
 
 def with_window(

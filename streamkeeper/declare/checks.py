@@ -150,25 +150,25 @@ def nested(where: Where, name: str, other: str, declared: Where) -> str:
     )
 
 
-def duration(what: str, value: object, where: Where) -> float | None:
+def duration(subject: str, value: object, where: Where) -> float | None:
     """Return a duration such as ``30 minutes`` in seconds; None for None."""
     if value is None:
         return None
-    found = _DURATION.fullmatch(value) if isinstance(value, str) else None
-    if found is None:
+    match = _DURATION.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
         raise DeclarationError(
-            f"{where}: {what} is {value!r}. Allowed is a number and a unit, such as '30 minutes', or None."
+            f"{where}: {subject} is {value!r}. Allowed is a number and a unit, such as '30 minutes', or None."
         )
-    return int(found[1]) * _SECONDS[found[2]]
+    return int(match[1]) * _SECONDS[match[2]]
 
 
-def share(what: str, value: object, where: Where) -> float | None:
+def share(subject: str, value: object, where: Where) -> float | None:
     """Return a share from 0 to below 1; None for None."""
     if value is None:
         return None
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < 1:
         raise DeclarationError(
-            f"{where}: {what} is {value!r}. Allowed is a share of the rows, such as 0.05 for 5 %, or None."
+            f"{where}: {subject} is {value!r}. Allowed is a share of the rows, such as 0.05 for 5 %, or None."
         )
     return float(value)
 
@@ -192,10 +192,10 @@ def expectations_of(
             " {'valid id': 'id IS NOT NULL'}."
         )
     for name, condition in conditions.items():
-        for what, value in (("name", name), ("condition", condition)):
+        for part, value in (("name", name), ("condition", condition)):
             if not isinstance(value, str) or not value.strip():
                 raise DeclarationError(
-                    f"{where}: the expectation {name!r} has the {what} {value!r}. Give a text; a condition is"
+                    f"{where}: the expectation {name!r} has the {part} {value!r}. Give a text; a condition is"
                     " one in SQL, such as 'id IS NOT NULL'."
                 )
     if quarantine is not None and (action != DROP or not isinstance(quarantine, str)):
@@ -215,64 +215,68 @@ def expectations_of(
     )
 
 
-def check_text(what: str, value: object, where: Where) -> None:
+def check_text(subject: str, value: object, where: Where) -> None:
     """Check that a value is a text or None."""
     if value is not None and not isinstance(value, str):
         raise DeclarationError(
-            f"{where}: the {what} is {value!r}, of type {type(value).__name__}. Give a text, or leave it out."
+            f"{where}: the {subject} is {value!r}, of type {type(value).__name__}. Give a text, or leave it"
+            " out."
         )
 
 
-def filled_path(path: object, what: str, registry: Registry, where: Where) -> str:
+def filled_path(path: object, subject: str, registry: Registry, where: Where) -> str:
     """Return the path of a source or a sink with ``{data}`` filled in, without a slash at its end."""
     if "{data}" in str(path) and not registry.data:
         raise DeclarationError(
-            f"{where}: the path {path!r} of {what} begins in the data folder, and there is none. Set"
+            f"{where}: the path {path!r} of {subject} begins in the data folder, and there is none. Set"
             " STREAMKEEPER_DATA, or give the path in full."
         )
     try:
         filled = str(path).format(data=registry.data)
     except (KeyError, IndexError, ValueError) as error:
         raise DeclarationError(
-            f"{where}: the path {path!r} of {what} cannot be filled in ({error!r}). Only {{data}} is known."
+            f"{where}: the path {path!r} of {subject} cannot be filled in ({error!r}). Only {{data}} is"
+            " known."
         ) from error
     if "://" not in filled and not filled.startswith("/"):
         raise DeclarationError(
-            f"{where}: the path {path!r} of {what} is relative. Start it with {{data}}/, with /, or"
+            f"{where}: the path {path!r} of {subject} is relative. Start it with {{data}}/, with /, or"
             " with a URL's scheme."
         )
     return filled.rstrip("/") or "/"
 
 
-def options_of(what: str, options: object, where: Where, reserved: Sequence[str] = _OURS) -> dict[str, str]:
+def options_of(
+    subject: str, options: object, where: Where, reserved: Sequence[str] = _OURS
+) -> dict[str, str]:
     """Return options as texts, after a check that none is reserved for Streamkeeper."""
     if options is None:
         return {}
     if not isinstance(options, Mapping):
         raise DeclarationError(
-            f"{where}: the options of {what} are {options!r}. Give a dict of names and values."
+            f"{where}: the options of {subject} are {options!r}. Give a dict of names and values."
         )
     plain: dict[str, str] = {}
     for key, value in options.items():
         if not isinstance(key, str) or not isinstance(value, (str, int, float, bool)):
             raise DeclarationError(
-                f"{where}: the option {key!r}: {value!r} of {what} cannot be used. Give a name with a text, a"
-                " number or a truth value."
+                f"{where}: the option {key!r}: {value!r} of {subject} cannot be used. Give a name with a"
+                " text, a number or a truth value."
             )
         if key.lower() in reserved:
             raise DeclarationError(
-                f"{where}: the option {key!r} of {what} is Streamkeeper's own to set: path and schema are"
+                f"{where}: the option {key!r} of {subject} is Streamkeeper's own to set: path and schema are"
                 " parameters of create_source, and positions belong to the flow's generation. Leave it out."
             )
         plain[key] = str(value).lower() if isinstance(value, bool) else str(value)
     return plain
 
 
-def check_variables(what: str, options: Mapping[str, str], where: Where) -> None:
+def check_variables(subject: str, options: Mapping[str, str], where: Where) -> None:
     """Check that pipelines may see every environment variable in some options."""
     refused = why_refused(variables_in(options.values()), pipeline_env())
     if refused is not None:
-        raise DeclarationError(f"{where}: {what}: {refused}.")
+        raise DeclarationError(f"{where}: {subject}: {refused}.")
 
 
 _STORES = "org.apache.spark.sql.execution.streaming.state"
@@ -302,37 +306,37 @@ def conf_of(
     :raises DeclarationError: a setting is a secret or has ``{env:…}`` in it, a name is unknown, or a setting
         is given both ways.
     """
-    found = spark_conf_of(f"flow {flow}", conf, where)
+    settings = spark_conf_of(f"flow {flow}", conf, where)
     if driver is not None:
-        needed = driver_given(driver, where).conf
-        twice = next((setting for setting in needed if setting in found), None)
+        needed = checked_driver(driver, where).conf
+        twice = next((setting for setting in needed if setting in settings), None)
         if twice is not None:
             raise DeclarationError(
                 f"{where}: the flow {flow} sets {twice} in its spark_conf and by its driver. Leave one of"
                 " them out."
             )
-        found.update(needed)
-    for name, wanted, known in (
+        settings.update(needed)
+    for name, choice, choices in (
         ("state_store", state_store, STATE_STORES),
         ("watermark_policy", watermark_policy, WATERMARK_POLICIES),
     ):
-        if wanted is None:
+        if choice is None:
             continue
-        if not isinstance(wanted, str) or wanted not in known:
+        if not isinstance(choice, str) or choice not in choices:
             raise DeclarationError(
-                f"{where}: the flow {flow} has {name} {wanted!r}. Allowed are {listed(known)}."
+                f"{where}: the flow {flow} has {name} {choice!r}. Allowed are {listed(choices)}."
             )
-        twice = next((setting for setting in known[wanted] if setting in found), None)
+        twice = next((setting for setting in choices[choice] if setting in settings), None)
         if twice is not None:
             raise DeclarationError(
-                f"{where}: the flow {flow} has {name} {wanted!r} and sets {twice} to {found[twice]!r}, which"
-                f" {name} sets. Leave one of them out."
+                f"{where}: the flow {flow} has {name} {choice!r} and sets {twice} to {settings[twice]!r},"
+                f" which {name} sets. Leave one of them out."
             )
-        found.update(known[wanted])
-    return found
+        settings.update(choices[choice])
+    return settings
 
 
-def driver_given(driver: object, where: Where) -> Driver:
+def checked_driver(driver: object, where: Where) -> Driver:
     """Return what ``driver=`` was given."""
     if not isinstance(driver, Driver):
         raise DeclarationError(
@@ -341,27 +345,27 @@ def driver_given(driver: object, where: Where) -> Driver:
     return driver
 
 
-def spark_conf_of(what: str, conf: object, where: Where) -> dict[str, str]:
+def spark_conf_of(subject: str, conf: object, where: Where) -> dict[str, str]:
     """Return Spark settings as texts, after a check that none is a secret, has ``{env:…}`` in it, or is
     Streamkeeper's to set.
 
-    :param what: whose they are, such as ``flow f``.
+    :param subject: whose they are, such as ``flow f``.
     """
-    plain = options_of(what, conf, where, reserved=())
-    check_settings(what, plain, where)
+    plain = options_of(subject, conf, where, reserved=())
+    check_settings(subject, plain, where)
     for name, value in plain.items():
         # Settings are in the manifest and in the application's command line, which all users of a host can
         # read.
         if is_secret(name) and not name.endswith("keytab"):
             raise DeclarationError(
-                f"{where}: the {what} has a secret in its spark_conf: {name}. What is declared is kept"
+                f"{where}: the {subject} has a secret in its spark_conf: {name}. What is declared is kept"
                 " in the manifest and given to spark-submit as an argument, for all to read. Put it into"
                 " spark-defaults.conf (SPARK_CONF_DIR), or into a credential store that"
                 " spark.hadoop.hadoop.security.credential.provider.path names."
             )
         if "{env:" in value:
             raise DeclarationError(
-                f"{where}: the {what} has {name}={value!r} in its spark_conf. Only options of sources"
+                f"{where}: the {subject} has {name}={value!r} in its spark_conf. Only options of sources"
                 " take {env:NAME}: Spark would get the text as it stands. Give the value itself, or put"
                 " the setting into spark-defaults.conf (SPARK_CONF_DIR)."
             )
@@ -369,7 +373,11 @@ def spark_conf_of(what: str, conf: object, where: Where) -> dict[str, str]:
 
 
 def inputs_of(
-    what: str, function: Callable[..., Any], sources: object, where: Where, given: GivenState | None = None
+    subject: str,
+    function: Callable[..., Any],
+    sources: object,
+    where: Where,
+    initial_state: GivenState | None = None,
 ) -> tuple[str, ...]:
     """Return the inputs of a function, after a check that it takes one parameter for each, and a last one
     for its initial state, if it has one.
@@ -381,17 +389,17 @@ def inputs_of(
         or not all(isinstance(item, str) for item in sources)
     ):
         raise DeclarationError(
-            f"{where}: the sources of {what} are {sources!r}. Give a list of one or more names, such as"
+            f"{where}: the sources of {subject} are {sources!r}. Give a list of one or more names, such as"
             " ['events']."
         )
     try:
-        inspect.signature(function).bind(*sources, *(() if given is None else (given.name,)))
+        inspect.signature(function).bind(*sources, *(() if initial_state is None else (initial_state.name,)))
     except TypeError as error:
         raise DeclarationError(
-            f"{where}: {what} has {len(sources)} sources ({listed(sources)})"
-            f"{'' if given is None else f' and the initial state {given.name}'} but its function takes"
-            f" {inspect.signature(function)}: {error}. Give it one parameter for each source, in the same"
-            f" order{'' if given is None else ', and a last one for the initial state'}."
+            f"{where}: {subject} has {len(sources)} sources ({listed(sources)})"
+            f"{'' if initial_state is None else f' and the initial state {initial_state.name}'} but its"
+            f" function takes {inspect.signature(function)}: {error}. Give it one parameter for each source,"
+            f" in the same order{'' if initial_state is None else ', and a last one for the initial state'}."
         ) from error
     return tuple(sources)
 
@@ -413,49 +421,51 @@ def initial_state_of(registry: Registry, flow: str, name: object, where: Where) 
     return registry.initial_states[name]
 
 
-def schema_columns(what: str, schema: object, where: Where) -> tuple[Column, ...]:
+def schema_columns(subject: str, schema: object, where: Where) -> tuple[Column, ...]:
     """Return the columns of a schema that is given as DDL."""
     try:
         return columns_of(str(schema))
     except ValueError as error:
         raise DeclarationError(
-            f"{where}: {what} has the schema {schema!r}: {error}. Give columns in DDL, such as"
+            f"{where}: {subject} has the schema {schema!r}: {error}. Give columns in DDL, such as"
             " 'fruit STRING, pieces BIGINT'."
         ) from error
 
 
-def given_rows(name: str, rows: object, schema: str, where: Where) -> tuple[Mapping[str, Any], ...]:
+def checked_rows(name: str, rows: object, schema: str, where: Where) -> tuple[Mapping[str, Any], ...]:
     """Return the rows of an initial state as JSON values, after a check of each against the schema."""
-    what = f"the initial state {name}"
-    columns = schema_columns(what, schema, where)
+    subject = f"the initial state {name}"
+    columns = schema_columns(subject, schema, where)
     if isinstance(rows, (str, Mapping)) or not isinstance(rows, Sequence) or len(rows) > MOST_ROWS:
-        found = f"{len(rows):,} rows" if isinstance(rows, Sequence) else repr(rows)
+        rows_text = f"{len(rows):,} rows" if isinstance(rows, Sequence) else repr(rows)
         raise DeclarationError(
-            f"{where}: {what} has as rows {found}. Allowed is a list of at most {MOST_ROWS:,} dicts, such as"
-            " [{'fruit': 'apple', 'pieces': 3}]; more belong into a table (table=…)."
+            f"{where}: {subject} has as rows {rows_text}. Allowed is a list of at most {MOST_ROWS:,} dicts,"
+            " such as [{'fruit': 'apple', 'pieces': 3}]; more belong into a table (table=…)."
         )
-    return tuple(_given_row(f"{where}: row {at} of {what}", row, columns) for at, row in enumerate(rows, 1))
+    return tuple(
+        _checked_row(f"{where}: row {at} of {subject}", row, columns) for at, row in enumerate(rows, 1)
+    )
 
 
-def _given_row(what: str, row: object, columns: Sequence[Column]) -> Mapping[str, Any]:
+def _checked_row(subject: str, row: object, columns: Sequence[Column]) -> Mapping[str, Any]:
     names = [column.name for column in columns]
     if not isinstance(row, Mapping) or set(row) != set(names):
         raise DeclarationError(
-            f"{what} is {row!r}. Give a dict with one value for each column of the schema:"
+            f"{subject} is {row!r}. Give a dict with one value for each column of the schema:"
             f" {listed(names)}; None where there is none."
         )
     try:
         plain = {name: as_json(row[name]) for name in names}
     except TypeError as error:
         raise DeclarationError(
-            f"{what} cannot be used: {error}. Allowed are texts, numbers, truth values, dates, times, None,"
-            " and lists and dicts of them."
+            f"{subject} cannot be used: {error}. Allowed are texts, numbers, truth values, dates, times,"
+            " None, and lists and dicts of them."
         ) from error
     for column in columns:
-        said = column.misfit(plain[column.name])
-        if said is not None:
+        misfit = column.misfit(plain[column.name])
+        if misfit is not None:
             raise DeclarationError(
-                f"{what} has {column.name} {row[column.name]!r}, and {column.name} is {column.type}. Give"
-                f" {said}."
+                f"{subject} has {column.name} {row[column.name]!r}, and {column.name} is {column.type}. Give"
+                f" {misfit}."
             )
     return plain

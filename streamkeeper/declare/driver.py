@@ -107,17 +107,17 @@ class Driver:
     where: Where
 
 
-def driver_of(given: Mapping[str, object], spark_conf: Mapping[str, str], data: str, where: Where) -> Driver:
+def driver_of(needs: Mapping[str, object], spark_conf: Mapping[str, str], data: str, where: Where) -> Driver:
     """Return what a driver needs.
 
-    :param given: values by the names in :data:`NEEDS`; None where nothing is needed.
+    :param needs: values by the names in :data:`NEEDS`; None where nothing is needed.
     :param spark_conf: further settings, checked already.
     :param data: replaces ``{data}`` in paths.
     :raises DeclarationError: a value does not parse, a file is not there, a package has no fixed version, or
         a setting is given both ways.
     """
     conf = dict(spark_conf)
-    for name, value in given.items():
+    for name, value in needs.items():
         setting = NEEDS[name]
         if value is None:
             continue
@@ -134,16 +134,16 @@ def driver_of(given: Mapping[str, object], spark_conf: Mapping[str, str], data: 
     return Driver(conf, where)
 
 
-def check_settings(what: str, conf: Mapping[str, str], where: Where) -> None:
+def check_settings(subject: str, conf: Mapping[str, str], where: Where) -> None:
     """Check Spark settings that a pipeline gives by their own names.
 
-    :param what: whose they are, such as ``flow f``.
+    :param subject: whose they are, such as ``flow f``.
     :raises DeclarationError: one is Streamkeeper's to set, or a size does not parse.
     """
     for name, value in conf.items():
         if name in REFUSED:
-            raise DeclarationError(f"{where}: the {what} sets {name}. {REFUSED[name]}")
-        _check_size(f"the {what} has {name}", name, value, where)
+            raise DeclarationError(f"{where}: the {subject} sets {name}. {REFUSED[name]}")
+        _check_size(f"the {subject} has {name}", name, value, where)
 
 
 def needs_of(conf: Mapping[str, str]) -> dict[str, str | list[str]]:
@@ -199,17 +199,17 @@ def executors_conf(conf: Mapping[str, str], master: str) -> dict[str, str]:
     return {NEEDS["executor_cores"]: cores, "spark.cores.max": str(int(number) * int(cores))}
 
 
-def _check_size(what: str, setting: str, value: object, where: Where) -> None:
+def _check_size(subject: str, setting: str, value: object, where: Where) -> None:
     """Check a number or a memory; other settings may have any value."""
     text = "" if isinstance(value, bool) else str(value)
     if setting in _MEMORIES and not _MEMORY.fullmatch(text):
         # The JVM takes it as it is, in its own spelling: 2gb is none, and 2 is two bytes.
         raise DeclarationError(
-            f"{where}: {what} {value!r}, which is no memory of a JVM. Give a whole number and k, m, g or"
+            f"{where}: {subject} {value!r}, which is no memory of a JVM. Give a whole number and k, m, g or"
             " t, such as '2g'."
         )
     if setting in _NUMBERS and not re.fullmatch("[1-9][0-9]{0,5}", text):
-        raise DeclarationError(f"{where}: {what} {value!r}. Give a whole number from 1 on.")
+        raise DeclarationError(f"{where}: {subject} {value!r}. Give a whole number from 1 on.")
 
 
 def _listed(name: str, value: object, data: str, where: Where) -> list[str]:
@@ -363,13 +363,13 @@ def check_shareable(flows: Sequence[AnyFlow]) -> None:
             mine, theirs = first.spark_conf.get(name), other.spark_conf.get(name)
             if mine != theirs and not is_of_session(name):
                 raise DeclarationError(
-                    f"{other.where}: the flow {other.name} has {_said(name, theirs)}, and the flow"
-                    f" {first.name} ({first.where}) has {_said(name, mine)}. They share one driver, and only"
-                    " a whole application can have that setting. Give both the same value, declare it once"
-                    " for all (dp.configure_pipeline(driver=dp.driver(…))), or leave shared_driver out;"
-                    " settings that start with spark.sql. may differ."
+                    f"{other.where}: the flow {other.name} has {_setting_text(name, theirs)}, and the flow"
+                    f" {first.name} ({first.where}) has {_setting_text(name, mine)}. They share one driver,"
+                    " and only a whole application can have that setting. Give both the same value, declare"
+                    " it once for all (dp.configure_pipeline(driver=dp.driver(…))), or leave shared_driver"
+                    " out; settings that start with spark.sql. may differ."
                 )
 
 
-def _said(name: str, value: str | None) -> str:
+def _setting_text(name: str, value: str | None) -> str:
     return f"no {name}" if value is None else f"{name}={value!r}"

@@ -30,12 +30,12 @@ from streamkeeper.declare.checks import (
     check_table_name,
     check_text,
     check_variables,
+    checked_driver,
+    checked_rows,
     conf_of,
-    driver_given,
     duration,
     expectations_of,
     filled_path,
-    given_rows,
     how_often,
     initial_state_of,
     inputs_of,
@@ -209,12 +209,12 @@ def _check_format(format: str, name: str, schema: object, track_schema: object, 
         raise DeclarationError(
             f"{where}: source {name} has format {format!r}. Allowed are {listed(FORMATS)}."
         )
-    known = FORMATS[format]
-    if schema is not None and not known.files:
+    source_kind = FORMATS[format]
+    if schema is not None and not source_kind.files:
         raise DeclarationError(
             f"{where}: source {name} has format {format!r}, which brings its own schema. Leave schema out."
         )
-    if not isinstance(track_schema, bool) or (track_schema and not known.table):
+    if not isinstance(track_schema, bool) or (track_schema and not source_kind.table):
         raise DeclarationError(
             f"{where}: source {name} has track_schema {track_schema!r}. Only Delta sources take it: True or"
             " False."
@@ -224,25 +224,25 @@ def _check_format(format: str, name: str, schema: object, track_schema: object, 
 
 def _check_place(format: str, name: str, path: object, table: object, where: Where) -> None:
     """Check that a source has its path or table exactly once, as its format requires."""
-    known = FORMATS[format]
-    if known.files and not path:
+    source_kind = FORMATS[format]
+    if source_kind.files and not path:
         raise DeclarationError(
             f"{where}: source {name} reads {format} files but has no path. Give the folder that the files"
             " appear in."
         )
-    if known.table and bool(path) == bool(table):
+    if source_kind.table and bool(path) == bool(table):
         raise DeclarationError(
             f"{where}: the Delta source {name} has"
             f" {'both a path and a table' if path else 'neither a path nor a table'}. Give the table's path,"
             " or the name of a table of the warehouse."
         )
-    if not known.files and not known.table and path is not None:
+    if not source_kind.files and not source_kind.table and path is not None:
         raise DeclarationError(
             f"{where}: source {name} has format {format!r}, which takes no path. Leave it out."
         )
     if table is None:
         return
-    if not known.table:
+    if not source_kind.table:
         raise DeclarationError(
             f"{where}: source {name} has format {format!r}, which takes no table. Only Delta sources do."
         )
@@ -274,26 +274,27 @@ def create_initial_state(
     registry = current(where)
     check_name("initial state", name, where)
     check_new(registry, name, where)
-    what = f"the initial state {name}"
+    subject = f"the initial state {name}"
     if (rows is None) == (table is None):
         raise DeclarationError(
-            f"{where}: {what} has {'neither rows nor a table' if rows is None else 'both rows and a table'}."
-            " Give one of the two."
+            f"{where}: {subject} has"
+            f" {'neither rows nor a table' if rows is None else 'both rows and a table'}. Give one of the"
+            " two."
         )
-    check_text(f"schema of {what}", schema, where)
+    check_text(f"schema of {subject}", schema, where)
     if table is not None:
         check_named_table(table, where)
         if schema is not None:
-            schema_columns(what, schema, where)
+            schema_columns(subject, schema, where)
         registry.initial_states[name] = GivenState(name, schema, where, table=table)
         return
     if schema is None:
         raise DeclarationError(
-            f"{where}: {what} has rows and no schema. Give their columns in DDL, such as"
+            f"{where}: {subject} has rows and no schema. Give their columns in DDL, such as"
             " schema='fruit STRING, pieces BIGINT'."
         )
-    found = given_rows(name, rows, schema, where)
-    registry.initial_states[name] = GivenState(name, schema, where, rows=found)
+    json_rows = checked_rows(name, rows, schema, where)
+    registry.initial_states[name] = GivenState(name, schema, where, rows=json_rows)
 
 
 @known_parameters
@@ -374,14 +375,14 @@ def create_streaming_table(
             f"{where}: the table {name} has the quarantine {quarantine!r} and no expect_all_or_drop. Nothing"
             " would be put there: leave it out."
         )
-    given = (
+    expectation_groups = (
         (expect_all, WARN, None, (alert_above, alert_window)),
         (expect_all_or_drop, DROP, quarantine, (alert_above, alert_window)),
         (expect_all_or_fail, FAIL, None, (None, 1)),
     )
     registry.expected_of_tables[name] = tuple(
         item
-        for conditions, action, aside, above in given
+        for conditions, action, aside, above in expectation_groups
         if conditions is not None
         for item in expectations_of(conditions, action, where, aside, above)
     )
@@ -451,10 +452,10 @@ def _expects(
     conditions: object, action: str, quarantine: object = None, alert: tuple[object, object] = (None, 1)
 ) -> Callable[[Function], Function]:
     where = caller()
-    found = expectations_of(conditions, action, where, quarantine, alert)
+    expectations = expectations_of(conditions, action, where, quarantine, alert)
 
     def declare(function: Function) -> Function:
-        current(where).expected_of_functions += [(function, item) for item in found]
+        current(where).expected_of_functions += [(function, item) for item in expectations]
         return function
 
     return declare
@@ -582,7 +583,7 @@ def append_flow(
 
 @known_parameters
 @with_parameters_of(append_flow)
-def update_flow(**given: Any) -> Callable[[Function], Function]:
+def update_flow(**parameters: Any) -> Callable[[Function], Function]:
     """Declare a flow whose query runs in Spark's output mode ``update``: an aggregate's updated rows replace
     those of the same key in ``target``, exactly once.
 
@@ -592,34 +593,34 @@ def update_flow(**given: Any) -> Callable[[Function], Function]:
     :param target: a table declared with :func:`create_streaming_table` and ``keys``, which no other flow
         writes.
     """
-    return _flow(UPDATE, given)
+    return _flow(UPDATE, parameters)
 
 
 @known_parameters
 @with_parameters_of(append_flow)
-def complete_flow(**given: Any) -> Callable[[Function], Function]:
+def complete_flow(**parameters: Any) -> Callable[[Function], Function]:
     """Declare a flow whose query runs in Spark's output mode ``complete``: each batch replaces the whole
     ``target``, exactly once. For small aggregates. Parameters are those of :func:`append_flow`, but for
 
     :param target: a table declared with :func:`create_streaming_table`, which no other flow writes.
     """
-    return _flow(COMPLETE, given)
+    return _flow(COMPLETE, parameters)
 
 
-def _flow(mode: str, given: Mapping[str, Any]) -> Callable[[Function], Function]:
+def _flow(mode: str, parameters: Mapping[str, Any]) -> Callable[[Function], Function]:
     where = caller()
 
     def declare(function: Function) -> Function:
         registry = current(where)
-        flow = new_flow(registry, given["name"] or function.__name__, where)
-        runs = _runs(flow, given, where)
+        flow = new_flow(registry, parameters["name"] or function.__name__, where)
+        runs = _runs(flow, parameters, where)
         check_function(f"flow {flow}", function, where)
-        state = initial_state_of(registry, flow, given["initial_state"], where)
-        inputs = inputs_of(f"flow {flow}", function, given["sources"], where, state)
+        state = initial_state_of(registry, flow, parameters["initial_state"], where)
+        inputs = inputs_of(f"flow {flow}", function, parameters["sources"], where, state)
         code = code_hash(function)
         registry.flows[flow] = AppendFlow(
             flow,
-            str(given["target"]),
+            str(parameters["target"]),
             inputs,
             code,
             **runs,
@@ -632,23 +633,23 @@ def _flow(mode: str, given: Mapping[str, Any]) -> Callable[[Function], Function]
     return declare
 
 
-def _runs(flow: str, given: Mapping[str, Any], where: Where) -> dict[str, Any]:
+def _runs(flow: str, parameters: Mapping[str, Any], where: Where) -> dict[str, Any]:
     """Return how a flow runs, by the names of its fields, from the parameters that all flows have."""
-    once = given["once"]
-    often = how_often(flow, given["trigger"], once, where)
-    check_policies(flow, given["on_failure"], given["on_change"], once, where)
-    check_park_after(flow, given["park_after"], where)
-    window = duration(f"rewind_window of flow {flow}", given["rewind_window"], where)
-    named = {name: given[name] for name in ("state_store", "watermark_policy", "driver")}
-    settings = conf_of(flow, given["spark_conf"], where, **named)
+    once = parameters["once"]
+    often = how_often(flow, parameters["trigger"], once, where)
+    check_policies(flow, parameters["on_failure"], parameters["on_change"], once, where)
+    check_park_after(flow, parameters["park_after"], where)
+    window = duration(f"rewind_window of flow {flow}", parameters["rewind_window"], where)
+    named = {name: parameters[name] for name in ("state_store", "watermark_policy", "driver")}
+    settings = conf_of(flow, parameters["spark_conf"], where, **named)
     return {
         "trigger": often,
         "spark_conf": with_window(settings, flow, window, often, once=once, where=where),
         "where": where,
-        "on_failure": given["on_failure"],
-        "park_after": given["park_after"],
+        "on_failure": parameters["on_failure"],
+        "park_after": parameters["park_after"],
         "once": once,
-        "on_change": given["on_change"],
+        "on_change": parameters["on_change"],
     }
 
 
@@ -708,7 +709,7 @@ def create_auto_cdc_flow(
         ``park_after``, ``on_change``, ``rewind_window``, ``state_store``, ``watermark_policy`` and
         ``driver``.
     """
-    given = dict(locals())
+    parameters = dict(locals())
     where = caller()
     flow = new_flow(current(where), name, where)
     if not isinstance(source, str):
@@ -716,8 +717,10 @@ def create_auto_cdc_flow(
             f"{where}: the flow {flow} has the source {source!r}. Give the name of one source or view, such"
             " as 'changes'."
         )
-    spec = read_spec(flow, given, where)
-    current(where).flows[flow] = AutoCdcFlow(flow, str(target), source, spec, **_runs(flow, given, where))
+    spec = read_spec(flow, parameters, where)
+    current(where).flows[flow] = AutoCdcFlow(
+        flow, str(target), source, spec, **_runs(flow, parameters, where)
+    )
 
 
 def notifier(classpath: str, **arguments: Any) -> Notifier:
@@ -784,10 +787,10 @@ def driver(
     :param archives: unpacked in the working folder of each executor; ``path#name`` names the folder.
     :param spark_conf: further settings, as of a flow.
     """
-    given = dict(locals())
+    needs = dict(locals())
     where = caller()
-    conf = spark_conf_of("driver", given.pop("spark_conf"), where)
-    return driver_of({name: given[name] for name in NEEDS}, conf, current(where).data, where)
+    conf = spark_conf_of("driver", needs.pop("spark_conf"), where)
+    return driver_of({name: needs[name] for name in NEEDS}, conf, current(where).data, where)
 
 
 @known_parameters
@@ -827,13 +830,13 @@ def configure_pipeline(
     if not isinstance(notifiers, Sequence) or not all(isinstance(item, Notifier) for item in notifiers):
         raise DeclarationError(f"{where}: the notifiers are {notifiers!r}. Give a list of dp.notifier(…).")
     if isinstance(rehearse, str) or (unknown := [name for name in rehearse if name not in REHEARSABLE]):
-        found = rehearse if isinstance(rehearse, str) else unknown[0]
+        misfit = rehearse if isinstance(rehearse, str) else unknown[0]
         raise DeclarationError(
-            f"{where}: rehearse has {found!r}. Give a list of recoveries that can be rehearsed:"
+            f"{where}: rehearse has {misfit!r}. Give a list of recoveries that can be rehearsed:"
             f" {', '.join(REHEARSABLE)}."
         )
     registry.configured_at = where
-    registry.driver = None if driver is None else driver_given(driver, where)
+    registry.driver = None if driver is None else checked_driver(driver, where)
     registry.configured = replace(
         registry.configured,
         shared_driver=shared_driver,

@@ -282,7 +282,7 @@ class AppendFlow:
     @property
     def spec(self) -> CdcSpec | None:
         """How its rows replace those of the same key; None unless it is an update flow."""
-        return UpdateSpec.of(self.keys) if self.mode == UPDATE else None
+        return UpdateSpec.for_keys(self.keys) if self.mode == UPDATE else None
 
     @property
     def replaces(self) -> bool:
@@ -407,24 +407,24 @@ class Pipeline:
         """Return every source and view that a flow reads, directly or through views, each once, inputs before
         their readers.
         """
-        found: dict[str, Source | View] = {}
+        inputs_by_name: dict[str, Source | View] = {}
 
         def visit(name: str) -> None:
-            if name in found:
+            if name in inputs_by_name:
                 return
             view = self.view(name)
             if view is not None:
                 for inner in view.sources:
                     visit(inner)
-                found[name] = view
+                inputs_by_name[name] = view
             else:
                 source = self.source(name)
                 assert source is not None, f"{name} was checked when the pipeline was declared"
-                found[name] = source
+                inputs_by_name[name] = source
 
         for name in flow.sources:
             visit(name)
-        return tuple(found.values())
+        return tuple(inputs_by_name.values())
 
     def sources_of(self, flow: AnyFlow) -> tuple[Source, ...]:
         """Return every source that a flow reads, each once, in order of first use."""

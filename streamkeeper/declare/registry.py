@@ -134,9 +134,9 @@ class Registry:
                 if isinstance(flow, AppendFlow) and function is flow.function
             ]
             own.sort(key=lambda item: item.where.line)
-            found = (*self.expected_of_tables.get(flow.target, ()), *own)
-            if found:
-                self.flows[name] = replace(flow, expectations=found)
+            expectations = (*self.expected_of_tables.get(flow.target, ()), *own)
+            if expectations:
+                self.flows[name] = replace(flow, expectations=expectations)
                 self._check_expectations(self.flows[name])
 
     def _check_expectations(self, flow: AnyFlow) -> None:
