@@ -58,9 +58,9 @@ class Amount:
 NONE = Amount()
 
 
-def unknown(why: str) -> Amount:
+def unknown(reason: str) -> Amount:
     """Return an amount of which nothing is known, with the reason."""
-    return Amount(None, 0, None, why)
+    return Amount(None, 0, None, reason)
 
 
 @dataclass(frozen=True)
@@ -107,9 +107,9 @@ def in_words(amount: Amount) -> str:
     return ", ".join(parts)
 
 
-def counted(number: int, what: str) -> str:
+def counted(number: int, noun: str) -> str:
     """Return a number of things, which are named in the plural: ``1 file``, ``1,234 files``."""
-    return f"{number:,} {what.removesuffix('s') if number == 1 else what}"
+    return f"{number:,} {noun.removesuffix('s') if number == 1 else noun}"
 
 
 def size_in_words(size: float) -> str:

@@ -63,9 +63,9 @@ def _docstrings() -> dict[str, str]:
     (body,) = (
         node.body for node in ast.parse(inspect.getsource(Settings)).body if isinstance(node, ast.ClassDef)
     )
-    found = {}
+    docstrings = {}
     for before, after in pairwise(body):
         match before, after:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                found[name] = " ".join(text.split())
-    return found
+                docstrings[name] = " ".join(text.split())
+    return docstrings
