@@ -28,7 +28,7 @@ def schedule_dag(pipeline: Pipeline, schedule: Schedule) -> DAG:
     with DAG(
         dag_id=dag_id(pipeline, schedule),
         dag_display_name=f"{pipeline.name} · {schedule.recovery}, scheduled · {of}",
-        description=f"Triggers {schedule.recovery} with the values that {schedule.where} declares.",
+        description=f"Triggers {schedule.recovery} with the values that {schedule.location} declares.",
         schedule=by_the_clock(schedule.cron),
         catchup=False,
         max_active_runs=1,

@@ -20,10 +20,10 @@ from streamkeeper.declare.model import (
     AnyFlow,
     AppendFlow,
     AutoCdcFlow,
+    Location,
     Pipeline,
     Source,
     Table,
-    Where,
 )
 from streamkeeper.errors import DeclarationError
 
@@ -41,13 +41,13 @@ _LEAST, _MOST = -(2**63), 2**63 - 1
 """Range of a literal sequence: a BIGINT."""
 
 
-def read_spec(flow: str, parameters: Parameters, where: Where) -> CdcSpec:
+def read_spec(flow: str, parameters: Parameters, location: Location) -> CdcSpec:
     """Return the changes that an AUTO CDC flow declares.
 
     :raises DeclarationError: a parameter is not allowed; the message has file and line, what was found and
         what is allowed.
     """
-    subject = f"{where}: the flow {flow}"
+    subject = f"{location}: the flow {flow}"
     feed = _truth(subject, "change_feed", parameters["change_feed"])
     if feed:
         _check_feed_alone(subject, parameters)
@@ -92,7 +92,7 @@ def check_feeds(pipeline: Pipeline) -> None:
 
 
 def _check_is_feed(flow: AutoCdcFlow, sources: Sequence[Source]) -> None:
-    subject = f"{flow.where}: the flow {flow.name} has change_feed=True"
+    subject = f"{flow.location}: the flow {flow.name} has change_feed=True"
     if len(sources) > 1:
         raise DeclarationError(
             f"{subject} and reads {' and '.join(source.name for source in sources)}. Commits of one table"
@@ -102,7 +102,7 @@ def _check_is_feed(flow: AutoCdcFlow, sources: Sequence[Source]) -> None:
     [source] = sources
     if not source.reads_change_feed:
         raise DeclarationError(
-            f"{subject}, and its source {source.name} ({source.where}) gives no change feed. Allowed is a"
+            f"{subject}, and its source {source.name} ({source.location}) gives no change feed. Allowed is a"
             " Delta table: dp.create_source(…, format='delta', options={'readChangeFeed': True}), where the"
             " table has the property delta.enableChangeDataFeed. Or leave change_feed out, and say"
             " sequence_by."
@@ -114,7 +114,7 @@ def _check_ranked(flow: AutoCdcFlow) -> None:
     named = {name.lower() for name in flow.spec.sequence_by}
     if named and named <= {COMMIT_VERSION, COMMIT_TIMESTAMP}:
         raise DeclarationError(
-            f"{flow.where}: the flow {flow.name} orders a change feed by"
+            f"{flow.location}: the flow {flow.name} orders a change feed by"
             f" {', '.join(flow.spec.sequence_by)} alone. A commit can delete a row and insert it again"
             " (MERGE, INSERT OVERWRITE): of two changes at one sequence the delete wins, and the row would be"
             " lost. Say change_feed=True in place of sequence_by and apply_as_deletes."
@@ -143,16 +143,16 @@ def check_tables(flows: Sequence[AnyFlow], tables: Mapping[str, Table]) -> None:
         or an update or complete flow, or the flow of a sink of files, is not the only one.
     """
     for _, group in groupby(sorted(flows, key=lambda flow: flow.target), key=lambda flow: flow.target):
-        together = sorted(group, key=lambda flow: flow.where.line)
+        together = sorted(group, key=lambda flow: flow.location.line)
         changes = [flow for flow in together if isinstance(flow, AutoCdcFlow)]
         _check_alone(together)
         _check_files(together, tables[together[0].target])
         appending = next((flow for flow in together if not isinstance(flow, AutoCdcFlow)), None)
         if changes and appending is not None:
             raise DeclarationError(
-                f"{appending.where}: the flow {appending.name} appends to {appending.target}, whose rows the"
-                f" AUTO CDC flow {changes[0].name} ({changes[0].where}) keeps by key. An appended row would"
-                " have no sequence. Declare it with create_auto_cdc_flow too, or give it another table."
+                f"{appending.location}: the flow {appending.name} appends to {appending.target}, whose rows"
+                f" the AUTO CDC flow {changes[0].name} ({changes[0].location}) keeps by key. An appended row"
+                " would have no sequence. Declare it with create_auto_cdc_flow too, or give it another table."
             )
         for other in changes[1:]:
             _check_alike(changes[0], other)
@@ -162,9 +162,9 @@ def _check_files(flows: Sequence[AnyFlow], table: Table) -> None:
     """Raise if two flows write a sink of files."""
     if table.sink in FILE_SINKS and len(flows) > 1:
         raise DeclarationError(
-            f"{flows[1].where}: the flow {flows[1].name} writes the sink {table.name}, as {flows[0].name}"
-            f" does ({flows[0].where}). Spark's log of a folder has room for one query: give it a sink of its"
-            " own."
+            f"{flows[1].location}: the flow {flows[1].name} writes the sink {table.name}, as {flows[0].name}"
+            f" does ({flows[0].location}). Spark's log of a folder has room for one query: give it a sink of"
+            " its own."
         )
 
 
@@ -179,8 +179,8 @@ def _check_alone(flows: Sequence[AnyFlow]) -> None:
         COMPLETE: "It would remove the other's rows",
     }
     raise DeclarationError(
-        f"{other.where}: the flow {other.name} writes {other.target}, which the {alone.mode} flow"
-        f" {alone.name} ({alone.where}) writes alone. {reasons[alone.mode]}. Give it another table."
+        f"{other.location}: the flow {other.name} writes {other.target}, which the {alone.mode} flow"
+        f" {alone.name} ({alone.location}) writes alone. {reasons[alone.mode]}. Give it another table."
     )
 
 
@@ -191,15 +191,15 @@ def with_keys(flow: AnyFlow, table: Table) -> AnyFlow:
     """
     if table.sink is not None and (flow.replaces or isinstance(flow, AutoCdcFlow)):
         raise DeclarationError(
-            f"{flow.where}: the flow {flow.name} writes the sink {table.name} ({table.where}), which takes"
-            " rows that"
+            f"{flow.location}: the flow {flow.name} writes the sink {table.name} ({table.location}), which"
+            " takes rows that"
             " are appended. Declare it with dp.append_flow, or give it a table of dp.create_streaming_table."
         )
     if isinstance(flow, AppendFlow) and flow.mode == UPDATE:
         if not table.keys:
             raise DeclarationError(
-                f"{flow.where}: the update flow {flow.name} writes {table.name}, which has no keys"
-                f" ({table.where})."
+                f"{flow.location}: the update flow {flow.name} writes {table.name}, which has no keys"
+                f" ({table.location})."
                 " A row replaces the one of the same key. Add them: dp.create_streaming_table("
                 f"{table.name!r}, keys=['…']), the columns that the query groups by."
             )
@@ -207,8 +207,9 @@ def with_keys(flow: AnyFlow, table: Table) -> AnyFlow:
     if table.keys:
         own = "its own keys" if isinstance(flow, AutoCdcFlow) else "no use for them"
         raise DeclarationError(
-            f"{table.where}: the table {table.name} has keys, and the flow {flow.name} ({flow.where}) has"
-            f" {own}. keys are for update flows (dp.update_flow): leave them out, or declare the flow as one."
+            f"{table.location}: the table {table.name} has keys, and the flow {flow.name} ({flow.location})"
+            f" has {own}. keys are for update flows (dp.update_flow): leave them out, or declare the flow as"
+            " one."
         )
     return flow
 
@@ -226,10 +227,10 @@ def _check_alike(first: AutoCdcFlow, other: AutoCdcFlow) -> None:
             parameter = "stored_as_scd_type" if name == "scd_type" else name
             mine, theirs = (list(one) if isinstance(one, tuple) else one for one in (mine, theirs))
             raise DeclarationError(
-                f"{other.where}: the flow {other.name} writes {other.target} with {parameter}={theirs!r}, and"
-                f" the flow {first.name} ({first.where}) with {parameter}={mine!r}. Changes of one table are"
-                " compared with one another, so its flows must agree there. Give both the same, or another"
-                " table to one of them."
+                f"{other.location}: the flow {other.name} writes {other.target} with {parameter}={theirs!r},"
+                f" and the flow {first.name} ({first.location}) with {parameter}={mine!r}. Changes of one"
+                " table are compared with one another, so its flows must agree there. Give both the same, or"
+                " another table to one of them."
             )
 
 

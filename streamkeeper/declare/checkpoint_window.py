@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 
-from streamkeeper.declare.model import Where
+from streamkeeper.declare.model import Location
 from streamkeeper.errors import DeclarationError
 
 RETAIN = "spark.sql.streaming.minBatchesToRetain"
@@ -46,7 +46,7 @@ def trigger_seconds(trigger: str) -> float:
 
 
 def with_window(
-    conf: Mapping[str, str], flow: str, window: float | None, trigger: str, *, once: bool, where: Where
+    conf: Mapping[str, str], flow: str, window: float | None, trigger: str, *, once: bool, location: Location
 ) -> dict[str, str]:
     """Return a flow's Spark settings, with the one that its rewind window needs.
 
@@ -57,12 +57,12 @@ def with_window(
         return dict(conf)
     if once:
         raise DeclarationError(
-            f"{where}: flow {flow} runs once and has a rewind_window. It is not rewound to a batch: a reset"
-            " or a refresh runs it again. Leave rewind_window out."
+            f"{location}: flow {flow} runs once and has a rewind_window. It is not rewound to a batch: a"
+            " reset or a refresh runs it again. Leave rewind_window out."
         )
     if RETAIN in conf:
         raise DeclarationError(
-            f"{where}: flow {flow} has a rewind_window and sets {RETAIN} to {conf[RETAIN]!r}, which"
+            f"{location}: flow {flow} has a rewind_window and sets {RETAIN} to {conf[RETAIN]!r}, which"
             " rewind_window sets. Leave one of them out."
         )
     return {**conf, RETAIN: str(batches_to_retain(window, trigger))}

@@ -88,7 +88,7 @@ JsonObject = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Where:
+class Location:
     """Line of a pipeline file with a declaration."""
 
     file: str
@@ -114,7 +114,7 @@ class Source:
     path: str | None
     schema: str | None
     options: Mapping[str, str]
-    where: Where
+    location: Location
     table: str | None = None
     start: str | Mapping[str, Any] = "earliest"
     track_schema: bool = False
@@ -154,7 +154,7 @@ class View:
     name: str
     sources: tuple[str, ...]
     code: str
-    where: Where
+    location: Location
     function: Callable[..., Any] | None = field(default=None, compare=False, repr=False)
 
 
@@ -174,7 +174,7 @@ class Table:
     comment: str | None
     properties: Mapping[str, str]
     partition_cols: tuple[str, ...]
-    where: Where
+    location: Location
     keys: tuple[str, ...] = ()
     sink: str | None = None
     code: str = ""
@@ -193,7 +193,7 @@ class GivenState:
 
     name: str
     schema: str | None
-    where: Where
+    location: Location
     rows: tuple[Mapping[str, Any], ...] = ()
     table: str | None = None
     path: str | None = None
@@ -228,7 +228,7 @@ class Expectation:
     name: str
     condition: str
     action: str
-    where: Where
+    location: Location
     quarantine: str | None = None
     alert_above: float | None = None
     alert_window: int = 1
@@ -268,7 +268,7 @@ class AppendFlow:
     code: str
     trigger: str
     spark_conf: Mapping[str, str]
-    where: Where
+    location: Location
     on_failure: str = PARK
     once: bool = False
     on_change: str = RESTART
@@ -302,7 +302,7 @@ class AutoCdcFlow:
     spec: CdcSpec
     trigger: str
     spark_conf: Mapping[str, str]
-    where: Where
+    location: Location
     on_failure: str = PARK
     once: bool = False
     on_change: str = RESTART
@@ -342,7 +342,7 @@ class Schedule:
     recovery: str
     cron: str
     values: Mapping[str, Any]
-    where: Where
+    location: Location
 
 
 DEFAULT_NO_PROGRESS = 1800.0
@@ -431,16 +431,16 @@ class Pipeline:
         return tuple(item for item in self.inputs(flow) if isinstance(item, Source))
 
 
-def check_name(kind: str, name: object, where: Where) -> str:
+def check_name(kind: str, name: object, location: Location) -> str:
     """Return ``name``, after a check that it can name a ``kind``.
 
     :raises DeclarationError: it is not a name: letters, digits and underscores, a letter first, 100 at most.
     """
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise DeclarationError(
-            f"{where}: the {kind} name {name!r} cannot be used. A name has letters, digits and underscores,"
-            " starts with a letter, and is at most 100 long, because folders, DAG ids and Spark's source"
-            " names are made of it."
+            f"{location}: the {kind} name {name!r} cannot be used. A name has letters, digits and"
+            " underscores, starts with a letter, and is at most 100 long, because folders, DAG ids and"
+            " Spark's source names are made of it."
         )
     return name
 

@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Callable, Iterable
 from typing import Any, ParamSpec, TypeVar
 
-from streamkeeper.declare.model import Where
+from streamkeeper.declare.model import Location
 from streamkeeper.declare.registry import caller, listed
 from streamkeeper.errors import DeclarationError
 
@@ -112,7 +112,7 @@ def with_parameters_of(other: Callable[P, R]) -> Callable[[Callable[..., R]], Ca
     return decorate
 
 
-def check_function(subject: str, function: Callable[..., Any], where: Where) -> None:
+def check_function(subject: str, function: Callable[..., Any], location: Location) -> None:
     """Check that a function does not write its rows itself.
 
     :raises DeclarationError: it does; the message has the line.
@@ -123,5 +123,5 @@ def check_function(subject: str, function: Callable[..., Any], where: Where) -> 
         first = min(uses, key=lambda node: (node.lineno, node.end_col_offset or 0))
         line = function.__code__.co_firstlineno + first.lineno - 1
         raise DeclarationError(
-            f"{Where(where.file, line)}: the function of {subject} uses {first.attr}: {_QUERY}."
+            f"{Location(location.file, line)}: the function of {subject} uses {first.attr}: {_QUERY}."
         )

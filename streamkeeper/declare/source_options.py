@@ -18,8 +18,8 @@ from streamkeeper.declare.model import (
     KAFKA_SINK,
     SOCKET,
     Format,
+    Location,
     Pipeline,
-    Where,
 )
 from streamkeeper.declare.offsets import check_fits
 from streamkeeper.errors import DeclarationError
@@ -92,12 +92,12 @@ _DELTA_VALUES = {
 }
 
 
-def check_kafka(name: str, options: Mapping[str, str], where: Where) -> None:
+def check_kafka(name: str, options: Mapping[str, str], location: Location) -> None:
     """Check the options of a Kafka source.
 
     :raises DeclarationError: with file, line, what was found and what is allowed.
     """
-    subject = f"{where}: the Kafka source {name}"
+    subject = f"{location}: the Kafka source {name}"
     options_by_name = _checked_options(subject, options, _KAFKA_REFUSED, _KAFKA_VALUES)
     _check_broker(subject, options_by_name)
     ways = [options_by_name[way.lower()] for way in TOPICS if way.lower() in options_by_name]
@@ -110,12 +110,12 @@ def check_kafka(name: str, options: Mapping[str, str], where: Where) -> None:
     _check_secrets(subject, options)
 
 
-def check_kafka_sink(name: str, options: Mapping[str, str], where: Where) -> None:
+def check_kafka_sink(name: str, options: Mapping[str, str], location: Location) -> None:
     """Check the options of a Kafka sink.
 
     :raises DeclarationError: with file, line, what was found and what is allowed.
     """
-    subject = f"{where}: the Kafka sink {name}"
+    subject = f"{location}: the Kafka sink {name}"
     _check_broker(subject, _checked_options(subject, options, _KAFKA_SINK_REFUSED, {}))
     others = [key for key in options if key.lower() != "topic" and not key.lower().startswith("kafka.")]
     if others:
@@ -126,9 +126,9 @@ def check_kafka_sink(name: str, options: Mapping[str, str], where: Where) -> Non
     _check_secrets(subject, options)
 
 
-def check_file_sink(name: str, options: Mapping[str, str], where: Where) -> None:
+def check_file_sink(name: str, options: Mapping[str, str], location: Location) -> None:
     """Check the options of a sink of files; see :func:`check_kafka_sink`."""
-    subject = f"{where}: the sink {name}"
+    subject = f"{location}: the sink {name}"
     if not options.get("path"):
         raise DeclarationError(f"{subject} has no path. Give the folder of its files: {{'path': '…'}}.")
     _checked_options(subject, options, {"checkpointlocation": _CHECKPOINT, "retention": _RETENTION}, {})
@@ -153,12 +153,12 @@ def _check_secrets(subject: str, options: Mapping[str, str]) -> None:
             )
 
 
-def check_delta(name: str, options: Mapping[str, str], where: Where) -> None:
+def check_delta(name: str, options: Mapping[str, str], location: Location) -> None:
     """Check the options of a Delta source.
 
     :raises DeclarationError: with file, line, what was found and what is allowed.
     """
-    subject = f"{where}: the Delta source {name}"
+    subject = f"{location}: the Delta source {name}"
     options_by_name = _checked_options(subject, options, _DELTA_REFUSED, _DELTA_VALUES)
     on = [options_by_name[key][0] for key in _FEEDS if options_by_name.get(key, ("", ""))[1] == "true"]
     if len(on) > 1:
@@ -168,12 +168,12 @@ def check_delta(name: str, options: Mapping[str, str], where: Where) -> None:
         )
 
 
-def check_socket(name: str, options: Mapping[str, str], where: Where) -> None:
+def check_socket(name: str, options: Mapping[str, str], location: Location) -> None:
     """Check the options of a socket source.
 
     :raises DeclarationError: with file, line, what was found and what is allowed.
     """
-    subject = f"{where}: the socket source {name}"
+    subject = f"{location}: the socket source {name}"
     options_by_name = _checked_options(subject, options, {}, {})
     for key, like in (("host", "localhost"), ("port", "9999")):
         if not options_by_name.get(key, ("", ""))[1].strip():
@@ -189,7 +189,7 @@ def check_socket(name: str, options: Mapping[str, str], where: Where) -> None:
         )
 
 
-CHECKS: dict[str, Callable[[str, Mapping[str, str], Where], None]] = {
+CHECKS: dict[str, Callable[[str, Mapping[str, str], Location], None]] = {
     KAFKA: check_kafka,
     DELTA: check_delta,
     SOCKET: check_socket,
@@ -197,21 +197,21 @@ CHECKS: dict[str, Callable[[str, Mapping[str, str], Where], None]] = {
 """Checks of the options of formats that have any."""
 
 
-SINKS: dict[str, Callable[[str, Mapping[str, str], Where], None]] = {
+SINKS: dict[str, Callable[[str, Mapping[str, str], Location], None]] = {
     KAFKA_SINK: check_kafka_sink,
     **dict.fromkeys(FILE_SINKS, check_file_sink),
 }
 """Checks of the options of each format that a sink may have."""
 
 
-def check_start(name: str, source_format: str, start: object, where: Where) -> str | dict[str, Any]:
+def check_start(name: str, source_format: str, start: object, location: Location) -> str | dict[str, Any]:
     """Return the declared start of a source's first generation, after a check that it is valid.
 
     :raises DeclarationError: with file, line, what was found and what is allowed.
     """
     if start == "earliest":
         return "earliest"
-    subject = f"{where}: the source {name} ({source_format}) has start {start!r}"
+    subject = f"{location}: the source {name} ({source_format}) has start {start!r}"
     source_kind = FORMATS[source_format]
     if not source_kind.starts:
         raise DeclarationError(
@@ -241,9 +241,9 @@ def check_no_echo(pipeline: Pipeline) -> None:
         echo = next((source for source in pipeline.sources_of(flow) if source.table == flow.target), None)
         if echo is not None:
             raise DeclarationError(
-                f"{flow.where}: the flow {flow.name} writes the table {flow.target}, which its source"
-                f" {echo.name} ({echo.where}) reads: it would read its own rows, endlessly. Let it write or"
-                " read another table."
+                f"{flow.location}: the flow {flow.name} writes the table {flow.target}, which its source"
+                f" {echo.name} ({echo.location}) reads: it would read its own rows, endlessly. Let it write"
+                " or read another table."
             )
 
 
@@ -256,8 +256,8 @@ def check_connections(pipeline: Pipeline) -> None:
         connected = next((source for source in pipeline.sources_of(flow) if source.kind.connection), None)
         if flow.once and connected is not None:
             raise DeclarationError(
-                f"{flow.where}: the flow {flow.name} runs once, and its source {connected.name}"
-                f" ({connected.where}) has nothing when a driver connects: it would be done with no row."
+                f"{flow.location}: the flow {flow.name} runs once, and its source {connected.name}"
+                f" ({connected.location}) has nothing when a driver connects: it would be done with no row."
                 " Leave once out."
             )
 

@@ -23,7 +23,7 @@ def opened(source: Source, settings: Settings, environment: Mapping[str, str] | 
 
     :raises SettingsError: an environment variable in its options is not set, or pipelines may not see it.
     """
-    subject = f"{source.where}: the source {source.name}"
+    subject = f"{source.location}: the source {source.name}"
     options = filled(subject, source.options, settings, environment)
     path = settings.table_path(source.table) if source.table is not None else source.path
     return replace(source, options={**options, **_bounded(source, options, settings.read_at_most)}, path=path)

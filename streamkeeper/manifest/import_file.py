@@ -23,8 +23,8 @@ from streamkeeper.declare.model import (
     PARK_AFTER,
     AnyFlow,
     AppendFlow,
+    Location,
     Pipeline,
-    Where,
     check_name,
     pipeline_to_json,
 )
@@ -56,7 +56,7 @@ def load_pipeline(file: Path, data: str) -> Pipeline:
     :raises DeclarationError: the file's name is not a pipeline name, it raises, or it declares something that
         is not allowed.
     """
-    name = check_name("pipeline", pipeline_files.name(file), Where(pipeline_files.as_text(file.name), 1))
+    name = check_name("pipeline", pipeline_files.name(file), Location(pipeline_files.as_text(file.name), 1))
     if name.lower() in OUR_FOLDERS:
         raise DeclarationError(
             f"{file.name}, line 1: a pipeline cannot be named {name!r}: Streamkeeper keeps its own"
@@ -115,7 +115,7 @@ def fingerprint(pipeline: Pipeline, flow: AnyFlow) -> str:
         "shared": plain["shared"],
     }
     for part in (parts["flow"], parts["table"], *parts["inputs"]):
-        del part["where"]
+        del part["location"]
     # How a change is deployed is not what the flow does.
     del parts["flow"]["on_change"]
     # What came later counts only where it is used: an upgrade must not change every flow.
@@ -132,11 +132,11 @@ def fingerprint(pipeline: Pipeline, flow: AnyFlow) -> str:
         [name for name in ("keys", "sink", "code", "existing_rows") if not parts["table"][name]],
     )
     for item in parts["flow"].get("expectations", ()):
-        del item["where"]
+        del item["location"]
     if flow.initial_state is None:
         parts["flow"].pop("initial_state", None)
     else:
-        del parts["flow"]["initial_state"]["where"]
+        del parts["flow"]["initial_state"]["location"]
     if isinstance(flow, AppendFlow):
         del parts["flow"]["kind"]
     for part in parts["inputs"]:

@@ -15,10 +15,10 @@ from streamkeeper.declare.model import (
     AutoCdcFlow,
     Expectation,
     GivenState,
+    Location,
     Source,
     Table,
     View,
-    Where,
 )
 from streamkeeper.declare.source_options import TOPICS
 from streamkeeper.manifest.manifest import Flow
@@ -36,11 +36,11 @@ _RESOURCES = (
     "spark.executor.instances", "spark.executor.memory", "spark.executor.memoryOverhead",
 )  # fmt: skip
 """Settings that say where and how fast a query runs. What pins the number of partitions is told elsewhere."""
-_NOT_OF_ROWS = ("name", "where", "keys", "function", "code", "existing_rows")
+_NOT_OF_ROWS = ("name", "location", "keys", "function", "code", "existing_rows")
 """Fields of a table that say nothing of its rows."""
 _SAME_ROWS = (
     "name",
-    "where",
+    "location",
     "function",
     "code",
     "trigger",
@@ -70,7 +70,7 @@ def differences(before: Flow, now: Flow, pinned: Collection[str]) -> Iterator[st
             yield from _of_fields(f"The view {item.name}", old, item, _SAME_ROWS)
     old_table, table = (flow.pipeline.table(flow.declaration.target) for flow in (before, now))
     if isinstance(old_table, Table) and isinstance(table, Table) and (old_table.sink or table.sink):
-        for said in _of_fields("The sink", old_table, table, ("name", "where", "function", "code")):
+        for said in _of_fields("The sink", old_table, table, ("name", "location", "function", "code")):
             yield f"{said.replace('has properties', 'has the options')} What was given so far stays there."
         if old_table.sink == table.sink and old_table.code != table.code:
             yield "The function of the sink changed: what it was given so far stays as it left it."
@@ -120,7 +120,7 @@ def _of_flow(before: Flow, now: Flow) -> Iterator[str]:
 
 
 def _without_line(given: GivenState | None) -> GivenState | None:
-    return None if given is None else replace(given, where=Where("", 0))
+    return None if given is None else replace(given, location=Location("", 0))
 
 
 def _checked(item: Expectation) -> tuple[str, str, str, str | None]:
@@ -136,7 +136,7 @@ def _of_settings(before: Mapping[str, str], now: Mapping[str, str], pinned: Coll
 
 def _of_source(before: Source, now: Source) -> Iterator[str]:
     what = f"The source {now.name}"
-    for said in _of_fields(what, before, now, (*_PLACES, "name", "where", "start")):
+    for said in _of_fields(what, before, now, (*_PLACES, "name", "location", "start")):
         yield f"{said} Rows so far were read by the old one."
     if before.start != now.start:
         yield f"{what} has the start {now.start}, which only a first generation or a reset would use."

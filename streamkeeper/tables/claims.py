@@ -98,7 +98,7 @@ class _Around:
             own, now = f"{pipeline.name}.{flow.name}", self.known.present(f"{pipeline.name}.{flow.name}")
             if now != own:
                 return (
-                    f"{flow.where}: the flow that was named {flow.name} is named {now.partition('.')[2]}"
+                    f"{flow.location}: the flow that was named {flow.name} is named {now.partition('.')[2]}"
                     " now. Declare it by that name, or give this one a name that no flow ever had; to undo"
                     f" the rename, run `streamkeeper rename {now} {own}`."
                 )
@@ -118,7 +118,7 @@ class _Around:
             ):
                 if alike is not None and self.before.likenesses.get(old) == alike:
                     return (
-                        f"{flow.where}: the flow {flow.name} is {old} under another name, and would read"
+                        f"{flow.location}: the flow {flow.name} is {old} under another name, and would read"
                         f" everything again. Run `streamkeeper rename {old} {new}`, and it continues from"
                         " its position. If everything is to be read again, rename it first and then"
                         " trigger a full refresh."
@@ -176,8 +176,10 @@ class _Around:
                         " keep their last declaration and are not started again."
                     )
                 there = declared.table(table.name) if declared else None
-                known = f" ({there.where})" if there else ""
-                return owners.refusal(f"{table.where}: the table {table.name}", pipeline.name, other, known)
+                known = f" ({there.location})" if there else ""
+                return owners.refusal(
+                    f"{table.location}: the table {table.name}", pipeline.name, other, known
+                )
         return None
 
     def nested_table(self, pipeline: Pipeline) -> str | None:
@@ -190,7 +192,7 @@ class _Around:
                     if checks.are_nested(table.name, theirs.name) and self._since(
                         other.name, theirs.name
                     ) < self._since(pipeline.name, table.name):
-                        return checks.nested(table.where, table.name, theirs.name, theirs.where)
+                        return checks.nested(table.location, table.name, theirs.name, theirs.location)
         return None
 
     def _since(self, pipeline: str, table: str) -> tuple[bool, str, str]:

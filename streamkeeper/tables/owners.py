@@ -55,7 +55,7 @@ def ensure(settings: Settings, home: FlowHome, flow: Flow) -> None:
     for table in tables if never_began else ():
         other = written_by_another(settings, home.pipeline, table)
         if other is not None:
-            raise DeclarationError(refusal(f"{declared.where}: the table {table}", home.pipeline, other))
+            raise DeclarationError(refusal(f"{declared.location}: the table {table}", home.pipeline, other))
     from_all = (EARLIEST, AFTER_LAST) if never_began else (EARLIEST,)
     if present is None or (
         present.start.mode in from_all and generations.read_start(home, present.number) is None
@@ -84,11 +84,11 @@ def _check_rows(settings: Settings, home: FlowHome, flow: Flow) -> None:
     if not wrote or (others.unknown and owned):
         return
     raise RowsOfOthers(
-        f"{table.where}: the table {table.name} at {settings.table_path(table.name)} has rows that no flow of"
-        f" {home.pipeline} wrote ({wrote}), and {home.full_name} would add all that its sources have to them."
-        " Nothing was written. If another job's query wrote them, stop that job and `adopt` its checkpoint:"
-        " this flow then continues right after it. If the rows are to stay and the sources are to be read"
-        f" from their start all the same, declare dp.create_streaming_table({table.name!r},"
+        f"{table.location}: the table {table.name} at {settings.table_path(table.name)} has rows that no flow"
+        f" of {home.pipeline} wrote ({wrote}), and {home.full_name} would add all that its sources have to"
+        " them. Nothing was written. If another job's query wrote them, stop that job and `adopt` its"
+        " checkpoint: this flow then continues right after it. If the rows are to stay and the sources are to"
+        f" be read from their start all the same, declare dp.create_streaming_table({table.name!r},"
         f" existing_rows={KEEP!r})."
     )
 

@@ -28,7 +28,7 @@ def schema_of(source: Source, schemas: Mapping[str, str]) -> str:
         return source.kind.columns + (_HEADERS if source.option("includeHeaders").lower() == "true" else "")
     content = "a Delta table" if source.kind.table else "files whose schema is inferred"
     raise RequestError(
-        f"{source.where}: the source {source.name} reads {content}. Give its columns to the test:"
+        f"{source.location}: the source {source.name} reads {content}. Give its columns to the test:"
         f' schemas={{"{source.name}": "id INT, …"}}.'
     )
 
@@ -42,8 +42,8 @@ def schema_of_state(initial_state: GivenState, schemas: Mapping[str, str]) -> st
     schema = initial_state.schema or schemas.get(initial_state.name)
     if schema is None:
         raise RequestError(
-            f"{initial_state.where}: the initial state {initial_state.name} is of a table. Give its columns"
-            " to the test:"
+            f"{initial_state.location}: the initial state {initial_state.name} is of a table. Give its"
+            " columns to the test:"
             f' schemas={{"{initial_state.name}": "id INT, …"}}.'
         )
     return schema

@@ -32,7 +32,7 @@ def documentation(flows: list[Flow], manifest: Manifest) -> str:
     broken = manifest.errors.get(flows[0].pipeline.name)
     lines = [
         *(
-            f"**{flow.full_name}** {does(flow.declaration)} ({flow.declaration.where}),"
+            f"**{flow.full_name}** {does(flow.declaration)} ({flow.declaration.location}),"
             f" {often(flow.declaration)}."
             for flow in flows
         ),

@@ -181,7 +181,7 @@ def _check_partitions(schema: StructType, spec: CdcSpec, table: Table) -> None:
     unknown = [name for name in table.partition_cols if name.lower() not in {one.lower() for one in stored}]
     if unknown:
         raise DeclarationError(
-            f"{table.where}: the table {table.name} is partitioned by {', '.join(unknown)}, which its flow"
+            f"{table.location}: the table {table.name} is partitioned by {', '.join(unknown)}, which its flow"
             f" does not store. It stores {', '.join(stored)}. Correct partition_cols."
         )
 
@@ -194,7 +194,7 @@ def _fit(
     :raises DeclarationError: it is no AUTO CDC target, or one of another kind.
     """
     opened = table_at(spark, path)
-    found, says = opened.toDF().schema, f"{table.where}: the table {table.name}"
+    found, says = opened.toDF().schema, f"{table.location}: the table {table.name}"
     properties = table_properties(opened)
     keys = properties.get(KEYS_PROPERTY)
     if BOOKKEEPING not in found.fieldNames() or keys is None:
@@ -255,7 +255,7 @@ def _check_literal(spec: CdcSpec, layout: Layout, table: Table) -> None:
     least, most = whole_numbers(layout.sequence)
     if not least <= spec.sequence_literal <= most:
         raise DeclarationError(
-            f"{table.where}: the table {table.name} is ordered by {layout.sequence.simpleString()}, and"
+            f"{table.location}: the table {table.name} is ordered by {layout.sequence.simpleString()}, and"
             f" sequence_by is the literal {spec.sequence_literal}. Allowed are {least} to {most}. Give one of"
             " those, or cast the other flows' columns in a view."
         )

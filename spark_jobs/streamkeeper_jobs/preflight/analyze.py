@@ -42,7 +42,7 @@ def analyze(spark: SparkSession, settings: Settings, flow: Flow, empty: Path) ->
     :param empty: a folder without files.
     """
     verdict = Verdict(flow.full_name, Fit.GOES_ON, ("Spark plans it.",))
-    where = flow.declaration.where
+    where = flow.declaration.location
     try:
         opened = opened_flow(flow, settings, opened_if_possible)
         awaited = tuple(_awaited(spark, opened))
@@ -85,9 +85,9 @@ def _give_initial_state(spark: SparkSession, flow: Flow) -> None:
         raised = next((line for line in reversed(said) if _RAISED.match(line)), said[0])
         columns = given_frame(spark, given).schema.toDDL()
         raise DeclarationError(
-            f"{declared.where}: the flow {declared.name}, given the initial state {given.name}, raises"
+            f"{declared.location}: the flow {declared.name}, given the initial state {given.name}, raises"
             f" {raised}{line}. Allowed are its columns: {columns}. Correct the code, or the initial state"
-            f" ({given.where})."
+            f" ({given.location})."
         ) from error
 
 
@@ -106,8 +106,10 @@ def _awaited(spark: SparkSession, flow: Flow) -> Iterator[str]:
     for source in flow.pipeline.sources_of(flow.declaration):
         if source.reads_files and source.schema is None and is_empty(source):
             yield (
-                f"{source.where}: the source {source.name} declares no schema, and {source.path} has no file"
-                " to infer it from. Declare a schema, or analyze where files are."
+                f"{source.location}: the source {source.name} declares no schema, and {source.path} has no"
+                " file to infer it from. Declare a schema, or analyze where files are."
             )
         elif source.kind.table and not is_there(spark, source):
-            yield f"{source.where}: the source {source.name} reads {source.path}, and there is no table yet."
+            yield (
+                f"{source.location}: the source {source.name} reads {source.path}, and there is no table yet."
+            )

@@ -208,7 +208,7 @@ def _check_names(columns: StructType, table: Table) -> None:
         raise DeclarationError(
             f"The column {refused[0]!r} has a blank or one of ,;{{}}()= in its name, which Delta stores only"
             f" with column mapping. Rename it in the view, or declare table_properties={{'{MAPPED}': 'name'}}"
-            f" for the table ({table.where})."
+            f" for the table ({table.location})."
         )
 
 

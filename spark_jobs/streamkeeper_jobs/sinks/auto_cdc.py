@@ -135,7 +135,7 @@ class CdcSink(Sink):
             yield
         except DeclarationError as error:
             raise DeclarationError(
-                f"{self._flow.where}: the flow {self._flow.name} cannot run. {error}"
+                f"{self._flow.location}: the flow {self._flow.name} cannot run. {error}"
             ) from None
 
 

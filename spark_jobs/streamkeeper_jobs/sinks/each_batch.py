@@ -89,7 +89,7 @@ class EachBatchSink(Sink):
         if table.sink in FILE_SINKS:
             return FileSink(job, generation).write
         if table.sink == KAFKA_SINK:
-            options = filled(f"{table.where}: the sink {table.name}", table.properties, job.settings)
+            options = filled(f"{table.location}: the sink {table.name}", table.properties, job.settings)
             flow, of = job.flow.full_name, generation.number
 
             def to_kafka(rows: DataFrame, number: int) -> Mapping[str, int]:
@@ -117,7 +117,7 @@ def check_is_log(spark: SparkSession, path: str, table: Table) -> None:
     found = spark.read.format("delta").load(spark_url(path)).columns
     if found != NOTHING.fieldNames():
         raise DeclarationError(
-            f"{table.where}: the sink {table.name} has the name of a table that is there, with the columns"
+            f"{table.location}: the sink {table.name} has the name of a table that is there, with the columns"
             f" {', '.join(found)}. Give the sink a name of its own, and reset its flow."
         )
 

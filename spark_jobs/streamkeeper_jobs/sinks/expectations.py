@@ -54,7 +54,7 @@ def check(frame: DataFrame, flow: AnyFlow) -> None:
     :raises DeclarationError: a condition does not parse, does not fit the columns, or is no truth value.
     """
     for item in flow.expectations:
-        said = f"{item.where}: the expectation {item.name!r} of the flow {flow.name} has the condition"
+        said = f"{item.location}: the expectation {item.name!r} of the flow {flow.name} has the condition"
         allowed = (
             "Allowed is a condition in SQL over one row, such as 'id IS NOT NULL', over the columns"
             f" {', '.join(frame.columns)}. Correct it."
@@ -212,4 +212,4 @@ def _own(flow: str, generation: int) -> str:
 
 def _undeclared(name: str, flow: AnyFlow) -> Table:
     """Return the declaration of a quarantine table for a derived pipeline, which declares only its target."""
-    return Table(name, None, {}, (), flow.where)
+    return Table(name, None, {}, (), flow.location)

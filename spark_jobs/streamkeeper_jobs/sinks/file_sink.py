@@ -50,7 +50,7 @@ def check_rows(table: Table, columns: StructType) -> None:
     nested = [item.name for item in columns if isinstance(item.dataType, (StructType, ArrayType, MapType))]
     if table.sink == "csv" and nested:
         raise DeclarationError(
-            f"{table.where}: the sink {table.name} gets the column {nested[0]}, which is nested, and CSV"
+            f"{table.location}: the sink {table.name} gets the column {nested[0]}, which is nested, and CSV"
             " takes plain values. Return its parts, or F.to_json of it, or choose json or parquet."
         )
 
@@ -61,7 +61,7 @@ class FileSink:
     def __init__(self, job: Job, generation: Generation) -> None:
         self._job, self._query_id = job, generation.query_id
         table = job.table
-        given = filled(f"{table.where}: the sink {table.name}", table.properties, job.settings)
+        given = filled(f"{table.location}: the sink {table.name}", table.properties, job.settings)
         self._folder = given["path"]
         self._options = {name: value for name, value in given.items() if name != "path"}
 

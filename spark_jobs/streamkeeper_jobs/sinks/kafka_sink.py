@@ -36,7 +36,7 @@ def check_rows(table: Table, columns: StructType) -> None:
 
     :raises DeclarationError: a column is missing, unknown, or of another type.
     """
-    what = f"{table.where}: the Kafka sink {table.name}"
+    what = f"{table.location}: the Kafka sink {table.name}"
     names = columns.fieldNames()
     if "value" not in names:
         raise DeclarationError(

@@ -75,7 +75,7 @@ def check_updates(frame: DataFrame, flow: AppendFlow) -> None:
     :raises DeclarationError: it has no state that would, it lacks a key, or a column has a name of the
         sequence.
     """
-    said = f"{flow.where}: the update flow {flow.name}"
+    said = f"{flow.location}: the update flow {flow.name}"
     try:
         for name in flow.keys:
             field_of(frame.schema, name, "keys")

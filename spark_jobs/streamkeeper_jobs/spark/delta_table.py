@@ -40,7 +40,7 @@ def ensure_table(spark: SparkSession, path: str, table: Table, schema: StructTyp
         return
     if unknown:
         raise DeclarationError(
-            f"{table.where}: the table {table.name} is partitioned by {', '.join(unknown)}, which its flow"
+            f"{table.location}: the table {table.name} is partitioned by {', '.join(unknown)}, which its flow"
             f" does not give. Its columns are {', '.join(schema.fieldNames())}. Correct partition_cols."
         )
     if by_batch and not table.comment and not table.properties:

@@ -49,13 +49,13 @@ def _from_rows(spark: SparkSession, given: GivenState) -> DataFrame:
     except (PySparkException, Py4JJavaError) as error:
         said = causes_of(error)[-1].message.partition("\n")[0]
         raise DeclarationError(
-            f"{given.where}: the rows of the initial state {given.name} do not fit {given.schema!r}: Spark"
+            f"{given.location}: the rows of the initial state {given.name} do not fit {given.schema!r}: Spark"
             f" says {said} Correct the rows, or the schema."
         ) from error
 
 
 def _from_table(spark: SparkSession, given: GivenState) -> DataFrame:
-    what = f"{given.where}: the initial state {given.name} is of the table {given.table}"
+    what = f"{given.location}: the initial state {given.name} is of the table {given.table}"
     assert given.path is not None, "the flow was opened"
     if not delta_log.exists(given.path):
         raise DeclarationError(
@@ -130,7 +130,7 @@ def check_handed_on(frame: DataFrame, flow: Flow) -> None:
     if given is None:
         return
     keys = keys_of_given_states(frame)
-    said = f"{declared.where}: the flow {declared.name} takes the initial state {given.name}"
+    said = f"{declared.location}: the flow {declared.name} takes the initial state {given.name}"
     if not keys:
         raise DeclarationError(
             f"{said}, and its query does not begin with it. Hand it to transformWithState(…,"

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from streamkeeper.declare.model import Pipeline, Schedule, Where
+from streamkeeper.declare.model import Location, Pipeline, Schedule
 from streamkeeper.errors import DeclarationError, RequestError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _FIELD = re.compile(r"(?:[0-9*,/-]|[a-z]{3})+")
 _TEMPLATE = ("{{", "{%", "{#")
 
 
-def check_cron(cron: object, where: Where) -> str:
+def check_cron(cron: object, where: Location) -> str:
     """Return a cron expression as Airflow takes it: five fields, or one of :data:`PRESETS`.
 
     A driver may lack croniter, by which Airflow reads the fields: it runs no schedule, and checks none.
@@ -61,7 +61,7 @@ def check_cron(cron: object, where: Where) -> str:
 
 
 def declared(
-    recovery: object, cron: object, name: object, values: Mapping[str, Any], where: Where
+    recovery: object, cron: object, name: object, values: Mapping[str, Any], where: Location
 ) -> Schedule:
     """Return the schedule that a pipeline file declares.
 
@@ -144,7 +144,7 @@ def check_schedules(pipeline: Pipeline, manifest: Manifest) -> None:
             kind(schedule.recovery).parse(conf_of(pipeline, schedule), manifest, BY)
         except RequestError as error:
             raise DeclarationError(
-                f"{schedule.where}: the schedule {schedule.name} of {schedule.recovery}: {error}"
+                f"{schedule.location}: the schedule {schedule.name} of {schedule.recovery}: {error}"
             ) from error
 
 

@@ -109,7 +109,7 @@ def raw_source(source: Source, request: BackfillRequest) -> Source:
     if request.read == FILES:
         kept = replace(kept, path=request.path)
     if request.read == TABLE:
-        kept = Source(kept.name, DELTA, request.path, None, {}, source.where, table=request.table)
+        kept = Source(kept.name, DELTA, request.path, None, {}, source.location, table=request.table)
     if kept.kind.records:
         kept = replace(kept, start=request.from_offsets or "earliest")
     chunk = request.chunk or (CHUNK_RECORDS if kept.kind.records else CHUNK_FILES)
@@ -146,7 +146,7 @@ def _from_source(flow: Flow, request: BackfillRequest, filters: Filters) -> Flow
         raw = raw_source(source, request) if again else silent_source(source)
         sources.append(raw)
         views.append(
-            View(source.name, (raw.name,), "", source.where, filters.only if again else filters.none)
+            View(source.name, (raw.name,), "", source.location, filters.only if again else filters.none)
         )
     return replace(
         flow, pipeline=replace(flow.pipeline, sources=tuple(sources), views=(*views, *flow.pipeline.views))
@@ -159,14 +159,14 @@ def _from_backup(flow: Flow, request: BackfillRequest, filters: Filters, backup:
     options = {"maxFilesPerTrigger": str(request.chunk or CHUNK_FILES)}
     paths = {"backup__rows": backup.target, "backup__tombstones": backup.tombstones}
     sources = tuple(
-        Source(name, DELTA, path, None, options, declared.where)
+        Source(name, DELTA, path, None, options, declared.location)
         for name, path in paths.items()
         if path is not None
     )
     names = tuple(source.name for source in sources)
     views: tuple[View, ...]
     if declared.spec is not None:
-        views = (View("backup__changes", names, "", declared.where, filters.changes),)
+        views = (View("backup__changes", names, "", declared.location, filters.changes),)
         declared = AutoCdcFlow(
             declared.name,
             declared.target,
@@ -174,7 +174,7 @@ def _from_backup(flow: Flow, request: BackfillRequest, filters: Filters, backup:
             spec_of_backup(declared.spec, backup.parts),
             declared.trigger,
             declared.spark_conf,
-            declared.where,
+            declared.location,
             declared.on_failure,
             declared.once,
             declared.on_change,

@@ -123,8 +123,8 @@ def as_declared(source: Source, topics: Callable[[], Topics]) -> KafkaPosition |
     wrong = misfits(wanted, held)
     if wrong:
         raise DeclarationError(
-            f"{source.where}: the source {source.name} cannot start as declared: {'; '.join(wrong)}. Correct"
-            " its start."
+            f"{source.location}: the source {source.name} cannot start as declared: {'; '.join(wrong)}."
+            " Correct its start."
         )
     found = resolved(wanted, held)
     return KafkaPosition(None, found, found)

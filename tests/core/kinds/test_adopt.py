@@ -27,7 +27,7 @@ from streamkeeper.checkpoint import (
 from streamkeeper.checkpoint.log_entries import PROVIDER, WATERMARK_POLICY
 from streamkeeper.cli import recovery_session
 from streamkeeper.cli.commands import app
-from streamkeeper.declare.model import Source, Where
+from streamkeeper.declare.model import Location, Source
 from streamkeeper.delta.log import SEAL
 from streamkeeper.drivers import submit
 from streamkeeper.errors import CheckpointError, PlanRefused, RecoveryError, RequestError
@@ -157,7 +157,9 @@ def test_a_batch_that_was_planned_and_is_not_in_the_table_is_read_anew(world: Wo
 
 def test_a_pattern_that_only_java_understands_speaks_against_no_topic(world: World) -> None:
     def misfit(pattern: str, topic: str) -> str | None:
-        source = Source("orders", "kafka", None, None, {"subscribePattern": pattern}, Where("events.py", 1))
+        source = Source(
+            "orders", "kafka", None, None, {"subscribePattern": pattern}, Location("events.py", 1)
+        )
         read = Checkpoint(LocalStorage(str(world.root)), "")
         return adopted_sources._misfit(read, "0", {topic: {"0": 5}}, source)
 

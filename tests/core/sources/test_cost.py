@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from streamkeeper.amounts import LOSS, MISSING_HISTORY, REPEATS, UNKNOWN_PRICE, Amount, in_words
-from streamkeeper.declare.model import Source, Where
+from streamkeeper.declare.model import Location, Source
 from streamkeeper.drivers.pending_input import what_waits
 from streamkeeper.errors import NotAskable, RequestError, SourceError
 from streamkeeper.flows.generations import StartAt
@@ -417,7 +417,7 @@ OPTIONS: dict[str, tuple[dict[str, str], dict[str, Any] | str]] = {
 
 def kafka_source(brokers: str, **options: str) -> Source:
     given = {"kafka.bootstrap.servers": brokers, **options}
-    return Source("raw", "kafka", None, None, given, Where("p.py", 1))
+    return Source("raw", "kafka", None, None, given, Location("p.py", 1))
 
 
 @pytest.mark.parametrize(("options", "expected"), OPTIONS.values(), ids=OPTIONS.keys())

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamkeeper.declare.model import Source, Where
+from streamkeeper.declare.model import Location, Source
 from streamkeeper.sources.kafka.cost import Seen
 from streamkeeper.sources.kafka.offsets import (
     Held,
@@ -253,7 +253,7 @@ def test_history_ends_where_its_partition_was_cut_off() -> None:
 
 
 def source(start: object = "earliest", **options: str) -> Source:
-    return Source("raw", "kafka", None, None, options, Where("p.py", 1), start=start)  # type: ignore[arg-type]
+    return Source("raw", "kafka", None, None, options, Location("p.py", 1), start=start)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

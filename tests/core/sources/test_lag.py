@@ -16,7 +16,7 @@ import pytest
 
 from streamkeeper.checkpoint import FileEntry, write_files_log
 from streamkeeper.checkpoint.files_log import FilesLog
-from streamkeeper.declare.model import Source, Where
+from streamkeeper.declare.model import Location, Source
 from streamkeeper.drivers import behind
 from streamkeeper.errors import SourceError
 from streamkeeper.sources.base.format import Lag
@@ -155,7 +155,7 @@ def test_a_path_that_is_a_pattern_is_listed_as_hadoop_reads_it(
     base = root if "://" in root else str(tmp_path)
     for name in ("in-a/1", "in-b/1", "in-c/1", "out/1", "out/_SUCCESS"):
         fsspec.open(f"{base}/{name}", "w", auto_mkdir=True).open().close()
-    source = Source("raw", "json", f"{base}/{pattern}", "n INT", {}, Where("p.py", 1))
+    source = Source("raw", "json", f"{base}/{pattern}", "n INT", {}, Location("p.py", 1))
     assert sorted(list_files(source)) == [f"{base}/{name}".replace("://", ":///") for name in found]
 
 

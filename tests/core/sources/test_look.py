@@ -14,7 +14,7 @@ import pytest
 from streamkeeper.amounts import LOSS, MISSING_HISTORY, REPEATS, UNKNOWN_PRICE, in_words
 from streamkeeper.checkpoint import OffsetEntry, write_offsets
 from streamkeeper.checkpoint.log_entries import PROVIDER, WATERMARK_POLICY
-from streamkeeper.declare.model import Source, Where
+from streamkeeper.declare.model import Location, Source
 from streamkeeper.flows.generations import StartAt
 from streamkeeper.recover.restart import other_batches, pinned_settings
 from streamkeeper.sources import replay_steps
@@ -326,7 +326,7 @@ def test_a_policy_that_drops_what_slow_streams_deliver_is_said(world: World) -> 
 
 def test_an_age_is_read_as_spark_reads_it() -> None:
     def age(text: str) -> int | None:
-        source = Source("raw", "json", "/d", "id INT", {"maxFileAge": text}, Where("p.py", 1))
+        source = Source("raw", "json", "/d", "id INT", {"maxFileAge": text}, Location("p.py", 1))
         return FileOptions.of(source).max_age_ms
 
     ages = {"7d": 7 * DAY, "10": 10, "2 h": None, "2h": 7_200_000, "3min": 180_000, "5S": 5000}

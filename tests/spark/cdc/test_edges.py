@@ -499,7 +499,7 @@ def test_a_flow_that_does_not_fit_its_table_is_refused_before_anything_is_touche
     with pytest.raises(DeclarationError, match="no AUTO CDC flow made it"):
         CdcBed(bed.spark, bed.root / "plain").prepare()
     with pytest.raises(DeclarationError, match="partitioned by day, which its flow does not store"):
-        CdcBed(bed.spark, bed.root / "other").prepare(Table("t", None, {}, ("day",), TABLE.where))
+        CdcBed(bed.spark, bed.root / "other").prepare(Table("t", None, {}, ("day",), TABLE.location))
     assert bed.versions() == 2
     assert not (bed.root / "other").exists()
 

@@ -13,7 +13,7 @@ import pytest
 
 from streamkeeper.amounts import LOSS
 from streamkeeper.checkpoint import Checkpoint, write_initial_offsets
-from streamkeeper.declare.model import DELTA, KAFKA, Source, Where
+from streamkeeper.declare.model import DELTA, KAFKA, Location, Source
 from streamkeeper.delta.history import History, offset_before
 from streamkeeper.errors import RecoveryError
 from streamkeeper.flows.generations import AFTER_LAST, OFFSETS, REBUILT, Generation, Start, StartAt
@@ -33,7 +33,7 @@ ANEW = Topics(HELD.held, {"orders": "id-2"})
 
 
 def source(name: str, kind: str = "json", **options: str) -> Source:
-    return Source(name, kind, f"/data/{name}", "id INT", options, Where("p.py", 1))
+    return Source(name, kind, f"/data/{name}", "id INT", options, Location("p.py", 1))
 
 
 @dataclass

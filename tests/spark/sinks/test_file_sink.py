@@ -12,7 +12,7 @@ import pytest
 from streamkeeper_jobs.generation.seal_earlier import seal_earlier
 from streamkeeper_jobs.sinks import each_batch, file_sink
 
-from streamkeeper.declare.model import Table, Where
+from streamkeeper.declare.model import Location, Table
 from streamkeeper.errors import DeclarationError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows.generations import EARLIEST, EMPTY, StartAt
@@ -152,6 +152,6 @@ def test_a_table_does_not_become_a_sink_of_its_name(bed: Flowbed) -> None:
 def test_rows_that_csv_cannot_take_are_refused() -> None:
     from pyspark.sql.types import StructType
 
-    table = Table("out", None, {"path": "/out"}, (), Where("p.py", 2), sink="csv")
+    table = Table("out", None, {"path": "/out"}, (), Location("p.py", 2), sink="csv")
     with pytest.raises(DeclarationError, match=r"the sink out gets the column b, which is nested"):
         each_batch.check_rows(table, StructType.fromDDL("a INT, b STRUCT<c: INT>"))

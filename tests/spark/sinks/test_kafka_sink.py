@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 from streamkeeper_jobs.sinks import each_batch, kafka_sink
 
 from streamkeeper.amounts import REPEATS
-from streamkeeper.declare.model import KAFKA_SINK, Table, Where
+from streamkeeper.declare.model import KAFKA_SINK, Location, Table
 from streamkeeper.errors import DeclarationError, RequestError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows.generations import EARLIEST, EMPTY, StartAt
@@ -102,6 +102,6 @@ def test_nothing_is_rehearsed_where_a_rehearsal_would_write(bed: Flowbed, at_wor
     ],
 )
 def test_rows_that_kafka_cannot_take_are_refused(columns: str, options: dict[str, str], said: str) -> None:
-    table = Table("out", None, options, (), Where("p.py", 2), sink=KAFKA_SINK)
+    table = Table("out", None, options, (), Location("p.py", 2), sink=KAFKA_SINK)
     with pytest.raises(DeclarationError, match=f"p.py, line 2: the Kafka sink out {said}"):
         kafka_sink.check_rows(table, StructType.fromDDL(columns))
