@@ -89,12 +89,12 @@ def test_a_field_that_is_new_to_the_language_is_noticed() -> None:
     ``differences``, it is said.
     """
     known = {
-        Source: "name format path schema options where table start track_schema",
-        View: "name sources code where function",
-        Table: "name comment properties partition_cols where keys sink code function existing_rows",
-        AppendFlow: "name target sources code trigger spark_conf where on_failure once on_change"
+        Source: "name format path schema options location table start track_schema",
+        View: "name sources code location function",
+        Table: "name comment properties partition_cols location keys sink code function existing_rows",
+        AppendFlow: "name target sources code trigger spark_conf location on_failure once on_change"
         " park_after function expectations mode keys initial_state",
-        AutoCdcFlow: "name target source spec trigger spark_conf where on_failure once on_change"
+        AutoCdcFlow: "name target source spec trigger spark_conf location on_failure once on_change"
         " park_after expectations",
         CdcSpec: "keys sequence_by sequence_literal apply_as_deletes apply_as_truncates column_list"
         " except_column_list ignore_null_updates scd_type track_history_column_list"
