@@ -77,9 +77,9 @@ class PlanApproval(ApprovalOperator):
 
     def _approved(self, context: Context, by: str) -> None:
         plan = context["ti"].xcom_pull(task_ids=PLAN)
-        of = (Settings.from_environment(), plan["pipeline"], plan["recovery"])
+        recovery_key = (Settings.from_environment(), plan["pipeline"], plan["recovery"])
         accepted = () if self.again else plan.get("prices", ())
-        engine.approve(*of, by, again=self.again, accepted=accepted)
+        engine.approve(*recovery_key, by, again=self.again, accepted=accepted)
 
 
 class WorsePriceApproval(PlanApproval):

@@ -71,13 +71,13 @@ def apply_changes(batch: DataFrame, spec: CdcSpec, path: str, step: Step, turn: 
     """
     session = batch.sparkSession
     listed = {LISTED: MOST_LISTED} if session.conf.get(LISTED, None) is None else {}
-    for left in reversed(range(TRIES)):
+    for remaining_tries in reversed(range(TRIES)):
         try:
             with turn(), planned_at_once(session), with_settings(session, listed), without_call_sites():
                 return _apply_once(batch, spec, path, step)
         except CONFLICTS as conflict:
             of_step = isinstance(conflict, ConcurrentTransactionException)
-            if not left or (of_step and _has_step(batch, path, step)):
+            if not remaining_tries or (of_step and _has_step(batch, path, step)):
                 raise
             say(
                 f"Batch {step.batch_id} met another commit ({type(conflict).__name__}) and is applied again,"
@@ -116,10 +116,10 @@ def _apply_once(batch: DataFrame, spec: CdcSpec, path: str, step: Step) -> Ties:
         batch.write.format("noop").mode("overwrite").save()
         return Ties()
     layout = layout_of(target.schema, spec.keys, target.partitions)
-    found, work = changes(batch, spec, layout), Work(layout, target)
+    change_rows, work = changes(batch, spec, layout), Work(layout, target)
     if layout.history:
-        return apply_history(found, spec, work)
+        return apply_history(change_rows, spec, work)
     if layout.by_value:
-        apply_by_value(found, work)
+        apply_by_value(change_rows, work)
         return Ties()
-    return apply_newest(found, work, spec.one_row_a_key)
+    return apply_newest(change_rows, work, spec.one_row_a_key)

@@ -97,8 +97,13 @@ class CdcSink(Sink):
         turn = writers_turn(self._job, generation)
 
         def apply(rows: DataFrame, number: int) -> None:
-            given, step = self.changes(rows, generation.number, number), Step(generation.query_id, number)
-            self._tell(apply_changes(given, self._spec, self._job.table_path, step, turn), step, generation)
+            change_rows, step = (
+                self.changes(rows, generation.number, number),
+                Step(generation.query_id, number),
+            )
+            self._tell(
+                apply_changes(change_rows, self._spec, self._job.table_path, step, turn), step, generation
+            )
 
         return self._start_by_batch(self._writer(frame, checkpoint, trigger), generation, apply)
 

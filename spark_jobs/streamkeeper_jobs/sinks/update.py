@@ -75,20 +75,21 @@ def check_updates(frame: DataFrame, flow: AppendFlow) -> None:
     :raises DeclarationError: it has no state that would, it lacks a key, or a column has a name of the
         sequence.
     """
-    said = f"{flow.location}: the update flow {flow.name}"
+    subject = f"{flow.location}: the update flow {flow.name}"
     try:
         for name in flow.keys:
             field_of(frame.schema, name, "keys")
     except DeclarationError as error:
-        raise DeclarationError(f"{said} cannot run. {error}") from None
+        raise DeclarationError(f"{subject} cannot run. {error}") from None
     taken = {GENERATION.lower(), BATCH.lower()} & {name.lower() for name in frame.columns}
     if taken:
         raise DeclarationError(
-            f"{said} gives the column {min(taken)}, a name that Streamkeeper keeps for itself. Rename it."
+            f"{subject} gives the column {min(taken)}, a name that Streamkeeper keeps for itself. Rename it."
         )
     if _DEDUPE.issuperset(stateful_operators(frame)):
         raise DeclarationError(
-            f"{said} has a query that updates nothing: it has no aggregation and no state of its own, so two"
-            " rows of a key in one batch would have no order. Aggregate by the keys, append (dp.append_flow),"
-            " or apply the rows as changes with a sequence of theirs (dp.create_auto_cdc_flow)."
+            f"{subject} has a query that updates nothing: it has no aggregation and no state of its own, so"
+            " two rows of a key in one batch would have no order. Aggregate by the keys, append"
+            " (dp.append_flow), or apply the rows as changes with a sequence of theirs"
+            " (dp.create_auto_cdc_flow)."
         )

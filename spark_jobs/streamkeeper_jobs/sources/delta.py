@@ -32,13 +32,13 @@ class DeltaInJob(JobFormat[History, DeltaPosition]):
 
     twice = True
 
-    def seen(self, spark: SparkSession, source: Source) -> History:
+    def look_directly(self, spark: SparkSession, source: Source) -> History:
         """Return the history in the table's log; its table id is never None."""
         path = path_of(source)
-        found = require_history(path, source.name)
-        if found.table_id is not None:
-            return found
-        return replace(found, table_id=str(delta_log_of(spark, path).tableId()))
+        history = require_history(path, source.name)
+        if history.table_id is not None:
+            return history
+        return replace(history, table_id=str(delta_log_of(spark, path).tableId()))
 
     def complete(self, job: Job, source: Source, position: DeltaPosition) -> DeltaPosition:
         return replace(position, first_read=_first_read(job.home, source))

@@ -49,8 +49,10 @@ class FilesInJob(JobFormat[Listing, FilesPosition]):
         """Compare the files: Spark silently replays without those that are gone, and with the new content of
         those that were overwritten.
         """
-        there = {entry.path: entry.timestamp_ms for entry in look()}
-        gone = [entry.path for entry in position.entries() if there.get(entry.path) != entry.timestamp_ms]
+        timestamps = {entry.path: entry.timestamp_ms for entry in look()}
+        gone = [
+            entry.path for entry in position.entries() if timestamps.get(entry.path) != entry.timestamp_ms
+        ]
         if not gone:
             return None
         return (

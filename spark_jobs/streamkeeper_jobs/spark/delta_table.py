@@ -67,8 +67,12 @@ def seal(spark: SparkSession, path: str, app_id: str, before_try: Callable[[], N
     """
     shut_out(spark, path, app_id, before_try)
     # Read after the seal, so that no batch can come in between.
-    found = delta_log.last_transaction(path, app_id)
-    return found.version if found.complete else _version_before(spark, path, app_id, found.sealed_at)
+    transaction = delta_log.last_transaction(path, app_id)
+    return (
+        transaction.version
+        if transaction.complete
+        else _version_before(spark, path, app_id, transaction.sealed_at)
+    )
 
 
 def shut_out(spark: SparkSession, path: str, app_id: str, before_try: Callable[[], None]) -> None:
@@ -90,11 +94,11 @@ def last_written(spark: SparkSession, path: str, app_id: str) -> int | None:
     Reads the newest files of the table's log. If they do not name the query, the newest snapshot is asked, at
     a cost that does not grow with the table's history. Delta's sink asks the same with its first batch.
     """
-    found = delta_log.last_transaction(path, app_id, _LOOK_BACK)
-    if found.sealed:
+    transaction = delta_log.last_transaction(path, app_id, _LOOK_BACK)
+    if transaction.sealed:
         return SEAL
-    if found.complete:
-        return found.version
+    if transaction.complete:
+        return transaction.version
     return _transaction(snapshot_at(spark, path), app_id)
 
 
@@ -111,8 +115,8 @@ def note(spark: SparkSession, path: str, transactions: Mapping[str, int]) -> Non
     java = classes(spark)
     transaction = delta_log_of(spark, path).startTransaction()
     # Asked for each: so Delta finds what is committed beside it.
-    known = {name: int(transaction.txnVersion(name)) for name in transactions}
-    if any(known[name] >= version for name, version in transactions.items()):
+    versions = {name: int(transaction.txnVersion(name)) for name in transactions}
+    if any(versions[name] >= version for name, version in transactions.items()):
         return
     commit(java, transaction, (set_transaction(java, *each) for each in transactions.items()))
 
@@ -142,8 +146,8 @@ def _version_before(spark: SparkSession, path: str, app_id: str, sealed_at: int 
 
 
 def _transaction(snapshot: Any, app_id: str) -> int | None:
-    found = snapshot.transactions().get(app_id)
-    return int(found.get()) if found.isDefined() else None
+    version = snapshot.transactions().get(app_id)
+    return int(version.get()) if version.isDefined() else None
 
 
 def snapshot_at(spark: SparkSession, path: str, version: int | None = None) -> Any:

@@ -76,22 +76,22 @@ def frames_of(
 
 
 def _call(
-    what: str, function: Callable[..., Any] | None, inputs: Sequence[DataFrame], where: Location
+    label: str, function: Callable[..., Any] | None, inputs: Sequence[DataFrame], location: Location
 ) -> DataFrame:
     assert function is not None, "the driver imported the pipeline file, functions included"
     try:
-        given = function(*inputs)
+        frame = function(*inputs)
     except SourceError:  # it may answer later, and the file is not at fault
         raise
     except Exception as error:
         # What Spark says after its first line is the plan.
-        said = str(error).partition("\n")[0].rstrip(";") if isinstance(error, PySparkException) else error
+        reason = str(error).partition("\n")[0].rstrip(";") if isinstance(error, PySparkException) else error
         raise DeclarationError(
-            f"{where}: the function of {what} raises {type(error).__name__}: {said}. Correct it; until then"
-            " the flow does not run."
+            f"{location}: the function of {label} raises {type(error).__name__}: {reason}. Correct it; until"
+            " then the flow does not run."
         ) from error
-    if not isinstance(given, DataFrame):
+    if not isinstance(frame, DataFrame):
         raise DeclarationError(
-            f"{where}: the function of {what} gives {type(given).__name__}. It must return a DataFrame."
+            f"{location}: the function of {label} gives {type(frame).__name__}. It must return a DataFrame."
         )
-    return given
+    return frame
