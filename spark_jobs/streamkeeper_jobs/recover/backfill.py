@@ -185,7 +185,7 @@ def _with_all_partitions(
         return request
     source = flow.pipeline.source(request.source)
     assert source is not None, "the request was checked against the same declaration"
-    held = look_at(spark, opened(source, settings)).held
+    held = look_at(spark, opened(source, settings)).ranges
     start = {
         topic: {part: request.from_offsets.get(topic, {}).get(part, LATEST) for part in parts}
         for topic, parts in held.items()
