@@ -218,14 +218,14 @@ def sources_of(value: dict[str, Any], item: FlowHealth) -> list[str]:
 def _waits(lag: Lag | None) -> str:
     if lag is None:
         return ""
-    skipped = f"; {lag.skipped_why}" if lag.skipped else ""
+    skipped = f"; {lag.skipped_reason}" if lag.skipped else ""
     if lag.unknown:
-        return f"; what waits is unknown: {lag.why}{skipped}"
+        return f"; what waits is unknown: {lag.reason}{skipped}"
     numbers = {"records": lag.records, "files": lag.files, "versions": lag.versions}
     parts = [counted(number, name) for name, number in numbers.items() if number]
     parts += [size_in_words(lag.bytes)] if lag.bytes else []
     parts += [f"the oldest for {describe_age(lag.seconds)}"] if lag.seconds else []
-    why = f" ({lag.why})" if lag.why else ""
+    why = f" ({lag.reason})" if lag.reason else ""
     return (f"; waits: {', '.join(parts)}{why}" if parts else why or "; nothing waits") + skipped
 
 

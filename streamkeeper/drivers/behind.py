@@ -221,7 +221,7 @@ def _lag_of(source: Source, checkpoint: Checkpoint | None, key: str, end: Any) -
             raise SourceError(f"it was another kind of source at the last commit: {misfit}")
         return format_of(source).lag(source, checkpoint, key, end)
     except Exception as error:  # noqa: BLE001 - whatever is wrong in one source, the others are measured
-        return Lag(why=_in_words(error))
+        return Lag(reason=_in_words(error))
 
 
 def _in_words(error: Exception) -> str:
@@ -229,7 +229,7 @@ def _in_words(error: Exception) -> str:
 
 
 def _unknown(flow: Flow, why: str) -> dict[str, Lag]:
-    return {source.name: Lag(why=why) for source in flow.sources}
+    return {source.name: Lag(reason=why) for source in flow.sources}
 
 
 def read(home: FlowHome) -> Behind | None:
@@ -268,7 +268,7 @@ def _note_skipped(home: FlowHome, now: Mapping[str, Lag], before: Mapping[str, L
     """Note each source of which more files are skipped than at the last measure."""
     for name, lag in now.items():
         if lag.skipped > before.get(name, Lag()).skipped:
-            said = f"{name}: {lag.skipped_why}"
+            said = f"{name}: {lag.skipped_reason}"
             events.note(home, events.Kind.FILES_SKIPPED, said, said)
 
 

@@ -91,9 +91,9 @@ def what_waits(home: FlowHome, flow: Flow) -> Waiting:
         return Waiting(True, f"batch {planned[-1]} is planned and not committed")
     for source, key, end in read.sources(flow):
         found = _waits_in(source, read.checkpoint, key, end)
-        if found.there:
+        if found.pending:
             return found
-        said.append(found.said)
+        said.append(found.description)
     return Waiting(False, "; ".join(filter(None, said)))
 
 

@@ -116,7 +116,7 @@ def _judge_silence(
     """Return the verdict of a flow that committed nothing since the last look."""
     if waiting is None and before.since is None:
         return State.IDLE, before
-    if waiting is not None and not waiting.there:
+    if waiting is not None and not waiting.pending:
         return State.IDLE, replace(before, since=None, late=False)
     since = now if before.since is None else before.since
     late = allowed is not None and now - since >= allowed
@@ -180,7 +180,7 @@ def look(home: FlowHome, flow: Flow, now: float, *, monotonic: Callable[[], floa
     if note != before:
         home.storage.overwrite(home.progress, to_json(asdict(note)))
     silent = now - note.since if note.since is not None else None
-    said = waiting.said if waiting is not None else "input waits" if silent is not None else ""
+    said = waiting.description if waiting is not None else "input waits" if silent is not None else ""
     age = None if found.batch is None else _age(home, now)  # a generation's seed is no commit of it
     return Look(flow.full_name, state, found, age, silent, said, driver)
 

@@ -49,15 +49,17 @@ def price_of(
                 " latest, a timestamp or explicit offsets."
             )
         offset = None
-    where = UNREAD if position is None else "nothing processed yet"
+    position_text = UNREAD if position is None else "nothing processed yet"
     if offset is not None:
-        where = describe(offset)
+        position_text = describe(offset)
     if standing.is_older_copy:
         doubt = unknown(
             "the table has batches that this checkpoint never planned; it is an older copy, or was recreated"
         )
-        return SourcePrice(source.name, where, f"start {restart.start.mode}", lost=doubt, repeated=doubt)
-    case = Case(source, standing, position, offset, restart, stateful, where)
+        return SourcePrice(
+            source.name, position_text, f"start {restart.start.mode}", lost=doubt, repeated=doubt
+        )
+    case = Case(source, standing, position, offset, restart, stateful, position_text)
     return format_of(source).price(case)
 
 
@@ -69,8 +71,8 @@ def price_from(source: Source, move: Move) -> SourcePrice:
     :raises CheckpointError: the list of processed files is damaged.
     :raises StorageError: the source cannot be listed.
     """
-    asked = Restart(StartAt(AFTER_LAST), REBUILT if move.state == REBUILT else EMPTY)
-    found = price_of(source, move.place.standing, move.place.positions(), asked, move.stateful)
-    where = UNREAD if move.position is None else describe(move.offset(source))
-    found = replace(found, now=where, then=f"after {move.place}: {describe(move.then(source))}")
-    return format_of(source).price_again(source, move, found)
+    restart = Restart(StartAt(AFTER_LAST), REBUILT if move.state == REBUILT else EMPTY)
+    price = price_of(source, move.place.standing, move.place.positions(), restart, move.stateful)
+    position_text = UNREAD if move.position is None else describe(move.offset(source))
+    price = replace(price, now=position_text, then=f"after {move.place}: {describe(move.then(source))}")
+    return format_of(source).price_again(source, move, price)

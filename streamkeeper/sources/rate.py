@@ -55,9 +55,9 @@ class Rate(PlannedFormat[None, RatePosition]):
         return None if began is None else self._position(before, max(0, (moment_ms - int(began)) // 1000))
 
     def at(
-        self, source: Source, before: Before, look: Callable[[], None], wanted: Any
+        self, source: Source, before: Before, look: Callable[[], None], offset: Any
     ) -> Resolved[RatePosition]:
-        return Resolved(None if wanted is None else self._position(before, int(wanted)))
+        return Resolved(None if offset is None else self._position(before, int(offset)))
 
     def price(self, case: Case) -> SourcePrice:
         source, offset, mode = case.source, case.offset, case.start.mode
@@ -65,13 +65,13 @@ class Rate(PlannedFormat[None, RatePosition]):
         if mode == AFTER_LAST:
             return case.price("after the last processed batch")
         if mode == OFFSETS:
-            found = self.resolve(source, case.start, case.before, lambda: None).position
-            wanted = 0 if found is None else found.seconds
-            told = isinstance(offset, int)  # only then the direction of the move is known
+            position = self.resolve(source, case.start, case.before, lambda: None).position
+            seconds = 0 if position is None else position.seconds
+            has_offset = isinstance(offset, int)  # only then the direction of the move is known
             return case.price(
-                describe(wanted),
-                lost=unknown if not told or wanted > offset else NONE,
-                repeated=unknown if not told or wanted < offset else NONE,
+                describe(seconds),
+                lost=unknown if not has_offset or seconds > offset else NONE,
+                repeated=unknown if not has_offset or seconds < offset else NONE,
             )
         return case.price("the beginning", repeated=unknown)
 
@@ -91,7 +91,7 @@ class Rate(PlannedFormat[None, RatePosition]):
             return Lag(records=0, seconds=0.0)
         seconds = int(age_of(int(began) + 1000 * int(end or 0)))
         if source.option("rampUpTime"):
-            return Lag(seconds=float(seconds), why="with rampUpTime its rate changes")
+            return Lag(seconds=float(seconds), reason="with rampUpTime its rate changes")
         return Lag(records=seconds * int(source.option("rowsPerSecond") or 1), seconds=float(seconds))
 
     def _position(self, before: Before, seconds: int) -> RatePosition | None:

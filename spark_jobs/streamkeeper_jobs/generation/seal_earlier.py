@@ -49,8 +49,10 @@ def seal_earlier(job: Job, generation: Generation) -> Sealed:
         app_id = generations.query_id_of(job.home, number)
         if job.table.sink in FILE_SINKS:
             FileSink(job, generation).settle(number, app_id)
-        found = delta_log.last_transaction(job.table_path, app_id)
-        last[number] = found.version if found.sealed and found.complete else _seal(job, app_id)
+        transaction = delta_log.last_transaction(job.table_path, app_id)
+        last[number] = (
+            transaction.version if transaction.sealed and transaction.complete else _seal(job, app_id)
+        )
         _seal_quarantine(job, number, app_id, last[number])
     return Sealed(last, tuple(earlier))
 
@@ -72,8 +74,8 @@ def _seal_quarantine(job: Job, number: int, app_id: str, last: int | None) -> No
 def not_sealed(home: FlowHome, before: int, previous: int | None) -> list[int]:
     """Return the generations before `before` that no start record lists as sealed, and always `previous`."""
     earlier = [number for number in home.generations() if number < before]
-    known = _sealed_before(home, earlier)
-    return [number for number in earlier if number not in known or number == previous]
+    sealed = _sealed_before(home, earlier)
+    return [number for number in earlier if number not in sealed or number == previous]
 
 
 def write_end(home: FlowHome, number: int) -> None:
@@ -96,17 +98,17 @@ def stood(job: Job, generation: Generation, sealed: Sealed) -> CommittedPosition
     :raises RecoveryError: the predecessor was decided with another start and never began, so it has no
         recorded position; or the batch to start after is gone.
     """
-    found = _begun_behind(job.home, generation, sealed)
+    begun = _begun_behind(job.home, generation, sealed)
     if generation.start.mode == ADOPTED:
         return _adopted(job, generation)
     if generation.start.mode == BATCH:
         return _at_place(job, generation)
     if generation.start.mode == OFFSETS and generation.start.generation is not None:
-        return _of(job.home, generation.start.generation)
-    found = found or _begun(job.home, generation)
-    if found is None:
+        return _position_of(job.home, generation.start.generation)
+    begun = begun or _begun(job.home, generation)
+    if begun is None:
         return None
-    before, start = found
+    before, start = begun
     last = sealed.last.get(before.number)
     if before.number not in sealed.last:
         last = _seal(job, before.query_id)
@@ -141,20 +143,20 @@ def _adopted(job: Job, generation: Generation) -> CommittedPosition:
             f" the adoption again and accept `{REPEATS}`, or let the old job end its batch."
         )
     wrote = _seal(job, query_id)
-    where = adopted_checkpoint.standing_of(
+    position = adopted_checkpoint.standing_of(
         checkpoint, query_id, last, Transactions(wrote, None, complete=True)
     )
-    return replace(where, sealed=True)
+    return replace(position, sealed=True)
 
 
-def evidence(where: CommittedPosition | None, sealed: Sealed) -> dict[str, Any]:
+def evidence(position: CommittedPosition | None, sealed: Sealed) -> dict[str, Any]:
     """Return the position as evidence for the generation's start record and the ledger."""
-    found = (
-        where.evidence()
-        if where is not None
+    fields = (
+        position.evidence()
+        if position is not None
         else {"last_commit": None, "last_transaction": None, "batch": None, "ruled_by": None}
     )
-    return {**found, "sealed": list(sealed.all)}
+    return {**fields, "sealed": list(sealed.all)}
 
 
 def _seal(job: Job, query_id: str) -> int | None:
@@ -223,7 +225,7 @@ def _at_place(job: Job, generation: Generation) -> CommittedPosition:
         raise RecoveryError(f"Generation {generation.number} cannot start as decided. {error}") from error
 
 
-def _of(home: FlowHome, number: int) -> CommittedPosition:
+def _position_of(home: FlowHome, number: int) -> CommittedPosition:
     """Return the position of the generation to which explicit offsets belong.
 
     The offsets refer to the lists of files in its checkpoint.

@@ -42,7 +42,7 @@ def analyze(spark: SparkSession, settings: Settings, flow: Flow, empty: Path) ->
     :param empty: a folder without files.
     """
     verdict = Verdict(flow.full_name, Fit.GOES_ON, ("Spark plans it.",))
-    where = flow.declaration.location
+    location = flow.declaration.location
     try:
         opened = opened_flow(flow, settings, opened_if_possible)
         awaited = tuple(_awaited(spark, opened))
@@ -52,8 +52,8 @@ def analyze(spark: SparkSession, settings: Settings, flow: Flow, empty: Path) ->
         frame = plan_query(session, settings, without_rows, {})
         _give_initial_state(session, without_rows)
     except PySparkException as error:
-        said = DoesNotFit(classify(causes_of(error))).said()
-        return replace(verdict, fit=Fit.BREAKS, why=(f"{where}: Spark says {said}",))
+        message = DoesNotFit(classify(causes_of(error))).message()
+        return replace(verdict, fit=Fit.BREAKS, why=(f"{location}: Spark says {message}",))
     except (SourceError, StorageError, SettingsError) as error:
         return replace(verdict, fit=Fit.UNDEFINED, why=(str(error), "It may pass: run it again."))
     except StreamkeeperError as error:
@@ -67,8 +67,8 @@ def _give_initial_state(spark: SparkSession, flow: Flow) -> None:
 
     :raises DeclarationError: the code of its state raises.
     """
-    given, declared = flow.declaration.initial_state, flow.declaration
-    if given is None:
+    initial_state, declared = flow.declaration.initial_state, flow.declaration
+    if initial_state is None:
         return
     schemas = schemas_of(spark, flow, {})
     frames = frames_of(
@@ -79,15 +79,15 @@ def _give_initial_state(spark: SparkSession, flow: Flow) -> None:
     try:
         frames[declared.name].write.format("noop").mode("overwrite").save()
     except PythonException as error:
-        said = [line.strip() for line in str(error).splitlines()]
-        at = [found for line in said if (found := _IN_STATE.match(line))]
+        lines = [line.strip() for line in str(error).splitlines()]
+        at = [match for line in lines if (match := _IN_STATE.match(line))]
         line = f" (line {at[-1][1]}, in {at[-1][2]})" if at else ""
-        raised = next((line for line in reversed(said) if _RAISED.match(line)), said[0])
-        columns = given_frame(spark, given).schema.toDDL()
+        raised = next((line for line in reversed(lines) if _RAISED.match(line)), lines[0])
+        columns = given_frame(spark, initial_state).schema.toDDL()
         raise DeclarationError(
-            f"{declared.location}: the flow {declared.name}, given the initial state {given.name}, raises"
-            f" {raised}{line}. Allowed are its columns: {columns}. Correct the code, or the initial state"
-            f" ({given.location})."
+            f"{declared.location}: the flow {declared.name}, given the initial state {initial_state.name},"
+            f" raises {raised}{line}. Allowed are its columns: {columns}. Correct the code, or the initial"
+            f" state ({initial_state.location})."
         ) from error
 
 

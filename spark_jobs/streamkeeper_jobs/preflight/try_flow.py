@@ -71,69 +71,69 @@ def _tried(
     awaited = tuple(_awaited(spark, opened, start.schemas))
     if awaited:
         return first if last is None else replace(verdict, fit=Fit.UNDEFINED, why=awaited)
-    stands = standing(settings, home, opened, begun, partial(look_with_spark, spark))
-    if stands.fit is Fit.BREAKS:
-        return replace(stands, tried=True)
+    standing_verdict = standing(settings, home, opened, begun, partial(look_with_spark, spark))
+    if standing_verdict.fit is Fit.BREAKS:
+        return replace(standing_verdict, tried=True)
     rehearsal = Rehearsal(scratch, opened, checkpoint, last, folder, lambda: None)
     frame = rehearse(spark, settings, rehearsal, start.schemas)
     if last is None:
         return first
     before = last_run.read(home, generation.number)
     if before is None:
-        why = "Spark goes on. What the flow ran before is not known, so nothing was compared."
-        return replace(verdict, fit=Fit.NOTED, why=(why, *stands.why))
+        note = "Spark goes on. What the flow ran before is not known, so nothing was compared."
+        return replace(verdict, fit=Fit.NOTED, why=(note, *standing_verdict.why))
     moved = moved_files(before.flow(flow.name), flow) if before.pipeline else None
     if moved is not None:
         return replace(verdict, fit=Fit.BREAKS, why=(moved,), recovery="reset_checkpoint")
-    more = (*_declared(before, flow, _kept(checkpoint, last)), *stands.why)
+    more = (*_declared(before, flow, _checkpoint_settings(checkpoint, last)), *standing_verdict.why)
     return _compared(verdict, before, last_run.of(flow, normal_plan(frame), opened=opened), more)
 
 
 def _awaited(spark: SparkSession, opened: Flow, schemas: Mapping[str, str]) -> Iterator[str]:
     """Yield the sources that a driver would wait for, and read nothing until they are there."""
     for source in opened.pipeline.sources_of(opened.declaration):
-        known = not source.reads_files or source.schema is not None or source.name in schemas
-        if not is_there(spark, source) or (not known and is_empty(source)):
-            what = f"The source {source.name} has nothing in {source.path} yet"
-            yield f"{what}: a driver waits for it, and reads nothing."
+        has_schema = not source.reads_files or source.schema is not None or source.name in schemas
+        if not is_there(spark, source) or (not has_schema and is_empty(source)):
+            problem = f"The source {source.name} has nothing in {source.path} yet"
+            yield f"{problem}: a driver waits for it, and reads nothing."
 
 
-def _kept(checkpoint: Checkpoint, last: int) -> dict[str, str]:
+def _checkpoint_settings(checkpoint: Checkpoint, last: int) -> dict[str, str]:
     """Return the settings that a checkpoint keeps, whatever is declared: partitions only of a state."""
-    kept = dict(checkpoint.offsets(last).conf)
-    kept.pop(PARTITIONS, None)
+    settings = dict(checkpoint.offsets(last).conf)
+    settings.pop(PARTITIONS, None)
     if partitions := made_with(checkpoint):
-        kept[PARTITIONS] = str(partitions)
-    return kept
+        settings[PARTITIONS] = str(partitions)
+    return settings
 
 
-def _declared(before: LastRun, flow: Flow, kept: Mapping[str, str]) -> Iterator[str]:
+def _declared(before: LastRun, flow: Flow, conf: Mapping[str, str]) -> Iterator[str]:
     """Yield what is declared otherwise than it ran, beside plan and code, and what of it has no effect."""
     ran = before.flow(flow.name) if before.pipeline else None
     if ran is None:
         yield "What was declared before is not known but for its plan: options, schemas and rules may differ."
     had = {} if ran is None else ran.declaration.spark_conf
     has = flow.declaration.spark_conf
-    for name in sorted(kept.keys() & {*had, *has}):
+    for name in sorted(conf.keys() & {*had, *has}):
         if name not in has:
-            yield f"{name} is declared no more, and the checkpoint keeps {kept[name]} until a reset."
-        elif has[name].lower() != kept[name].lower():
-            yield f"{name} is declared as {has[name]}, and the checkpoint keeps {kept[name]} until a reset."
+            yield f"{name} is declared no more, and the checkpoint keeps {conf[name]} until a reset."
+        elif has[name].lower() != conf[name].lower():
+            yield f"{name} is declared as {has[name]}, and the checkpoint keeps {conf[name]} until a reset."
     if ran is not None:
-        yield from differences(ran, flow, kept)
+        yield from differences(ran, flow, conf)
 
 
 def _refused(verdict: Verdict, refused: DoesNotFit) -> Verdict:
     failure = refused.failure
-    why = (f"Spark says {refused.said()}", f"That is: {failure.meaning}.")
+    reasons = (f"Spark says {refused.message()}", f"That is: {failure.meaning}.")
     match failure.classed:
         case FailureClass.NEEDS_RECOVERY | FailureClass.NEEDS_CORRECTION:
-            return replace(verdict, fit=Fit.BREAKS, why=why, recovery=failure.recovery)
+            return replace(verdict, fit=Fit.BREAKS, why=reasons, recovery=failure.recovery)
         case FailureClass.TRANSIENT | FailureClass.RESTART:
             again = "It may pass: run it again."
-            return replace(verdict, fit=Fit.UNDEFINED, why=(*why, again))
+            return replace(verdict, fit=Fit.UNDEFINED, why=(*reasons, again))
         case FailureClass.BAD_INPUT:
-            return replace(verdict, fit=Fit.UNDEFINED, why=(*why, *failure.particulars, failure.remedy))
+            return replace(verdict, fit=Fit.UNDEFINED, why=(*reasons, *failure.particulars, failure.remedy))
 
 
 def _compared(verdict: Verdict, before: LastRun, now: LastRun, more: tuple[str, ...]) -> Verdict:
@@ -152,8 +152,8 @@ def _compared(verdict: Verdict, before: LastRun, now: LastRun, more: tuple[str, 
     notes = (*_notes(before, now), *more)
     if notes:
         return replace(verdict, fit=Fit.NOTED, why=notes)
-    why = "Only limits, triggers or resources changed: neither the query nor its code."
-    return replace(verdict, why=(UNCHANGED if before.fingerprint == now.fingerprint else why,))
+    note = "Only limits, triggers or resources changed: neither the query nor its code."
+    return replace(verdict, why=(UNCHANGED if before.fingerprint == now.fingerprint else note,))
 
 
 def _notes(before: LastRun, now: LastRun) -> Iterator[str]:

@@ -41,28 +41,28 @@ def act(spark: SparkSession, work: Work) -> dict[str, Any]:
     :raises TableLocked: a writer's turn did not end in time; earlier tables are already done.
     """
     forgotten: dict[str, int] = {}
-    left: dict[str, str] = {}
+    skipped: dict[str, str] = {}
     try:
         for item in work.plan.known(CleanUp).tombstones:
             work.check_stop()
             table = item.table
-            why = _why_left(work, table)
-            if why is None:
+            reason = _why_left(work, table)
+            if reason is None:
                 with (
                     turn_on(spark, work.settings, work.plan.pipeline, table, "clean_up")(),
-                    _locked(work, table) as why,
+                    _locked(work, table) as reason,
                 ):
-                    if why is None:
+                    if reason is None:
                         before = datetime.fromisoformat(item.before)
                         path = work.settings.table_path(table)
                         if is_bound(spark, path):  # else its first start has not ended
                             forgotten[table] = forget(spark, path, before, nullcontext)
                             _remove_strays(spark, path)
-            if why is not None:
-                left[table] = why
+            if reason is not None:
+                skipped[table] = reason
     finally:
         give_back_locks(work)  # also those of an earlier try that was killed
-    return {"forgotten": forgotten, "left": left}
+    return {"forgotten": forgotten, "left": skipped}
 
 
 def _remove_strays(spark: SparkSession, path: str) -> None:
@@ -72,14 +72,14 @@ def _remove_strays(spark: SparkSession, path: str) -> None:
     has written meanwhile may be named by its commit.
     """
     named, runs = set[str](), open_storage(f"{path}/{remembered.FOLDER}")
-    there = runs.names()
-    held = delta_log.versions(path)
-    oldest = domains_of(snapshot_at(spark, path, held[-1])).get(remembered.DOMAIN) if held else None
-    found = [commit.remembered for commit in delta_log.commits(path, at_once=4)]
-    found.append(remembered.of_actions([{"domainMetadata": oldest}] if oldest else []))
-    for one in found:
+    run_names = runs.names()
+    versions = delta_log.versions(path)
+    oldest = domains_of(snapshot_at(spark, path, versions[-1])).get(remembered.DOMAIN) if versions else None
+    changes = [commit.remembered for commit in delta_log.commits(path, at_once=4)]
+    changes.append(remembered.of_actions([{"domainMetadata": oldest}] if oldest else []))
+    for one in changes:
         named.update(name.split("/")[-2] for name, _ in (one.files if one else ()))
-    for run in there:
+    for run in run_names:
         if run not in named and _is_old(runs, run):
             runs.remove(run)
 
@@ -99,10 +99,10 @@ def _why_left(work: Work, table: str) -> str | None:
     if recovery not in (None, work.plan.recovery_id):
         return f"the recovery {recovery} has locked it"
     writers = read_manifest(work.settings).writers(pipeline, table)
-    found = tombstone_retention.forgets(
+    retention = tombstone_retention.forgets(
         storage, writers, work.plan.request["tombstone_days"] * 86400, time.time()
     )
-    return found.why if found.before is None else None
+    return retention.why if retention.before is None else None
 
 
 @contextmanager

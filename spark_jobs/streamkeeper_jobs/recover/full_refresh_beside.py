@@ -116,20 +116,22 @@ def put_in_place(spark: SparkSession, work: Work) -> dict[str, Any]:
     return {"table": replaced, "files": brought, "flows": standing}
 
 
-def _define(found: Snapshot, plan: Plan) -> None:
+def _define(snapshot: Snapshot, plan: Plan) -> None:
     """Create the side table, without rows, with the definition of the present table, unless it exists."""
     tables = plan.known(SideTables)
-    nothing = [action for action in (remembered.emptied(action) for action in found.others) if action]
+    nothing = [action for action in (remembered.emptied(action) for action in snapshot.others) if action]
     empty = replace(
-        found, adds=(), others=(*(action for action in found.others if _is_definition(action)), *nothing)
+        snapshot,
+        adds=(),
+        others=(*(action for action in snapshot.others if _is_definition(action)), *nothing),
     )
-    told = {
+    parameters = {
         "source": tables.path,
-        "sourceVersion": str(found.version),
-        _DEFINITION: _digest(found),
+        "sourceVersion": str(snapshot.version),
+        _DEFINITION: _digest(snapshot),
     }
     table_id = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{plan.recovery_id}/{TARGET}"))
-    make_table(tables.beside, empty, told, table_id=table_id)
+    make_table(tables.beside, empty, parameters, table_id=table_id)
 
 
 def _is_definition(action: JsonObject) -> bool:
@@ -138,11 +140,11 @@ def _is_definition(action: JsonObject) -> bool:
     return "domainMetadata" in action and action["domainMetadata"]["domain"] not in own
 
 
-def _digest(found: Snapshot) -> str:
+def _digest(snapshot: Snapshot) -> str:
     """Return a digest of a table's definition."""
-    own = {name: content for name, content in found.metadata.items() if name not in ("id", "createdTime")}
-    domains = [action for action in found.others if _is_definition(action)]
-    text = json.dumps([found.protocol, own, sorted(map(json.dumps, domains))], sort_keys=True)
+    own = {name: content for name, content in snapshot.metadata.items() if name not in ("id", "createdTime")}
+    domains = [action for action in snapshot.others if _is_definition(action)]
+    text = json.dumps([snapshot.protocol, own, sorted(map(json.dumps, domains))], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -181,8 +183,8 @@ def _bring(spark: SparkSession, work: Work) -> int:
 
 def _is_decided(builder: Builder, plan: Plan) -> bool:
     assert builder.plan.next_generation is not None, "every flow of the plan has one"
-    found = generations.read(builder.home, builder.plan.next_generation)
-    return found is not None and found.recovery == plan.recovery_id
+    decided = generations.read(builder.home, builder.plan.next_generation)
+    return decided is not None and decided.recovery == plan.recovery_id
 
 
 def _begin(builder: Builder, plan: Plan) -> dict[str, Any]:
@@ -215,15 +217,15 @@ def _replace(spark: SparkSession, plan: Plan) -> dict[str, Any]:
     """Replace the table, in one commit that carries the batches of the queries that will continue with it."""
     tables, writer = plan.known(SideTables), app_id(plan.recovery_id, PUT_IN_PLACE)
     path, beside = tables.path, tables.beside
-    wanted, before = read_snapshot(spark, beside), delta_log.latest_version(path)
-    wrote = [action for action in wanted.others if "txn" in action and int(action["txn"]["version"]) < SEAL]
+    built, before = read_snapshot(spark, beside), delta_log.latest_version(path)
+    wrote = [action for action in built.others if "txn" in action and int(action["txn"]["version"]) < SEAL]
     if before is None:
-        told = {"source": beside, "sourceVersion": str(wanted.version), "recovery": plan.recovery_id}
-        make_table(path, wanted, told)
+        parameters = {"source": beside, "sourceVersion": str(built.version), "recovery": plan.recovery_id}
+        make_table(path, built, parameters)
         numbers: JsonObject = {}
     else:
-        numbers = replace_table(spark, path, wanted, writer, wrote)
+        numbers = replace_table(spark, path, built, writer, wrote)
     version = delta_log.latest_version(path)
     say(f"{path} was replaced by the table built beside, in version {version}.")
     replaced = {"path": path, "version_before": before, "version": version}
-    return {**replaced, "rows": wanted.rows, **numbers}
+    return {**replaced, "rows": built.rows, **numbers}

@@ -61,9 +61,9 @@ def act(spark: SparkSession, work: Work) -> dict[str, Any]:
                 done.append(_tidy(spark, work.settings, tidy, path))
                 say(json.dumps(done[-1]))
             except (StreamkeeperError, PySparkException, Py4JError) as error:
-                said = f"{path} could not be tidied: {type(error).__name__}: {error}"
-                say(said)
-                failed.append(said.splitlines()[0])
+                problem = f"{path} could not be tidied: {type(error).__name__}: {error}"
+                say(problem)
+                failed.append(problem.splitlines()[0])
     if failed:
         raise RecoveryError("\n".join([*failed, f"The others ({len(done)}) were done."]))
     return {"tables": done, "left": left_alone(work.plan)}
@@ -82,8 +82,8 @@ def _tidy(spark: SparkSession, settings: Settings, tidy: TableTidy, path: str) -
         compacted = table.optimize().executeCompaction().select("metrics.*").first()
     assert compacted is not None, "OPTIMIZE gives one row"
     added, removed = compacted["numFilesAdded"], compacted["numFilesRemoved"]
-    found = {"path": path, "files_added": added, "files_removed": removed}
-    return {**found, **_vacuum(spark, table, state, tidy)}
+    evidence = {"path": path, "files_added": added, "files_removed": removed}
+    return {**evidence, **_vacuum(spark, table, state, tidy)}
 
 
 def _vacuum(spark: SparkSession, table: DeltaTable, state: Storage, tidy: TableTidy) -> dict[str, Any]:

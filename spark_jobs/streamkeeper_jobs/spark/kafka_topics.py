@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from streamkeeper.declare.model import Source
 from streamkeeper.errors import SourceError
-from streamkeeper.sources.kafka.offsets import Held, Offsets, Topics
+from streamkeeper.sources.kafka.offsets import OffsetRange, Offsets, Topics
 from streamkeeper.sources.kafka.options import admin_options, assigned, plain_ids
 from streamkeeper_jobs.spark.jvm import classes, java_list
 
@@ -28,7 +28,7 @@ def look_at(spark: SparkSession, source: Source) -> Topics:
         first = _listed(spark, admin, source, described, "earliest")
         end = _listed(spark, admin, source, described, "latest")
         offsets = {
-            topic: {part: Held(first[topic][part], end[topic][part]) for part in parts}
+            topic: {part: OffsetRange(first[topic][part], end[topic][part]) for part in parts}
             for topic, (_, parts) in described.items()
         }
         return Topics(offsets, plain_ids({topic: id for topic, (id, _) in described.items()}))

@@ -194,7 +194,7 @@ def _what(
     bounds: tuple[Any, Any] = (request.from_offsets, request.to_offsets)
     if request.from_version is not None:
         bounds = (request.from_version, request.to_version)
-    held = format_of(source).held(source, *bounds)
+    held = format_of(source).reading(source, *bounds)
     return request, None, _chosen(held, request)
 
 

@@ -93,14 +93,14 @@ def price_of(case: Case, resolve: Resolve) -> SourcePrice:
         for path, entry in entries.items()
         if path in present and present[path].modified_ms != entry.timestamp_ms
     }
-    found = replace(
+    compared_files = replace(
         files,
         doubtful=case.position is None,
         changed=frozenset(changed),
         renamed=bool(renamed),
         listed=listed,
     )
-    return _files_price(case, found)
+    return _files_price(case, compared_files)
 
 
 def _other_starts(case: Case, damage: CheckpointError) -> CheckpointError:
@@ -229,7 +229,9 @@ def price_again(source: Source, move: Move, price: SourcePrice) -> SourcePrice:
         file.path for file in FileOptions.of(source).skipped(max(listed.values(), default=None), unlisted)
     }
     gone = [path for path in since if path not in present]
-    anew = sum(path in present and present[path].modified_ms != written for path, written in since.items())
+    rewritten = sum(
+        path in present and present[path].modified_ms != written for path, written in since.items()
+    )
     waiting = len(present.keys() - listed.keys() - since.keys() - others.keys() - skipped)
     # Rows of files that are too old to be read again are not lost if the table keeps them.
     lost = file_listing.amount(
@@ -240,28 +242,30 @@ def price_again(source: Source, move: Move, price: SourcePrice) -> SourcePrice:
     again = file_listing.amount(
         source, [present[path] for path in read if path in present and path not in skipped]
     )
-    price = replace(price, lost=lost, notes=notes, otherwise=bool(gone or anew or skipped))
-    found = read_again(price, again, move.restored)
+    price = replace(price, lost=lost, notes=notes, otherwise=bool(gone or rewritten or skipped))
+    total = read_again(price, again, move.restored)
     if others and move.restored:  # the restored table has them already
-        found = replace(found, repeated=file_listing.amount(source, [present[path] for path in others]))
-    if anew:
-        said = f"{anew:,} files were rewritten since they were read: they are read as they are now"
-        found = replace(found, notes=(*found.notes, said))
+        total = replace(total, repeated=file_listing.amount(source, [present[path] for path in others]))
+    if rewritten:
+        rewritten_note = (
+            f"{rewritten:,} files were rewritten since they were read: they are read as they are now"
+        )
+        total = replace(total, notes=(*total.notes, rewritten_note))
     if gone and move.restored:
         more = f", and {len(skipped):,} are too old by maxFileAge" if skipped else ""
         lost = Amount(
             len(gone) + len(skipped), 0, None, f"the files no longer exist, such as {gone[0]}{more}"
         )
-        return replace(found, lost=lost)
+        return replace(total, lost=lost)
     if gone:
         return replace(
-            found,
+            total,
             notes=(
-                *found.notes,
+                *total.notes,
                 f"{len(gone):,} files that were read since are gone: they are not read again",
             ),
         )
-    return found
+    return total
 
 
 def _rebuild_notes(gone: list[str], stateful: bool | None, replayed: int) -> Iterator[str]:
@@ -271,8 +275,8 @@ def _rebuild_notes(gone: list[str], stateful: bool | None, replayed: int) -> Ite
             " writing"
         )
     if gone:
-        said = f"{len(gone):,} processed files are gone or rewritten, such as {gone[0]}"
-        yield f"{said}: a state rebuilt without their rows would let those come again"
+        description = f"{len(gone):,} processed files are gone or rewritten, such as {gone[0]}"
+        yield f"{description}: a state rebuilt without their rows would let those come again"
 
 
 def _why_gone(options: FileOptions) -> str:

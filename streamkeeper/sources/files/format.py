@@ -53,10 +53,10 @@ class Files(PlannedFormat[Listing, FilesPosition]):
         earlier = tuple(entry for entry in look() if entry.timestamp_ms < moment_ms)
         return FilesPosition(lambda: earlier)
 
-    def at(self, source: Source, before: Before, look: Look, wanted: Any) -> Resolved[FilesPosition]:
-        if wanted is None or before.checkpoint is None:
+    def at(self, source: Source, before: Before, look: Look, offset: Any) -> Resolved[FilesPosition]:
+        if offset is None or before.checkpoint is None:
             return Resolved()
-        checkpoint, upto = before.checkpoint, int(wanted["logOffset"])
+        checkpoint, upto = before.checkpoint, int(offset["logOffset"])
         log = checkpoint.files_log(before.key)
         last = log.last_batch()
         if upto > (-1 if last is None else last):
@@ -106,9 +106,11 @@ class Files(PlannedFormat[Listing, FilesPosition]):
                 younger += [file] if file.modified_ms >= youngest else []
             elif is_rewritten(file, recent[file.path]):
                 rewritten.append(file.path)
-        lag = Lag(skipped=len(rewritten) + len(unopened), skipped_why=_why_skipped(rewritten, unopened))
+        lag = Lag(skipped=len(rewritten) + len(unopened), skipped_reason=_why_skipped(rewritten, unopened))
         if recent and FileOptions.of(source).latest_first:
-            return replace(lag, why="it reads the newest files first, so what waits is told by no file's age")
+            return replace(
+                lag, reason="it reads the newest files first, so what waits is told by no file's age"
+            )
         return replace(
             lag,
             files=len(younger),
@@ -117,16 +119,16 @@ class Files(PlannedFormat[Listing, FilesPosition]):
             records=None if younger else 0,
         )
 
-    def held(self, source: Source, start: Any, ends: Any) -> Reading:
+    def reading(self, source: Source, start: Any, ends: Any) -> Reading:
         try:
-            found = list_files(source)
+            files = list_files(source)
         except StorageError as error:
             raise not_listed(error) from error
-        if not found:
+        if not files:
             raise RequestError(
                 f"There is no file in {source.path}, so there is nothing to read. Check the path."
             )
-        return Reading(amount(source, found.values()))
+        return Reading(amount(source, files.values()))
 
     def chunks(self, size: int) -> Mapping[str, str]:
         return {"maxFileAge": "36500d", "maxFilesPerTrigger": str(size)}

@@ -181,7 +181,7 @@ def test_a_watched_list_begins_with_the_flow_furthest_behind_and_a_list_can_be_f
         monkeypatch.setenv(key, value)
     lines = listing.as_text(listing.ALL, 300).splitlines()
     assert "90 s, 5 records" in lines[3] and "30 s, 5 records" in lines[4]
-    gone = {"raw": Lag(0, 0, 0, 0, 0.0), "other": Lag(why="no broker answers")}
+    gone = {"raw": Lag(0, 0, 0, 0, 0.0), "other": Lag(reason="no broker answers")}
     behind.keep(stands.home, Measured(gone), 1_790_000_060.0)
     assert "partly unknown" in command("flows").stdout.splitlines()[1], "it is not said that nothing waits"
     only = command("flows", "--pipeline", "events", "--state", "declared", "--json")
@@ -198,7 +198,7 @@ def test_a_flow_is_shown_whole_in_the_terminal_and_as_json(command: Command, sta
     failure = failures.classify([cause])
     details = {**asdict(failure), "classed": failure.classed.value}
     holds.put(stands.home, holds.PARK, failure.meaning, "driver", details)
-    behind.keep(stands.home, Measured({"events_raw": Lag(why="no such folder")}), 1_790_000_000.0)
+    behind.keep(stands.home, Measured({"events_raw": Lag(reason="no such folder")}), 1_790_000_000.0)
     batch_numbers.keep(stands.home, [Batch(2, 0.0, 2.5, 1_000, state_rows=7)])
     log = stands.root / "driver.log"
     log.write_text("one\ntoken=very-secret-1234\nthree\n")

@@ -109,7 +109,7 @@ def test_a_quiet_flow_is_in_no_trouble_however_long_it_is_quiet() -> None:
 
 
 def test_a_trouble_is_not_over_because_its_source_cannot_be_measured_any_more() -> None:
-    lags = {"raw": Lag(why="no broker answers"), "other": Lag(seconds=0.0)}
+    lags = {"raw": Lag(reason="no broker answers"), "other": Lag(seconds=0.0)}
     blind = replace(FLOW, lag=Behind(NOW, lags))
     rows = minutes(16, batches=2, batch_seconds=30.0, lag_seconds=0.0)
     assert [there(blind, rows, kind) for kind in (AlertKind.BEHIND, AlertKind.SLOW)] == [None, None]

@@ -26,7 +26,7 @@ from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.kind import Work, kind
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.requests.rewind import RewindRequest
-from streamkeeper.sources.kafka.offsets import Held, Topics
+from streamkeeper.sources.kafka.offsets import OffsetRange, Topics
 from streamkeeper.tables import past_versions
 from tests.worlds.recover.recoveries import FLOW, approve, carry_out, notes, planned, price, refused
 from tests.worlds.small_world import CHANGES, EVENTS, READER, World, write_checkpoint
@@ -136,7 +136,7 @@ def test_state_that_is_gone_is_rebuilt_and_its_history_must_be_there(world: Worl
 
 
 def test_a_state_is_not_copied_to_where_its_source_has_nothing_any_more(world: World, broker: Ask) -> None:
-    broker(Topics({"orders": {"0": Held(8, 10), "1": Held(0, 3)}}, {}))
+    broker(Topics({"orders": {"0": OffsetRange(8, 10), "1": OffsetRange(0, 3)}}, {}))
     world.committed(KAFKA, 1, {"orders": {"0": 9, "1": 3}}, {"orders": {"0": 0, "1": 0}}, topics={})
     folder, storage = world.home.checkpoint(1, 1), world.home.storage
     then = {"events_raw": {"orders": {"0": 6, "1": 3}}}
@@ -265,7 +265,7 @@ def test_a_flow_that_has_written_nothing_since_is_only_held(shared: World) -> No
 
 
 def test_a_flow_that_wrote_nothing_since_its_table_was_emptied_must_be_named(shared: World) -> None:
-    """Held only, it would read again what the version that is put back has of it."""
+    """OffsetRange only, it would read again what the version that is put back has of it."""
     for name in (FLOW, "events.other"):
         shared.commit(txn(SEAL, name), operation="Manual Update")
     emptied = {"txn": {"appId": "r0/empty_tables", "version": 0}}

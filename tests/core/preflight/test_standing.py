@@ -15,7 +15,7 @@ from streamkeeper.flows import position
 from streamkeeper.flows.position import last_begun
 from streamkeeper.preflight.standing import standing
 from streamkeeper.preflight.verdict import Fit, Verdict
-from streamkeeper.sources.kafka.offsets import Held, Topics
+from streamkeeper.sources.kafka.offsets import OffsetRange, Topics
 from streamkeeper.sources.kafka.start import KafkaLook
 from tests.worlds.small_world import World
 from tests.worlds.sources.source_prices import KAFKA, STOOD, begun
@@ -108,9 +108,17 @@ def test_a_source_that_does_not_answer_is_said(world: World) -> None:
 @pytest.mark.parametrize(
     ("held", "known", "fit"),
     [
-        (Topics({"orders": {"0": Held(0, 5), "1": Held(0, 3)}}, {"orders": "id-1"}), "id-1", Fit.NOTED),
-        (Topics({"orders": {"0": Held(0, 5), "1": Held(0, 3)}}), "id-1", Fit.NOTED),
-        (Topics({"orders": {"0": Held(0, 9), "1": Held(0, 3)}}, {"orders": "id-2"}), "id-1", Fit.BREAKS),
+        (
+            Topics({"orders": {"0": OffsetRange(0, 5), "1": OffsetRange(0, 3)}}, {"orders": "id-1"}),
+            "id-1",
+            Fit.NOTED,
+        ),
+        (Topics({"orders": {"0": OffsetRange(0, 5), "1": OffsetRange(0, 3)}}), "id-1", Fit.NOTED),
+        (
+            Topics({"orders": {"0": OffsetRange(0, 9), "1": OffsetRange(0, 3)}}, {"orders": "id-2"}),
+            "id-1",
+            Fit.BREAKS,
+        ),
     ],
     ids=["the same", "without an id", "made anew"],
 )

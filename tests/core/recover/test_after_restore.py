@@ -17,7 +17,7 @@ from streamkeeper.errors import RequestError
 from streamkeeper.flows import generations
 from streamkeeper.flows.generations import BATCH, EARLIEST, OFFSETS, REBUILT, Start
 from streamkeeper.recover.plans.plan import Plan
-from streamkeeper.sources.kafka.offsets import Held, Offsets, Topics
+from streamkeeper.sources.kafka.offsets import OffsetRange, Offsets, Topics
 from streamkeeper.tables import backups
 from streamkeeper.tables.flows_at_version import FlowAt
 from tests.worlds.recover import recoveries
@@ -34,7 +34,7 @@ KAFKA = source_prices.KAFKA.replace('"subscribe": "orders"', '"subscribePattern"
 RENAMED = EVENTS.replace('"events_raw"', '"events_new"')
 KEPT: Offsets = {"orders": {"0": 6, "1": 3}}
 NOW: Offsets = {"orders": {"0": 9, "1": 3}}
-HELD = Topics({"orders": {"0": Held(0, 10), "1": Held(0, 3)}}, {"orders": "id-1"})
+HELD = Topics({"orders": {"0": OffsetRange(0, 10), "1": OffsetRange(0, 3)}}, {"orders": "id-1"})
 
 
 def kept(world: World, text: str, then: Any, now: Any, initial: Offsets | None = None) -> World:
@@ -62,8 +62,11 @@ def refused(world: World, **asked: Any) -> list[str | None]:
     return recoveries.refused(plan(world, **asked))
 
 
-WIDER = Topics({"orders": {**HELD.held["orders"], "2": Held(0, 5)}, "orders-2": {"0": Held(4, 9)}}, HELD.ids)
-EXPIRED = Topics({"orders": {"0": Held(8, 10), "1": Held(0, 3)}}, HELD.ids)
+WIDER = Topics(
+    {"orders": {**HELD.ranges["orders"], "2": OffsetRange(0, 5)}, "orders-2": {"0": OffsetRange(4, 9)}},
+    HELD.ids,
+)
+EXPIRED = Topics({"orders": {"0": OffsetRange(8, 10), "1": OffsetRange(0, 3)}}, HELD.ids)
 
 
 @pytest.mark.parametrize(

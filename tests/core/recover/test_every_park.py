@@ -122,7 +122,7 @@ OWN: dict[str, tuple[Harm, str]] = {
     "generation.seal_earlier._begun_behind": (nothing, "after-last"),
     "generation.seal_earlier._begun": (nothing, "earliest"),
     "generation.seal_earlier._at_place": (nothing, "after-last"),
-    "generation.seal_earlier._of": (nothing, "after-last"),
+    "generation.seal_earlier._position_of": (nothing, "after-last"),
     "generation.source_history.check_history": (nothing, "after-last"),
     "generation.start_position._find": (nothing, "after-last"),
     "generation.start_position.require": (nothing, "earliest"),

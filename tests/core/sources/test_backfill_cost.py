@@ -234,7 +234,7 @@ def test_a_flow_that_has_read_nothing_gets_all_that_the_topics_hold(world: World
 
 
 def test_a_compacted_topic_is_told(stood: World, broker: Ask) -> None:
-    broker(Topics(HELD.held, HELD.ids, {"orders": "compact"}))
+    broker(Topics(HELD.ranges, HELD.ids, {"orders": "compact"}))
     assert any("Topic orders is compacted" in note for note in plan(stood).notes)
 
 

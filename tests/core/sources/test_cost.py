@@ -16,7 +16,7 @@ from streamkeeper.flows.generations import StartAt
 from streamkeeper.recover.plans.plan import Plan, worse
 from streamkeeper.settings import PIPELINE_ENV
 from streamkeeper.sources.kafka import client as kafka_client
-from streamkeeper.sources.kafka.offsets import Held, Topics
+from streamkeeper.sources.kafka.offsets import OffsetRange, Topics
 from tests.worlds.recover.recoveries import FLOW, planned, price, refused
 from tests.worlds.recover.recoveries import plan_reset as plan
 from tests.worlds.small_world import World
@@ -37,12 +37,12 @@ from tests.worlds.tables.delta_logs import START_MS, Table
 __all__ = ["broker", "table"]
 
 
-def holding(first: Held, **more: Held) -> Topics:
+def holding(first: OffsetRange, **more: OffsetRange) -> Topics:
     """Topics of one topic, whose partition 1 holds three records."""
-    return Topics({"orders": {"0": first, "1": Held(0, 3), **more}})
+    return Topics({"orders": {"0": first, "1": OffsetRange(0, 3), **more}})
 
 
-SHORTER = Topics(holding(Held(0, 5)).held, {"orders": "id-1"})
+SHORTER = Topics(holding(OffsetRange(0, 5)).ranges, {"orders": "id-1"})
 
 
 def offsets(of_source: Any) -> StartAt:
@@ -77,7 +77,11 @@ def test_records_are_told_as_a_bound() -> None:
 
 
 def test_what_waits_and_what_is_new_is_told(world: World, broker: Ask) -> None:
-    broker(Topics({"orders": {**HELD.held["orders"], "2": Held(0, 5)}, "more": {"0": Held(0, 1)}}))
+    broker(
+        Topics(
+            {"orders": {**HELD.ranges["orders"], "2": OffsetRange(0, 5)}, "more": {"0": OffsetRange(0, 1)}}
+        )
+    )
     notes = price(plan(begun(world, KAFKA, STOOD))).notes
     assert "at most 10 unread records will be read" in notes
     assert "new since then, and read from the first record: orders/2, more" in notes
@@ -86,11 +90,17 @@ def test_what_waits_and_what_is_new_is_told(world: World, broker: Ask) -> None:
 @pytest.mark.parametrize(
     ("held", "ids", "rows", "again", "said"),
     [
-        (holding(Held(8, 10)), {}, 2, 0, "orders/0 was read up to 6, and holds nothing before 8 any more"),
+        (
+            holding(OffsetRange(8, 10)),
+            {},
+            2,
+            0,
+            "orders/0 was read up to 6, and holds nothing before 8 any more",
+        ),
         (HELD, {"orders": "id-0"}, None, 0, "was deleted and recreated (its id was id-0"),
         (SHORTER, SHORTER.ids, None, 0, "was read up to 6, and ends at 5, though it is the same topic"),
         (
-            holding(Held(1, 5)),
+            holding(OffsetRange(1, 5)),
             {},
             None,
             7,
@@ -193,7 +203,7 @@ def test_a_loss_that_grew_since_it_was_approved_is_asked_for_again(world: World,
     begun(world, KAFKA, STOOD)
     broker(HELD)
     before = plan(world, "latest")
-    broker(Topics({"orders": {"0": Held(0, 12), "1": Held(2, 3)}}, HELD.ids))
+    broker(Topics({"orders": {"0": OffsetRange(0, 12), "1": OffsetRange(2, 3)}}, HELD.ids))
     [why] = worse(before, plan(world, "latest"))
     assert why == "source events_raw: lost went from at most 4 rows to at most 6 rows"
 
@@ -347,8 +357,8 @@ def test_a_table_that_is_not_there_makes_prices_unknown(world: World) -> None:
     ("held", "there", "said"),
     [
         (HELD, True, "4 records at most wait in the source events_raw"),
-        (holding(Held(0, 6)), False, ""),
-        (holding(Held(0, 6), **{"2": Held(0, 1)}), True, "1 records at most"),
+        (holding(OffsetRange(0, 6)), False, ""),
+        (holding(OffsetRange(0, 6), **{"2": OffsetRange(0, 1)}), True, "1 records at most"),
         ("b:1 does not answer", True, "so it can probably not be read either: b:1 does not answer"),
     ],
     ids=["behind", "at the end", "a new partition", "a silent broker"],
@@ -359,17 +369,17 @@ def test_the_monitor_asks_the_brokers_whether_records_wait(
     broker(held)
     begun(world, KAFKA, STOOD)
     found = what_waits(world.home, world.flow)
-    assert found.there is there
-    assert said in found.said
+    assert found.pending is there
+    assert said in found.description
 
 
 def test_what_cannot_be_asked_from_here_alarms_nobody_and_is_told(world: World) -> None:
     world.more[PIPELINE_ENV] = "SURELY_NOT_SET"
     begun(world, KAFKA.replace("b:1", "{env:SURELY_NOT_SET}"), STOOD)
     found = what_waits(world.home, world.flow)
-    assert not found.there
+    assert not found.pending
     said = "whether records wait in the source events_raw is unknown: the environment variable SURELY_NOT_SET"
-    assert said in found.said
+    assert said in found.description
 
 
 @pytest.mark.parametrize(
@@ -381,13 +391,13 @@ def test_the_monitor_reads_from_a_tables_log_whether_commits_wait(
     offset: dict[str, Any], waits: bool, world: World, table: Table
 ) -> None:
     begun(world, DELTA, offset)
-    assert what_waits(world.home, world.flow).there is waits
+    assert what_waits(world.home, world.flow).pending is waits
 
 
 def test_a_commit_without_rows_is_nothing_to_wait_for(world: World, table: Table) -> None:
     begun(world, DELTA, at(3))
     table.commit({"txn": {"appId": "a", "version": 1}})
-    assert not what_waits(world.home, world.flow).there
+    assert not what_waits(world.home, world.flow).pending
 
 
 JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="ada" password="p w";'
@@ -444,7 +454,7 @@ def test_a_broker_that_is_not_there_is_given_up_after_the_time_that_it_has() -> 
 
 @pytest.mark.parametrize(
     ("held", "lost", "repeated", "words"),
-    [(HELD, 0, 5, [REPEATS]), (holding(Held(4, 10)), 2, 3, [LOSS, REPEATS])],
+    [(HELD, 0, 5, [REPEATS]), (holding(OffsetRange(4, 10)), 2, 3, [LOSS, REPEATS])],
     ids=["all is there", "some of it has expired"],
 )
 def test_a_rewind_of_kafka_repeats_the_records_since_and_cannot_read_what_expired(

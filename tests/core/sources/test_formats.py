@@ -76,7 +76,7 @@ def test_an_offset_and_pending_input_are_the_formats_own_to_judge(
 ) -> None:
     toy_source.register(monkeypatch)
     begun(world, TOY, STOOD)
-    assert "rows always wait in events_raw" in what_waits(world.home, world.flow).said
+    assert "rows always wait in events_raw" in what_waits(world.home, world.flow).description
     said = check_fits(toy_source.NAME, {"logOffset": 3})
     assert said is not None
     assert "is an offset of a files source; a rate-micro-batch source has" in said

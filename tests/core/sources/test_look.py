@@ -19,7 +19,7 @@ from streamkeeper.flows.generations import StartAt
 from streamkeeper.recover.restart import other_batches, pinned_settings
 from streamkeeper.sources import replay_steps
 from streamkeeper.sources.files.options import FileOptions
-from streamkeeper.sources.kafka.offsets import Held, Topics
+from streamkeeper.sources.kafka.offsets import OffsetRange, Topics
 from tests.worlds.recover.recoveries import FLOW, notes, planned, price, refused
 from tests.worlds.recover.recoveries import plan_reset as plan
 from tests.worlds.small_world import EVENTS, World
@@ -211,7 +211,7 @@ def test_a_rewind_of_a_compacted_topic_cannot_read_all_of_it_again(
 
 
 def test_a_client_that_may_not_know_a_topics_policy_says_so(world: World, broker: Ask) -> None:
-    two = Topics({**HELD.held, "more": {"0": Held(0, 1)}}, HELD.ids, {"more": "delete"})
+    two = Topics({**HELD.ranges, "more": {"0": OffsetRange(0, 1)}}, HELD.ids, {"more": "delete"})
     broker(two)
     said = "whether topic orders is compacted is unknown: this client may not read the topics' configuration"
     assert said in price(plan(begun(world, KAFKA, STOOD))).notes

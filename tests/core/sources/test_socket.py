@@ -58,10 +58,10 @@ def test_starts_that_a_socket_has_not_are_refused(world: World) -> None:
 
 def test_whether_lines_wait_is_not_known_and_counts_as_nothing(world: World) -> None:
     begun(world, SOCKET, 40)
-    assert not what_waits(world.home, world.flow).there
+    assert not what_waits(world.home, world.flow).pending
     assert (
         "whether lines wait in events_raw (socket), nobody can tell"
-        in what_waits(world.home, world.flow).said
+        in what_waits(world.home, world.flow).description
     )
 
 

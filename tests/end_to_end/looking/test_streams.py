@@ -153,7 +153,7 @@ def test_every_state_is_a_row_in_words_and_texts_of_users_are_text(person: Perso
 
 
 def test_long_texts_stay_in_their_place_and_what_is_unknown_or_fits_is_said(person: Person) -> None:
-    unknown = Behind(time.time(), {"raw": Lag(why="no broker answers"), "other": Lag(seconds=0.0)})
+    unknown = Behind(time.time(), {"raw": Lag(reason="no broker answers"), "other": Lag(seconds=0.0)})
     ill = row(1, "parked", detail=f"{SPITE} \u202e{'word ' * 90}{'x' * 300}", lag=unknown)
     ill |= {"flow": f"p1.{'long_name_' * 10}"}
     person.answers("/streamkeeper/api/flows", answer([ill, row(2, "running")]))

@@ -19,17 +19,19 @@ from streamkeeper.errors import RecoveryError
 from streamkeeper.flows.generations import AFTER_LAST, OFFSETS, REBUILT, Generation, Start, StartAt
 from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.sources.base.format import Before, Resolved
-from streamkeeper.sources.kafka.offsets import Held, Offsets, Topics, history_of
+from streamkeeper.sources.kafka.offsets import OffsetRange, Offsets, Topics, history_of
 from streamkeeper.sources.kafka.start import KafkaLook, KafkaPosition, after_last
 from streamkeeper.sources.starts import starts_of
 from streamkeeper.storage import LocalStorage
 
 TABLE_ID = "7c0ffee0-0000-4000-8000-000000000001"
 STOOD: Offsets = {"orders": {"0": 6, "1": 3}}
-HELD = Topics({"orders": {"0": Held(0, 10), "1": Held(0, 3)}}, {"orders": "id-1"})
-WIDENED = Topics({"orders": {**HELD.held["orders"], "2": Held(0, 5)}, "more": {"0": Held(4, 9)}}, HELD.ids)
-EXPIRED = Topics({"orders": {"0": Held(8, 10), "1": Held(0, 3)}}, HELD.ids)
-ANEW = Topics(HELD.held, {"orders": "id-2"})
+HELD = Topics({"orders": {"0": OffsetRange(0, 10), "1": OffsetRange(0, 3)}}, {"orders": "id-1"})
+WIDENED = Topics(
+    {"orders": {**HELD.ranges["orders"], "2": OffsetRange(0, 5)}, "more": {"0": OffsetRange(4, 9)}}, HELD.ids
+)
+EXPIRED = Topics({"orders": {"0": OffsetRange(8, 10), "1": OffsetRange(0, 3)}}, HELD.ids)
+ANEW = Topics(HELD.ranges, {"orders": "id-2"})
 
 
 def source(name: str, kind: str = "json", **options: str) -> Source:
@@ -199,7 +201,7 @@ def test_a_table_is_gone_on_in_after_a_kept_offset_with_a_loss_that_was_accepted
         pytest.param(
             STOOD,
             {"orders": {"0": 1, "1": 0}},
-            Topics({"orders": {"0": Held(4, 10), "1": Held(2, 3)}}),
+            Topics({"orders": {"0": OffsetRange(4, 10), "1": OffsetRange(2, 3)}}),
             id="history expired",
         ),
         pytest.param(

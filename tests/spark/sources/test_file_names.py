@@ -102,7 +102,7 @@ def test_what_spark_passes_over_by_rule_does_not_wait_and_other_files_are_told(m
     assert bed.run() is Outcome.STOPPED
     bed.holds(bed.events)
     lag = measured(bed)
-    assert (lag.files, lag.skipped) == (0, 1) and "\\udcff.json: rename" in lag.skipped_why, lag
+    assert (lag.files, lag.skipped) == (0, 1) and "\\udcff.json: rename" in lag.skipped_reason, lag
 
     with (folder / "a.json").open("a") as file:
         file.write("{}\n")
@@ -113,7 +113,7 @@ def test_what_spark_passes_over_by_rule_does_not_wait_and_other_files_are_told(m
         lag = measured(bed)
         assert (
             lag.skipped == 2
-            and f"1 file changed after being read, such as {folder}/a.json" in lag.skipped_why
+            and f"1 file changed after being read, such as {folder}/a.json" in lag.skipped_reason
         )
     told = [one.text for one in events.read(bed.home.storage, "events") if one.kind == "files-skipped"]
-    assert len(told) == 2 and told[-1] == f"events_raw: {lag.skipped_why}", told
+    assert len(told) == 2 and told[-1] == f"events_raw: {lag.skipped_reason}", told

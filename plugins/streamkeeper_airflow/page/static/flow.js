@@ -156,11 +156,11 @@ function owned(hold) {
 function waits(lag) {
   if (!lag) return "";
   const known = ["records", "files", "bytes", "versions", "seconds"].some((name) => lag[name] !== null);
-  const skipped = lag.skipped ? `; ${lag.skipped_why}` : "";
-  if (!known) return `; what waits is unknown: ${lag.why}${skipped}`;
+  const skipped = lag.skipped ? `; ${lag.skipped_reason}` : "";
+  if (!known) return `; what waits is unknown: ${lag.reason}${skipped}`;
   const parts = ["records", "files", "versions"].filter((name) => lag[name]).map((name) => counted(lag[name], name));
   if (lag.bytes) parts.push(size(lag.bytes));
   if (lag.seconds) parts.push(`the oldest for ${age(lag.seconds)}`);
-  const why = lag.why ? ` (${lag.why})` : "";
+  const why = lag.reason ? ` (${lag.reason})` : "";
   return `${parts.length ? `; waits: ${parts.join(", ")}` : why ? "" : "; nothing waits"}${why}${skipped}`;
 }
