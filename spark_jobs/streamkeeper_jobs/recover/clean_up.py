@@ -102,7 +102,7 @@ def _why_left(work: Work, table: str) -> str | None:
     found = tombstone_retention.forgets(
         storage, writers, work.plan.request["tombstone_days"] * 86400, time.time()
     )
-    return found.why if found.before is None else None
+    return found.reason if found.before is None else None
 
 
 @contextmanager

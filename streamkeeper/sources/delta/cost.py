@@ -257,7 +257,7 @@ def _unseen(case: Case, why: str) -> SourcePrice:
 def _waiting(table: _Table) -> Iterator[str]:
     found = table.between(table.stands, table.end)
     rows = (
-        f"rows unknown: {found.why}"
+        f"rows unknown: {found.reason}"
         if found.rows is None
         else f"{found.rows:,} rows in {found.files:,} files"
     )
@@ -294,7 +294,7 @@ def _read_so_far(table: _Table) -> Amount:
         return _amount(table.between(table.at(0), table.offset))
     waits = table.between(table.offset, table.end)
     if waits.rows is None or waits.changing:
-        return unknown(waits.why or "rows were changed since")
+        return unknown(waits.reason or "rows were changed since")
     whole = _rows(table, None)
     return whole if whole.rows is None else Amount(None, 0, max(0, whole.rows - waits.rows))
 
@@ -327,4 +327,4 @@ def _rows(table: _Table, version: int | None) -> Amount:
 
 
 def _amount(found: Between) -> Amount:
-    return unknown(found.why or "") if found.rows is None else Amount(found.files, 0, found.rows)
+    return unknown(found.reason or "") if found.rows is None else Amount(found.files, 0, found.rows)
