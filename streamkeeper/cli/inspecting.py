@@ -219,7 +219,7 @@ def _words(found: Inspection) -> Iterator[str]:
     if not found.operators:
         yield "state           none"
     for problem in found.problems:
-        yield f"{problem.severity:<15} {problem.file or found.path} {problem.what}. {problem.advice}"
+        yield f"{problem.severity:<15} {problem.file or found.path} {problem.description}. {problem.advice}"
     if not found.problems:
         yield "problems        none found"
 
