@@ -182,11 +182,11 @@ def _of_generation(newest: Generation, generation: Generation, start: Start) -> 
     yield f"generation      {start.number}, since {start.at}"
     if newest.number != start.number:
         yield (
-            f"next            generation {newest.number} is decided ({newest.why}, by {newest.by}), and no"
+            f"next            generation {newest.number} is decided ({newest.reason}, by {newest.by}), and no"
             " driver has started it yet"
         )
     yield (
-        f"why             {generation.why}, by {generation.by}; start {generation.start.mode}; state"
+        f"why             {generation.reason}, by {generation.by}; start {generation.start.mode}; state"
         f" {_state(start)}"
     )
     if generation.start.checkpoint is not None:
@@ -219,7 +219,7 @@ def _words(found: Inspection) -> Iterator[str]:
     if not found.operators:
         yield "state           none"
     for problem in found.problems:
-        yield f"{problem.severity:<15} {problem.file or found.path} {problem.what}. {problem.advice}"
+        yield f"{problem.severity:<15} {problem.file or found.path} {problem.description}. {problem.advice}"
     if not found.problems:
         yield "problems        none found"
 

@@ -36,7 +36,7 @@ EVENTS = 10
 """Newest events of a flow that are shown."""
 POLL_SECONDS = 0.5
 """Seconds between two looks at a log that is followed."""
-_STARTS = ("number", "at", "why", "by", "start", "state")
+_STARTS = ("number", "at", "reason", "by", "start", "state")
 
 
 def register(app: typer.Typer) -> None:
@@ -153,14 +153,14 @@ def _batch(batch: dict[str, Any]) -> str:
 
 
 def _generation(one: dict[str, Any]) -> str:
-    number, at, why, by, start, state = (one[name] for name in _STARTS)
+    number, at, reason, by, start, state = (one[name] for name in _STARTS)
     costs = "".join(
         f"\n  {price['source']}: {price['from']} → {price['to']}; lost {price['lost']}, repeated"
         f" {price['repeated']}"
         for price in one["prices"]
     )
     begun = "" if one["began"] else ", not begun"
-    return f"{number}, {at}: {why}, by {by}; start {start}, state {state}{begun}{costs}"
+    return f"{number}, {at}: {reason}, by {by}; start {start}, state {state}{begun}{costs}"
 
 
 def logs(

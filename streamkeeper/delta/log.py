@@ -84,9 +84,9 @@ def last_transaction(table_path: str, app_id: str, at_most: int | None = None) -
     versions = _versions(storage)
     sealed_at: int | None = None
     for version in versions[:at_most]:
-        for found in _transactions(storage, version, app_id):
-            if found < SEAL:
-                return Transactions(found, sealed_at, True)
+        for transaction in _transactions(storage, version, app_id):
+            if transaction < SEAL:
+                return Transactions(transaction, sealed_at, True)
             sealed_at = version
     if at_most is not None and len(versions) > at_most:
         return Transactions(None, sealed_at, complete=False)
@@ -145,7 +145,7 @@ def _commit(storage: Storage, version: int) -> LogCommit:
     added: list[tuple[str, str | None]] = []
     changes_data = False
     rows: int | None = 0
-    kept: Remembered | None = None
+    remembered: Remembered | None = None
     for line in (storage.read(f"{LOG}/{version:020d}.json") or b"").splitlines():
         action = _action(storage, version, line) if line.strip() else {}
         if "commitInfo" in action:
@@ -156,7 +156,7 @@ def _commit(storage: Storage, version: int) -> LogCommit:
             restored = _restored(action["commitInfo"]) if operation == "RESTORE" else None
         elif "domainMetadata" in action:
             if action["domainMetadata"]["domain"] == DOMAIN:
-                kept = of_actions([action])
+                remembered = of_actions([action])
         elif "txn" in action:
             transactions[str(action["txn"]["appId"])] = int(action["txn"]["version"])
         for kind, files in (("add", added), ("remove", removed)):
@@ -164,8 +164,8 @@ def _commit(storage: Storage, version: int) -> LogCommit:
                 files.append((unquote(action[kind]["path"]), vector_file(action[kind].get("deletionVector"))))
                 changes_data = changes_data or bool(action[kind].get("dataChange", True))
         if "add" in action and rows is not None:
-            held = rows_of(action["add"])
-            rows = None if held is None else rows + held
+            file_rows = rows_of(action["add"])
+            rows = None if file_rows is None else rows + file_rows
     return LogCommit(
         version,
         operation,
@@ -176,7 +176,7 @@ def _commit(storage: Storage, version: int) -> LogCommit:
         changes_data,
         restored,
         rows,
-        kept,
+        remembered,
     )
 
 
@@ -185,18 +185,20 @@ def rows_of(added: dict[str, Any]) -> int | None:
     unknown.
     """
     try:
-        held = json.loads(added.get("stats") or "{}").get("numRecords")
+        record_count = json.loads(added.get("stats") or "{}").get("numRecords")
     except ValueError:
         return None
     return (
-        None if held is None else int(held) - int((added.get("deletionVector") or {}).get("cardinality", 0))
+        None
+        if record_count is None
+        else int(record_count) - int((added.get("deletionVector") or {}).get("cardinality", 0))
     )
 
 
 def _restored(info: dict[str, Any]) -> int | None:
     """Return the version of a RESTORE; None if it was given as a time."""
-    told = (info.get("operationParameters") or {}).get("version")
-    return None if told is None else int(told)
+    version = (info.get("operationParameters") or {}).get("version")
+    return None if version is None else int(version)
 
 
 def vector_file(descriptor: Any) -> str | None:
@@ -208,11 +210,11 @@ def vector_file(descriptor: Any) -> str | None:
     """
     if not descriptor or descriptor.get("storageType") == "i":
         return None
-    told = str(descriptor["pathOrInlineDv"])
+    location = str(descriptor["pathOrInlineDv"])
     if descriptor.get("storageType") == "p":
-        return unquote(told)
-    number = base64.b85decode(told[-20:].translate(_FROM_Z85))
-    return f"{told[:-20]}/deletion_vector_{uuid.UUID(bytes=number)}.bin".lstrip("/")
+        return unquote(location)
+    number = base64.b85decode(location[-20:].translate(_FROM_Z85))
+    return f"{location[:-20]}/deletion_vector_{uuid.UUID(bytes=number)}.bin".lstrip("/")
 
 
 def _action(storage: Storage, version: int, line: bytes) -> dict[str, Any]:

@@ -204,8 +204,8 @@ class FlowHome:
 
     def replays(self, number: int) -> list[int]:
         """The epochs of the drivers that cut a generation's history into steps, lowest first."""
-        found = (_REPLAY.fullmatch(name) for name in self.storage.names(f"{self.root}/generations"))
-        return sorted(int(match[2]) for match in found if match and int(match[1]) == number)
+        matches = (_REPLAY.fullmatch(name) for name in self.storage.names(f"{self.root}/generations"))
+        return sorted(int(match[2]) for match in matches if match and int(match[1]) == number)
 
     def epochs(self) -> list[int]:
         """The numbers of all lease epochs, lowest first."""
@@ -220,8 +220,8 @@ class FlowHome:
         ]
 
     def _numbers(self, folder: str) -> list[int]:
-        found = (_NUMBERED.fullmatch(name) for name in self.storage.names(f"{self.root}/{folder}"))
-        return sorted(int(match[1]) for match in found if match)
+        matches = (_NUMBERED.fullmatch(name) for name in self.storage.names(f"{self.root}/{folder}"))
+        return sorted(int(match[1]) for match in matches if match)
 
 
 def of_each(storage: Storage, flows: Sequence[str], read: Callable[[FlowHome], T]) -> list[T]:
@@ -230,27 +230,27 @@ def of_each(storage: Storage, flows: Sequence[str], read: Callable[[FlowHome], T
     Names are read once for all. One thread looks; where that is slow, such as on an object store, others join
     it. From the start, they would wait for each other's turns of the interpreter most of the time.
     """
-    known, found = FlowHome(storage, "", ""), dict[int, T]()
-    left = enumerate(flows)
+    template_home, values_by_index = FlowHome(storage, "", ""), dict[int, T]()
+    remaining_flows = enumerate(flows)
     turn = threading.Lock()
 
     def read_on() -> None:
         while True:
             with turn:
-                at, name = next(left, (-1, ""))
+                at, name = next(remaining_flows, (-1, ""))
             if at < 0:
                 return
-            found[at] = read(known.beside(*name.split(".", 1)))
+            values_by_index[at] = read(template_home.beside(*name.split(".", 1)))
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        readers, seen = [pool.submit(read_on)], 0
+        readers, last_count = [pool.submit(read_on)], 0
         while wait(readers, _LOOKED_AFTER).not_done:
-            slow, seen = len(found) - seen < _LOOKED_AFTER / _SLOW, len(found)
+            slow, last_count = len(values_by_index) - last_count < _LOOKED_AFTER / _SLOW, len(values_by_index)
             if slow and len(readers) < min(_AT_ONCE, len(flows)):
                 readers += [pool.submit(read_on) for _ in range(_AT_ONCE - len(readers))]
         for reader in readers:
             reader.result()
-    return [found[at] for at in range(len(flows))]
+    return [values_by_index[at] for at in range(len(flows))]
 
 
 def tables_folder(storage: Storage, pipeline: str) -> str:
@@ -323,8 +323,8 @@ class TableTurns:
 
     def numbers(self) -> list[int]:
         """The numbers of the turns that are there, lowest first; old ones are removed."""
-        found = (_NUMBERED.fullmatch(name) for name in self.storage.names(self.root))
-        return sorted(int(match[1]) for match in found if match)
+        matches = (_NUMBERED.fullmatch(name) for name in self.storage.names(self.root))
+        return sorted(int(match[1]) for match in matches if match)
 
 
 def ledgers_folder(storage: Storage, pipeline: str) -> str:
@@ -344,18 +344,18 @@ def query_id(full_name: str, generation: int) -> str:
 
 def kept_pipelines(storage: Storage) -> list[str]:
     """Return the present names of all pipelines that something is kept of, declared or not."""
-    known = names.read(storage)
-    return sorted(known.pipeline_in(folder) for folder in storage.names() if folder not in OUR_FOLDERS)
+    name_history = names.read(storage)
+    return sorted(name_history.pipeline_in(folder) for folder in storage.names() if folder not in OUR_FOLDERS)
 
 
 def kept_flows(storage: Storage, pipeline: str) -> Iterator[FlowHome]:
     """Return all flows of a pipeline that something is kept of, by their present names, whether they are
     declared or not.
     """
-    known = names.read(storage)
-    folder = known.folder(pipeline)
-    kept = (name for name in storage.names(folder) if name not in OUR_FOLDERS)
-    return (FlowHome(storage, pipeline, known.flow_in(f"{folder}/{name}")) for name in kept)
+    name_history = names.read(storage)
+    folder = name_history.folder(pipeline)
+    flow_folders = (name for name in storage.names(folder) if name not in OUR_FOLDERS)
+    return (FlowHome(storage, pipeline, name_history.flow_in(f"{folder}/{name}")) for name in flow_folders)
 
 
 def open_home(settings: Settings, flow: str) -> FlowHome:

@@ -42,8 +42,8 @@ class CommittedPosition:
     @property
     def batch(self) -> int | None:
         """Last batch that is certainly in the sink; None if none is committed anywhere."""
-        known = [batch for batch in (self.last_commit, self.last_transaction) if batch is not None]
-        return max(known) if known else None
+        batches = [batch for batch in (self.last_commit, self.last_transaction) if batch is not None]
+        return max(batches) if batches else None
 
     @property
     def ruled_by(self) -> str:
@@ -103,9 +103,9 @@ class CommittedPosition:
                 raise CheckpointError(f"the table lacks {self.missing_in_sink}")
             return implied(self.checkpoint, batch, began, self.sources)
         except CheckpointError as doubt:
-            what = str(damage).partition(". Nothing was changed")[0]
+            problem = str(damage).partition(". Nothing was changed")[0]
             raise CheckpointError(
-                f"{what}. Batch {batch} is the last that the {self.ruled_by} has, and its offsets are the"
+                f"{problem}. Batch {batch} is the last that the {self.ruled_by} has, and its offsets are the"
                 f" start of the next generation. What is left does not tell them for certain: {doubt}."
                 f" Nothing was changed. Restore {self.checkpoint.path(f'offsets/{batch}')} from a copy; or"
                 " choose another start with reset_checkpoint: explicit offsets, such as"
@@ -133,13 +133,13 @@ class CommittedPosition:
         """
         lost = self.start.seed_batch is not None
         if lost or not self.sink_known:
-            why = (
+            reason = (
                 f"it was seeded with batch {self.start.seed_batch}"
                 if lost
                 else "the table's log does not go back far enough"
             )
             raise CheckpointError(
-                f"{self.checkpoint.path()} has no committed batch, but {why}: it was emptied. Nothing was"
+                f"{self.checkpoint.path()} has no committed batch, but {reason}: it was emptied. Nothing was"
                 " changed. Restore it from a copy, or choose a start: earliest, a timestamp or explicit"
                 " offsets."
             )

@@ -78,6 +78,6 @@ def derive(settings: Settings, pipeline: Pipeline, table: str, recovery_id: str)
 
 
 def _from_the_beginning(source: Source, settings: Settings) -> Source:
-    kept = {name: value for name, value in source.options.items() if name.lower() not in _LEFT_OUT}
+    options = {name: value for name, value in source.options.items() if name.lower() not in _LEFT_OUT}
     path = settings.table_path(source.table) if source.table is not None else source.path
-    return replace(source, options=kept, path=path, table=None, start="earliest")
+    return replace(source, options=options, path=path, table=None, start="earliest")

@@ -150,7 +150,7 @@ def look(home: FlowHome, flow: Flow) -> FlowHealth:
         waiting_since=progress.waiting_since(home),
         driver_since=None if lease is None else in_seconds(lease.at),
         failures=0 if failing is None else len(failing.times),
-        last_recovery=f"{newest.why}, by {newest.by}, {newest.at}" if newest and recovered else "",
+        last_recovery=f"{newest.reason}, by {newest.by}, {newest.at}" if newest and recovered else "",
         lag=lag,
     )
 

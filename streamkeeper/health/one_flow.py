@@ -91,7 +91,7 @@ def _generation(settings: Settings, home: FlowHome, one: Generation) -> dict[str
     """Return a generation: why it began, how, and what the plan that it is of said it would cost."""
     start = generations.read_start(home, one.number)
     return {
-        **_only(one, "number", "previous", "why", "by", "at", "state", "recovery"),
+        **_only(one, "number", "previous", "reason", "by", "at", "state", "recovery"),
         "start": one.start.mode,
         "began": None if start is None else start.at,
         "positions": {} if start is None else {name: describe(at) for name, at in start.positions.items()},

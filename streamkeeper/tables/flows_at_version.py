@@ -55,20 +55,22 @@ class WritersAt:
     """
 
     def __init__(self, path: str, version: int) -> None:
-        held = delta_log.versions(path)
-        if version not in held:
-            found = f"its log holds commits {held[-1]} to {held[0]}" if held else "there is no table"
+        versions = delta_log.versions(path)
+        if version not in versions:
+            log_range = (
+                f"its log holds commits {versions[-1]} to {versions[0]}" if versions else "there is no table"
+            )
             raise RequestError(
-                f"What the table at {path} held at version {version} is unknown: {found}. Choose one of"
+                f"What the table at {path} held at version {version} is unknown: {log_range}. Choose one of"
                 " those versions."
             )
         self._commits = delta_log.commits(path, upto=version)
         self._reached = version + 1
-        self._found: dict[str, int] = {}
+        self._batches: dict[str, int] = {}
         self._sealed: dict[str, int] = {}
 
     def __call__(self, app_id: str) -> Transactions:
-        while app_id not in self._found and (commit := next(self._commits, None)) is not None:
+        while app_id not in self._batches and (commit := next(self._commits, None)) is not None:
             if commit.version != self._reached - 1:  # one is lacking: what lies before tells nothing sure
                 break
             self._reached = commit.version
@@ -76,9 +78,9 @@ class WritersAt:
                 if last == SEAL:
                     self._sealed.setdefault(writer, commit.version)
                 else:
-                    self._found.setdefault(writer, last)
-        complete = self._reached == 0 or app_id in self._found
-        return Transactions(self._found.get(app_id), self._sealed.get(app_id), complete)
+                    self._batches.setdefault(writer, last)
+        complete = self._reached == 0 or app_id in self._batches
+        return Transactions(self._batches.get(app_id), self._sealed.get(app_id), complete)
 
 
 class _Untold(CheckpointError):
@@ -216,14 +218,14 @@ def _taken_over(home: FlowHome, number: int, changed_later: Collection[str]) -> 
     That is the first that began afterwards, or the last that was decided. One whose recovery changed all of
     the table has not taken over before that: the sealed one ruled on until then.
     """
-    found: Generation | None = None
+    successor: Generation | None = None
     for later in (item for item in generations.decided(home) if item.number > number):
         if later.recovery in changed_later:
             break
-        found = later
+        successor = later
         if generations.read_start(home, later.number) is not None:
             break
-    return found
+    return successor
 
 
 def _where_begun(home: FlowHome, number: int) -> FlowAt:

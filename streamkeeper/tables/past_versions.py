@@ -102,7 +102,7 @@ def version_after(place: Place, path: str) -> int:
     :raises RequestError: the table's log does not name the batch any more.
     :raises CheckpointError: the log is damaged.
     """
-    writer, wanted = place.generation.query_id, place.batch
+    writer, target_batch = place.generation.query_id, place.batch
     seed = place.start.seed_batch
     first: int | None = None
     least: tuple[int, int] | None = None
@@ -111,13 +111,13 @@ def version_after(place: Place, path: str) -> int:
         oldest = commit.version
         newest = commit.version if newest is None else newest
         batch = commit.transactions.get(writer)
-        if batch == wanted:
+        if batch == target_batch:
             return commit.version
         if batch is not None and batch < SEAL:
             first, least = commit.version, (batch, commit.version)
         elif batch is not None:  # sealed: what came afterwards is of later generations
             newest = commit.version - 1
-    if seed == wanted and newest is not None and (first is not None or oldest == 0):
+    if seed == target_batch and newest is not None and (first is not None or oldest == 0):
         return newest if first is None else first - 1
     raise RequestError(
         f"The log of {path} names no version for {place}: {_why_no_version(place, oldest, least)}"
@@ -141,10 +141,10 @@ def _why_no_version(place: Place, oldest: int | None, least: tuple[int, int] | N
     if oldest is None:
         return f"there is no table. {other}, or restore a backup with restore_table."
     if oldest > 0:
-        why = f"it starts at version {oldest} now, since Delta removes old commits"
+        reason = f"it starts at version {oldest} now, since Delta removes old commits"
     else:
-        why = "it is complete, and has no commit of that batch"
-    return f"{why}. {other}, name a newer batch, or restore a backup with restore_table."
+        reason = "it is complete, and has no commit of that batch"
+    return f"{reason}. {other}, name a newer batch, or restore a backup with restore_table."
 
 
 def lacking_files(path: str, version: int) -> list[str]:
@@ -166,13 +166,13 @@ def lacking_files(path: str, version: int) -> list[str]:
             break
         elif commit.version < version - _WITHOUT_BATCH:
             break
-    wanted = [
+    needed_names = [
         name
         for file, vector in needed.items()
         for name in (file, vector)
         if name is not None and "://" not in name
     ]
-    return [name for name in wanted if storage.modified(name) is None][:_LISTED]
+    return [name for name in needed_names if storage.modified(name) is None][:_LISTED]
 
 
 def files_brought_back(path: str, version: int) -> list[str]:
@@ -181,7 +181,7 @@ def files_brought_back(path: str, version: int) -> list[str]:
 
     :raises CheckpointError: the log is damaged.
     """
-    commit = next((found for found in delta_log.commits(path) if found.version <= version), None)
+    commit = next((candidate for candidate in delta_log.commits(path) if candidate.version <= version), None)
     if commit is None or commit.version != version:
         return []
     names = dict.fromkeys(

@@ -129,11 +129,11 @@ class WritersTurn:
             return False
         # A slow process may create a number that existed and was removed. Then the one before it was removed,
         # too: numbers go lowest first, and only when there are two higher ones.
-        there = self._turns.numbers()
-        if there[-1] != number or (before and before not in there):
+        numbers = self._turns.numbers()
+        if numbers[-1] != number or (before and before not in numbers):
             self._turns.storage.remove(self._turns.turn(number))
             return False
-        for old in there:
+        for old in numbers:
             if old < before:
                 self._turns.storage.remove(self._turns.turn(old))
                 self._turns.storage.remove(self._turns.back(old))
@@ -178,8 +178,8 @@ def read(turns: TableTurns, number: int) -> Holder | None:
     :raises StorageError: its file is damaged.
     """
     way = f"Check that no flow that writes {turns.table} runs, and remove {turns.root}."
-    found = read_record(turns.storage, turns.turn(number), Holder, "a writers' turn", way)
-    return None if turns.storage.read(turns.back(number)) is not None else found
+    holder = read_record(turns.storage, turns.turn(number), Holder, "a writers' turn", way)
+    return None if turns.storage.read(turns.back(number)) is not None else holder
 
 
 def gone(turns: TableTurns, holder: Holder) -> Gone:

@@ -232,7 +232,7 @@ class Flowbed:
             start=start or StartAt(AFTER_LAST),
             state=state,
             query_id=query_id(self.name, before.number + 1),
-            why="a test",
+            reason="a test",
             by="a test",
             at=now(),
             fingerprint=self.fingerprint(),

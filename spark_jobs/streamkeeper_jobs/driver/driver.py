@@ -409,7 +409,7 @@ def _look_for_damage(home: FlowHome, generation: int, failure: Failure) -> Failu
     if failure.classed is not FailureClass.TRANSIENT or start is None:
         return failure
     problems = Checkpoint(home.storage, start.checkpoint).problems()
-    damage = [f"{problem.file} {problem.what}" for problem in problems if problem.severity == ERROR]
+    damage = [f"{problem.file} {problem.description}" for problem in problems if problem.severity == ERROR]
     if not damage:
         return failure
     meaning = f"its checkpoint is damaged: {'; '.join(damage[:3])}"

@@ -16,7 +16,15 @@ from streamkeeper.drivers.submit import why_partitions
 from streamkeeper.flows import generations
 from streamkeeper.flows.backfill_flow import is_silent
 from streamkeeper.flows.files import FlowHome
-from streamkeeper.flows.generations import ADOPTED, COPIED, GIVEN, Generation, Restart, Start, given_before
+from streamkeeper.flows.generations import (
+    ADOPTED,
+    COPIED,
+    INITIAL_STATE,
+    Generation,
+    Restart,
+    Start,
+    given_before,
+)
 from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.times import now
 from streamkeeper_jobs.generation.seal_earlier import evidence, seal_earlier, stood
@@ -129,7 +137,7 @@ def _with_initial_state(job: Job, generation: Generation) -> tuple[Job, dict[str
     record = given_before(evidence, declared, Restart(generation.start, generation.state))
     if record is None and not spent:
         record = recorded(job.spark, declared)
-    initial_state = {GIVEN: record} if record is not None else {}
+    initial_state = {INITIAL_STATE: record} if record is not None else {}
     return replace(job, flow=as_recorded(job.spark, job.flow, initial_state, spent=spent)), initial_state
 
 

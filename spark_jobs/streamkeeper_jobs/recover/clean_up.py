@@ -102,7 +102,7 @@ def _why_left(work: Work, table: str) -> str | None:
     retention = tombstone_retention.forgets(
         storage, writers, work.plan.request["tombstone_days"] * 86400, time.time()
     )
-    return retention.why if retention.before is None else None
+    return retention.reason if retention.before is None else None
 
 
 @contextmanager

@@ -113,7 +113,7 @@ def _decide_beside(builder: Builder, plan: Plan) -> None:
     first = generations.first(builder.side, builder.flow.fingerprint)
     reason = f"{plan.recovery}: {builder.flow.declaration.target} is built"
     generations.decide(
-        builder.side, replace(first, schemas=schemas, why=reason, by=plan.by, recovery=plan.recovery_id)
+        builder.side, replace(first, schemas=schemas, reason=reason, by=plan.by, recovery=plan.recovery_id)
     )
 
 

@@ -61,7 +61,7 @@ def writers_turn(job: Job, generation: Generation, writes: bool = True) -> Write
 def jvm_process(spark: SparkSession) -> Process | None:
     """Return the JVM process that commits to the tables; None if it is not visible from here."""
     java = classes(spark)
-    return Process.of(int(java("java.lang.ProcessHandle").current().pid()))
+    return Process.of_pid(int(java("java.lang.ProcessHandle").current().pid()))
 
 
 def _shut_out(job: Job, holder: Holder) -> None:

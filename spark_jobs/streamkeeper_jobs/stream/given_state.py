@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 from streamkeeper.declare.model import AppendFlow, GivenState
 from streamkeeper.delta import log as delta_log
 from streamkeeper.errors import DeclarationError
-from streamkeeper.flows.generations import GIVEN
+from streamkeeper.flows.generations import INITIAL_STATE
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper_jobs.spark.exceptions import causes_of
 from streamkeeper_jobs.spark.session import spark_url
@@ -109,7 +109,7 @@ def as_recorded(spark: SparkSession, flow: Flow, evidence: Mapping[str, Any], *,
     initial_state, declared = flow.declaration.initial_state, flow.declaration
     if initial_state is None or not isinstance(declared, AppendFlow):
         return flow
-    record = evidence.get(GIVEN) or {"table": None, "columns": None, "version": None}
+    record = evidence.get(INITIAL_STATE) or {"table": None, "columns": None, "version": None}
     same = record["table"] == initial_state.table
     if spent:
         columns = initial_state.schema or (record["columns"] if same else None)

@@ -85,7 +85,8 @@ def obstacles(flow: Flow, request: AdoptRequest, found: Found) -> Iterator[str]:
         )
     for problem in raw.problems():
         if problem.severity == ERROR:
-            yield f"the checkpoint is damaged: {problem.file or raw.path()} {problem.what}. {problem.advice}."
+            file = problem.file or raw.path()
+            yield f"the checkpoint is damaged: {file} {problem.description}. {problem.advice}."
     tracked = [source.name for source in flow.sources if source.track_schema]
     logs = [
         f"sources/{key}"

@@ -102,7 +102,7 @@ def plan(
     expired = backups.expired(settings, datetime.fromtimestamp(moment, timezone.utc))
     without_entry = backups.left_over(settings)
     copies = tuple(
-        BackupRemoval(item.table, item.id, item.why, unfinished=item in without_entry.unfinished)
+        BackupRemoval(item.table, item.id, item.reason, unfinished=item in without_entry.unfinished)
         for item in (*expired, *without_entry.unfinished)
         if item.pipeline == pipeline.name
     )
@@ -166,9 +166,9 @@ def _forgets(
 def _tombstone_notes(forgets: Mapping[str, Forgets]) -> Iterator[str]:
     for table, item in forgets.items():
         if item.before is None:
-            yield f"The table {table} forgets no deletes and truncates: {item.why}."
+            yield f"The table {table} forgets no deletes and truncates: {item.reason}."
         else:
-            why = "" if item.why is None else f"; it keeps later ones, since {item.why}"
+            why = "" if item.reason is None else f"; it keeps later ones, since {item.reason}"
             yield (
                 f"The table {table} forgets deletes and truncates received before {in_iso(item.before)}{why}."
             )

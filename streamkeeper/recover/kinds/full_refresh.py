@@ -81,7 +81,7 @@ def plan(
         notes=(*_notes(request, path, newest, felt.all), *_notes_of_others(others)),
         refusals=(
             *reset_checkpoint.refusals_of_all(planned),
-            *price_of_others(others.found, request.accept),
+            *price_of_others(others.descriptions, request.accept),
             *price_of_readers(felt, request.accept),
         ),
     )
@@ -155,10 +155,10 @@ def _notes(request: RefreshRequest, path: str, newest: int, felt: Collection[str
 
 
 def _notes_of_others(others: OtherWriters) -> Iterator[str]:
-    if others.found:
+    if others.descriptions:
         yield (
             "Rows written by others are lost, since no flow can produce them again:"
-            f" {'; '.join(others.found)}."
+            f" {'; '.join(others.descriptions)}."
         )
     if others.deleted:
         yield (

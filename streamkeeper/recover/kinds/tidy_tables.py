@@ -147,7 +147,7 @@ def _plan(around: _Around, request: TidyRequest, pipeline: Pipeline, table: Tabl
         hours = [_hours(around, history, need) for need in needs]
     except StreamkeeperError as error:
         return replace(bare, left_alone=f"the files to keep are unknown: {error}")
-    kept, notes = max([request.retention_hours, *hours]), tuple(need.why for need in needs)
+    kept, notes = max([request.retention_hours, *hours]), tuple(need.reason for need in needs)
     return replace(bare, retention_hours=kept, notes=notes)
 
 

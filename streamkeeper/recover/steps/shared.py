@@ -223,7 +223,7 @@ def generation_of(plan: Plan, flow: FlowPlan, home: FlowHome) -> Generation:
             start=flow.start,
             state=flow.state,
             query_id="",
-            why=plan.reason or f"{plan.recovery} {flow.start.mode}",
+            reason=plan.reason or f"{plan.recovery} {flow.start.mode}",
             by=plan.by,
             at=now(),
             fingerprint=flow.fingerprint,

@@ -265,7 +265,7 @@ def _unseen(case: Case, reason: str) -> SourcePrice:
 def _waiting(table: _Table) -> Iterator[str]:
     unread = table.between(table.position, table.end)
     rows = (
-        f"rows unknown: {unread.why}"
+        f"rows unknown: {unread.reason}"
         if unread.rows is None
         else f"{unread.rows:,} rows in {unread.files:,} files"
     )
@@ -302,7 +302,7 @@ def _read_so_far(table: _Table) -> Amount:
         return _amount(table.between(table.at(0), table.offset))
     waits = table.between(table.offset, table.end)
     if waits.rows is None or waits.changing:
-        return unknown(waits.why or "rows were changed since")
+        return unknown(waits.reason or "rows were changed since")
     whole = _rows(table, None)
     return whole if whole.rows is None else Amount(None, 0, max(0, whole.rows - waits.rows))
 
@@ -335,4 +335,4 @@ def _rows(table: _Table, version: int | None) -> Amount:
 
 
 def _amount(interval: Between) -> Amount:
-    return unknown(interval.why or "") if interval.rows is None else Amount(interval.files, 0, interval.rows)
+    return unknown(interval.reason or "") if interval.rows is None else Amount(interval.files, 0, interval.rows)

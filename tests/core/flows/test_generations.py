@@ -73,7 +73,7 @@ def test_a_decision_of_someone_else_is_refused(there: str | None, mine: str | No
         RecoveryError,
         match=r"Generation 2 of events.clean_events was decided meanwhile by driver .* Plan again",
     ):
-        generations.decide(world.home, decision(world, mine, why="another reason"))
+        generations.decide(world.home, decision(world, mine, reason="another reason"))
     assert world.tree() == before
 
 

@@ -55,7 +55,7 @@ def test_a_hold_and_a_release_are_noted_once_with_who_did_it(world: World) -> No
 def test_a_generation_that_is_decided_twice_is_noted_once(world: World) -> None:
     first = generations.first(world.home, "f")
     generations.decide(world.home, first)
-    second = replace(generations.with_number(first, world.home, 2), why="asked", by="ada", recovery="r1")
+    second = replace(generations.with_number(first, world.home, 2), reason="asked", by="ada", recovery="r1")
     for _ in range(2):
         generations.decide(world.home, second)
     assert told(world) == [("generation", "driver"), ("generation", "ada")]

@@ -134,10 +134,10 @@ def test_a_copy_goes_on_where_it_was_killed_and_takes_nothing_half_for_whole(thr
     target.create(files[0].name, b"x")
     target.create(files[2].name, b"xx")  # cut off: what a copy that is no rename would leave
     done = copy_files(source, target, files, progress(told := Told(), 10))
-    assert (done.files, done.bytes, done.found) == (3, 6, 1)
+    assert (done.files, done.bytes, done.skipped) == (3, 6, 1)
     assert [target.read(file.name) for file in files] == [source.read(file.name) for file in files]
     assert told.numbers[-1] == {"files": 3, "of": 3, "bytes": 6}
-    assert copy_files(source, target, files, progress(Told())).found == 3
+    assert copy_files(source, target, files, progress(Told())).skipped == 3
     assert not list(Path(target.root).rglob(".streamkeeper-*"))
 
 
@@ -241,7 +241,7 @@ def test_a_removal_that_was_killed_leaves_nothing_that_looks_whole_and_goes_on(
             backups.remove(world.settings, "events", "events", "old")
     assert [found.id for found in backups.listed(storage, "events", "events")] == ["new"]
     [found] = backups.expired(world.settings, NOW)
-    assert (found.id, found.why) == ("old", "its removal was begun")
+    assert (found.id, found.reason) == ("old", "its removal was begun")
     backups.remove(world.settings, "events", "events", "old")
     assert backups.expired(world.settings, NOW) == []
     assert files.names() == []

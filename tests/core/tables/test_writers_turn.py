@@ -312,9 +312,9 @@ def test_the_turn_of_a_killed_process_goes_to_the_next_at_once(bed: Bed, tmp_pat
 
 def test_another_process_is_described_by_its_start_time(bed: Bed) -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    found = Process.of(child.pid)
+    found = Process.of_pid(child.pid)
     assert found is not None
     assert leases.is_running(found) is True
     child.communicate(b"\n")
     assert leases.is_running(found) is False
-    assert Process.of(child.pid) is None
+    assert Process.of_pid(child.pid) is None

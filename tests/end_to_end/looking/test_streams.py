@@ -246,7 +246,7 @@ def test_a_reset_goes_from_a_click_to_the_first_new_batch_and_a_viewer_only_look
     person.read("It is done.")
     person.await_that("typeof window.hurt === 'undefined'", "the reason was not run")
     decided = generations.read(world.home, 2)
-    assert decided is not None and SPITE in decided.why
+    assert decided is not None and SPITE in decided.reason
 
 
 def test_a_rewind_to_a_point_picked_on_the_chart_goes_to_its_first_new_batch(

@@ -197,7 +197,7 @@ def test_a_snapshot_of_the_state_that_is_an_older_one_parks_the_flow(make_bed: M
     bed.arrive(3, 5)
     assert bed.run() is Outcome.PARKED
     assert "3.zip is the file of version 1 again" in bed.park().reason
-    assert any("version 1 again" in problem.what for problem in bed.checkpoint(1).problems())
+    assert any("version 1 again" in problem.description for problem in bed.checkpoint(1).problems())
     bed.reset()
     assert bed.run() is Outcome.STOPPED
     bed.holds(first_per(bed.events, ["event_id"]))

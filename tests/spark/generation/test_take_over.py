@@ -210,7 +210,7 @@ def went_on_in_a_copy(bed: Flowbed, batch: int, ruled_by: str) -> bool:
         "driver",
         1,
     )
-    assert "was taken over, and its driver may still run" in decided.why
+    assert "was taken over, and its driver may still run" in decided.reason
     assert (lease.took_over, lease.unproven) == (leases.SILENT, 1)
     assert (start.seed_batch, start.evidence["ruled_by"]) == (batch, ruled_by)
     assert delta_log.last_transaction(str(bed.table), query_id(NAME, 1)).sealed

@@ -17,7 +17,7 @@ function marksOf(columns, generations) {
   const restarts = columns.at.flatMap((at, row) => (columns.drivers[row] > 0 ? [{ at, kind: "restart",
     title: columns.drivers[row] > 1 ? `${columns.drivers[row]} drivers started` : "a driver started" }] : []));
   const lives = generations.filter((life) => life.previous !== null).map((life) => ({ at: Date.parse(life.began || life.at) / 1000,
-    kind: "recovery", title: `generation ${life.number}: ${life.why}, by ${life.by}` }));
+    kind: "recovery", title: `generation ${life.number}: ${life.reason}, by ${life.by}` }));
   return [...restarts, ...lives];
 }
 
@@ -68,7 +68,7 @@ function Generations({ generations }) {
   h("span", { "aria-hidden": true, style: { position: "absolute", left: "-0.42em", top: "0.35em", width: "0.7em", height: "0.7em",
     borderRadius: "50%", background: at === 0 ? "#38a169" : "currentColor" } }),
   h(Text, { fontWeight: "bold" }, `${life.number} · ${moment(life.began || life.at)}${life.began ? "" : " · decided, not begun"}`),
-  h(Text, null, `${life.why}, by ${life.by}`),
+  h(Text, null, `${life.reason}, by ${life.by}`),
   h(Text, { fontSize: "sm", overflowWrap: "anywhere" },
     `Start ${life.start}, state ${life.state}. From ${positions(life.positions) || "the beginning"}`
     + (life.last_batch === null ? "." : ` to batch ${life.last_batch}.`)),
