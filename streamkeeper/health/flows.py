@@ -204,7 +204,7 @@ def refused_or(kept: Kept, flow: Flow) -> FlowStatus:
     kept_out = change.read(kept.home, flow.fingerprint) if runs is not flow else None
     if kept_out is None or seen.state is not FlowState.RUNNING:
         return seen
-    why = "; ".join(kept_out.verdict.why) or kept_out.verdict.fit
+    why = "; ".join(kept_out.verdict.reasons) or kept_out.verdict.fit
     return replace(seen, state=FlowState.CHANGE_REFUSED, detail=f"{kept_out.state}: {why}; {seen.detail}")
 
 

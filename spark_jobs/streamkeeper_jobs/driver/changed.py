@@ -55,7 +55,7 @@ def load(
 
 def _instead(home: FlowHome, pipeline: Pipeline | DeclarationError) -> LastRun | None:
     if isinstance(pipeline, DeclarationError):
-        ran = change.kept(home)
+        ran = change.last_runnable(home)
         return ran if ran is not None and change.is_tried(ran.flow(home.flow)) else None
     declared = pipeline.flow(home.flow)
     if declared is None:
@@ -89,7 +89,7 @@ def tried(asked: DriverRequest, take_over: bool) -> bool:
 
 def _trial(asked: DriverRequest, flow: Flow) -> Change | None:
     """Return what becomes of a changed declaration; None if nothing is to be tried."""
-    home, ran = asked.home, change.kept(asked.home)
+    home, ran = asked.home, change.last_runnable(asked.home)
     if not change.is_tried(flow) or ran is None or ran.fingerprint == flow.fingerprint:
         return None
     known = change.read(home, flow.fingerprint)
