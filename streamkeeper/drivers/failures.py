@@ -248,10 +248,7 @@ def _by_condition(cause: Cause) -> tuple[FailureClass, str] | None:
 
 
 def _by_message(cause: Cause) -> tuple[FailureClass, str] | None:
-    return next(
-        (entry for pattern, entry in _MESSAGES.items() if re.search(pattern, cause.message)),
-        None,
-    )
+    return next((entry for pattern, entry in _MESSAGES.items() if re.search(pattern, cause.message)), None)
 
 
 def _failure(classed: FailureClass, meaning: str, cause: Cause, causes: Sequence[Cause]) -> Failure:

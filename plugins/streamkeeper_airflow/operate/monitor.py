@@ -162,7 +162,7 @@ class MonitorFlows(BaseOperator):
         rows, ran_on = minutes(home, now - troubles.GROWTH), machinery(home)
         for found in troubles.judge(row, rows, flow.pipeline, ran_on, now):
             known = open_.get(found.kind)
-            if found.there == (known is not None):
+            if found.is_open == (known is not None):
                 continue
             if known is None:
                 kind, occasion, text = found.kind, f"since {now:.0f}", found.text
