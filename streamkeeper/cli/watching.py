@@ -80,11 +80,11 @@ def flow(flow: FlowName, *, json: AsJson = False) -> None:
 
     settings = settings_in_use()
     manifest = read_manifest(settings)
-    found = manifest.find(flow)
-    (row,) = health.look_at_all(open_storage(settings.state), manifest, [found.full_name])
+    declared_flow = manifest.find(flow)
+    (row,) = health.look_at_all(open_storage(settings.state), manifest, [declared_flow.full_name])
     if row.state == health.UNREADABLE:
-        raise RequestError(f"{found.full_name} cannot be read: {row.detail}")
-    value = one_flow.look(settings, found, row)
+        raise RequestError(f"{declared_flow.full_name} cannot be read: {row.detail}")
+    value = one_flow.look(settings, declared_flow, row)
     show(value, json, "\n".join(_in_words(value, listing.numbers_of(row), listing.sources_of(value, row))))
 
 
@@ -153,14 +153,14 @@ def _batch(batch: dict[str, Any]) -> str:
 
 
 def _generation(one: dict[str, Any]) -> str:
-    number, at, why, by, start, state = (one[name] for name in _STARTS)
+    number, at, reason, by, start, state = (one[name] for name in _STARTS)
     costs = "".join(
         f"\n  {price['source']}: {price['from']} → {price['to']}; lost {price['lost']}, repeated"
         f" {price['repeated']}"
         for price in one["prices"]
     )
     begun = "" if one["began"] else ", not begun"
-    return f"{number}, {at}: {why}, by {by}; start {start}, state {state}{begun}{costs}"
+    return f"{number}, {at}: {reason}, by {by}; start {start}, state {state}{begun}{costs}"
 
 
 def logs(
