@@ -24,7 +24,7 @@ from streamkeeper_jobs.preflight.try_flow import try_flow
 from streamkeeper.errors import DeclarationError, RequestError, SettingsError, UsageError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.manifest.import_file import load_pipeline
-from streamkeeper.preflight.verdict import SAMPLE, told
+from streamkeeper.preflight.verdict import SAMPLE, to_line
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 
@@ -52,7 +52,7 @@ def main() -> int:
                     if arguments.analyze
                     else try_flow(spark, settings, home, flow, open_storage(scratch), folder=name)
                 )
-                print(told(verdict), flush=True)
+                print(to_line(verdict), flush=True)
     except (UsageError, RequestError, DeclarationError, SettingsError) as error:
         print(error, file=sys.stderr)
         return int(Outcome.USAGE)

@@ -31,8 +31,8 @@ app = typer.Typer(
 )
 
 
-def _tell_version(wanted: bool) -> None:
-    if wanted:
+def _tell_version(requested: bool) -> None:
+    if requested:
         put(f"streamkeeper {__version__}")
         raise typer.Exit
 
@@ -174,10 +174,10 @@ def preflight(
 
     new = _with_pipelines(pipelines)
     settings = Settings.from_environment()
-    found = look.verdicts(settings, new, declared(new), flow or ())
-    text = "\n".join(verdict.in_words() for verdict in found) or "No flow is declared."
-    show([asdict(verdict) for verdict in found], json, text)
-    code = EXIT_CODES[worst(found)]
+    verdicts = look.verdicts(settings, new, declared(new), flow or ())
+    text = "\n".join(verdict.in_words() for verdict in verdicts) or "No flow is declared."
+    show([asdict(verdict) for verdict in verdicts], json, text)
+    code = EXIT_CODES[worst(verdicts)]
     if code:
         raise typer.Exit(code)
 

@@ -50,5 +50,5 @@ OF_KINDS: dict[str, str] = {
 
 def example(command: str) -> str:
     """Return the example of a command, such as ``hold`` or ``plan rewind``."""
-    _, _, of = command.partition(" ")
-    return f"Example: streamkeeper {f'{command} {OF_KINDS[of]}' if of else EXAMPLES[command]}"
+    _, _, kind = command.partition(" ")
+    return f"Example: streamkeeper {f'{command} {OF_KINDS[kind]}' if kind else EXAMPLES[command]}"

@@ -126,19 +126,21 @@ class Session:
         from streamkeeper.recover.plans import rehearsal
 
         if self.plan.recovery == rehearsal.REHEARSE:
-            found = rehearsal.read(evidence[rehearsal.REHEARSE])
+            rehearsed = rehearsal.read(evidence[rehearsal.REHEARSE])
             tried = self.plan.request["recovery"]
             name = f"--rehearsal {self.plan.recovery_id}"
-            way = f"Go: the same values to streamkeeper recover {tried}, with {name}." if found.plan else ""
-            return "\n".join(filter(None, (found.as_text(), way)))
+            way = (
+                f"Go: the same values to streamkeeper recover {tried}, with {name}." if rehearsed.plan else ""
+            )
+            return "\n".join(filter(None, (rehearsed.as_text(), way)))
         progress = evidence.get("verify_progress", {}).get("flows", {})
         lines = [_ending(flow, progress[flow.flow]) for flow in self.plan.flows if flow.flow in progress]
         return "\n".join(lines or [f"{self.plan.recovery} of {self.plan.subject} is done."])
 
-    def _ask_again(self, why: list[str]) -> None:
+    def _ask_again(self, reasons: list[str]) -> None:
         from streamkeeper.recover import engine
 
-        say("\n".join(["The price got worse while the flows stopped:", *why]))
+        say("\n".join(["The price got worse while the flows stopped:", *reasons]))
         if self.yes or not _confirmed("Continue anyway?", True):
             engine.give_up(*self._named, "the price got worse, and was not approved again")
             raise PlanRefused(
@@ -159,14 +161,14 @@ class Session:
             job.command(), env=job.environment, stdin=subprocess.DEVNULL, stdout=output, check=False
         ).returncode
         if code:
-            why = engine.why_failed(*self._named, step)
+            recorded_reason = engine.why_failed(*self._named, step)
             way_on = (
                 ""
                 if kind(self.plan.recovery).step(step).unasked
                 else f" Fix that, then continue with {self.again}"
             )
-            told = (why or "see Spark's output above").rstrip(".")
-            raise RecoveryError(f"The step {step} ended with {described(code)}: {told}.{way_on}")
+            reason = (recorded_reason or "see Spark's output above").rstrip(".")
+            raise RecoveryError(f"The step {step} ended with {described(code)}: {reason}.{way_on}")
 
     def _start_driver(self, flow: FlowPlan) -> None:
         """Run available data through a new generation, unless another supervisor's driver has the flow."""
@@ -175,8 +177,10 @@ class Session:
 
         if flow.next_generation is None:
             return
-        found = read_manifest(self.settings).find(flow.flow)
-        code = running.drive(self.settings, found, True, self.master, sys.stderr if self.as_json else None)
+        declared_flow = read_manifest(self.settings).find(flow.flow)
+        code = running.drive(
+            self.settings, declared_flow, True, self.master, sys.stderr if self.as_json else None
+        )
         if code not in (Outcome.STOPPED, Outcome.LEASE_HELD, Outcome.HELD, Outcome.PARKED):
             raise RecoveryError(
                 f"The driver of generation {flow.next_generation} of {flow.flow} ended with"

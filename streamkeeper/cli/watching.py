@@ -80,11 +80,11 @@ def flow(flow: FlowName, *, json: AsJson = False) -> None:
 
     settings = settings_in_use()
     manifest = read_manifest(settings)
-    found = manifest.find(flow)
-    (row,) = health.look_at_all(open_storage(settings.state), manifest, [found.full_name])
+    declared_flow = manifest.find(flow)
+    (row,) = health.look_at_all(open_storage(settings.state), manifest, [declared_flow.full_name])
     if row.state == health.UNREADABLE:
-        raise RequestError(f"{found.full_name} cannot be read: {row.detail}")
-    value = one_flow.look(settings, found, row)
+        raise RequestError(f"{declared_flow.full_name} cannot be read: {row.detail}")
+    value = one_flow.look(settings, declared_flow, row)
     show(value, json, "\n".join(_in_words(value, listing.numbers_of(row), listing.sources_of(value, row))))
 
 
@@ -128,7 +128,7 @@ def _in_words(value: dict[str, Any], numbers: list[str], sources: list[str]) -> 
     )
     spark = [f"{name}: {link}" for name, link in value["spark"].items() if link]
     yield from _part("Spark", spark)
-    yield from _part(f"Log ({value['log']['where'] or 'unknown'})", value["log"]["lines"])
+    yield from _part(f"Log ({value['log']['location'] or 'unknown'})", value["log"]["lines"])
 
 
 def _part(title: str, lines: Sequence[str]) -> Iterator[str]:
@@ -139,7 +139,7 @@ def _part(title: str, lines: Sequence[str]) -> Iterator[str]:
 
 
 def _hold(hold: dict[str, Any]) -> str:
-    return f"{hold['owner']}, by {hold['by']}, {hold['at']}: {hold['said']}"
+    return f"{hold['owner']}, by {hold['by']}, {hold['at']}: {hold['description']}"
 
 
 def _event(event: dict[str, Any]) -> str:
@@ -206,10 +206,10 @@ def _begin(lease: Lease, lines: int) -> LogTail:
         raise RequestError(
             f"The driver of epoch {lease.epoch} was started by hand, and its output is where it was started."
         )
-    if not output.there():
+    if not output.is_readable():
         raise RequestError(
-            f"The log of epoch {lease.epoch} is {output.where}, on {lease.process.host}, and cannot be read"
-            " here. Run this command there, or look at the log of the flow's DAG in Airflow."
+            f"The log of epoch {lease.epoch} is {output.location}, on {lease.process.host}, and cannot be"
+            " read here. Run this command there, or look at the log of the flow's DAG in Airflow."
         )
     tail = LogTail(output, put, limit=sys.maxsize, backlog=0)
     for line in last_lines(output, lines):

@@ -248,14 +248,14 @@ def _by_condition(cause: Cause) -> tuple[FailureClass, str] | None:
 
 
 def _by_message(cause: Cause) -> tuple[FailureClass, str] | None:
-    return next((found for pattern, found in _MESSAGES.items() if re.search(pattern, cause.message)), None)
+    return next((entry for pattern, entry in _MESSAGES.items() if re.search(pattern, cause.message)), None)
 
 
 def _failure(classed: FailureClass, meaning: str, cause: Cause, causes: Sequence[Cause]) -> Failure:
     recovery = "reset_checkpoint" if classed is FailureClass.NEEDS_RECOVERY else None
-    told, context = particulars(causes, cause), {"type": cause.type}
+    sentences, context = particulars(causes, cause), {"type": cause.type}
     return Failure(
-        classed, cause.condition, cause.sql_state, meaning, recovery, headline(cause), context, told
+        classed, cause.condition, cause.sql_state, meaning, recovery, headline(cause), context, sentences
     )
 
 

@@ -22,16 +22,16 @@ def priced(settings: Settings, verdict: Verdict) -> Verdict:
     if verdict.recovery != "reset_checkpoint":
         return verdict
     manifest: Manifest = read_manifest(settings)
-    of = kind(verdict.recovery)
+    recovery = kind(verdict.recovery)
     try:
-        request = of.parse({"flow": verdict.flow}, manifest, "preflight")
-        made = engine.plan(settings, of, request, engine.recovery_id(of.name, "preflight"))
+        request = recovery.parse({"flow": verdict.flow}, manifest, "preflight")
+        plan = engine.plan(settings, recovery, request, engine.recovery_id(recovery.name, "preflight"))
     except StreamkeeperError as error:
         return replace(verdict, price=(f"Its plan is refused: {error}",))
     price = tuple(
         f"{one.source}: lost {in_words(one.lost)}; twice {in_words(one.repeated)}; state from"
         f" {in_words(one.replayed)}"
-        for flow in made.flows
+        for flow in plan.flows
         for one in flow.prices
     )
-    return replace(verdict, price=(*price, *(refusal.message for refusal in made.refusals)))
+    return replace(verdict, price=(*price, *(refusal.message for refusal in plan.refusals)))

@@ -28,7 +28,8 @@ class Fit(StrEnum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """Verdict on one flow. ``why`` are sentences; ``tried`` says whether Spark ran the declaration on a copy.
+    """Verdict on one flow. ``reasons`` are sentences; ``tried`` says whether Spark ran the declaration on a
+    copy.
 
     ``recovery`` is the DAG that carries the change in, and ``price`` what that costs; None and empty where no
     recovery is needed, or none helps.
@@ -36,14 +37,14 @@ class Verdict:
 
     flow: str
     fit: Fit
-    why: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
     recovery: str | None = None
     price: tuple[str, ...] = ()
     tried: bool = False
 
     def in_words(self) -> str:
         """Return the verdict as lines of text."""
-        lines = [f"{self.flow}: {self.fit}", *(f"  {line}" for line in self.why)]
+        lines = [f"{self.flow}: {self.fit}", *(f"  {line}" for line in self.reasons)]
         if self.recovery is not None:
             lines.append(f"  {self.recovery} carries the change in.")
         return "\n".join([*lines, *(f"  {line}" for line in self.price)])
@@ -51,7 +52,7 @@ class Verdict:
     def in_short(self) -> str:
         """Return the verdict as one line, without its price."""
         carried = () if self.recovery is None else (f"{self.recovery} carries the change in.",)
-        return " ".join((f"{self.fit}.", *self.why, *carried))
+        return " ".join((f"{self.fit}.", *self.reasons, *carried))
 
 
 EXIT_CODES = {Fit.GOES_ON: 0, Fit.NOTED: 0, Fit.UNDEFINED: 4, Fit.BREAKS: 1}
@@ -64,6 +65,6 @@ def worst(verdicts: tuple[Verdict, ...]) -> Fit:
     return max((verdict.fit for verdict in verdicts), key=order.index, default=Fit.GOES_ON)
 
 
-def told(verdict: Verdict) -> str:
+def to_line(verdict: Verdict) -> str:
     """Return a verdict as the line that an application prints."""
     return f"{VERDICT}{json.dumps(asdict(verdict))}"

@@ -113,7 +113,7 @@ class Successor:
         beat = leases.present_heartbeat(self._home)
         if beat is None or beat.phase != "running":
             return None  # what it runs is not written down yet
-        ran, flow = change.kept(self._home), self._declared()
+        ran, flow = change.last_runnable(self._home), self._declared()
         if ran is None or flow is None or ran.fingerprint == flow.fingerprint:
             self._open = False
             return None

@@ -162,7 +162,7 @@ class MonitorFlows(BaseOperator):
         rows, ran_on = minutes(home, now - troubles.GROWTH), machinery(home)
         for trouble in troubles.judge(row, rows, flow.pipeline, ran_on, now):
             open_alert = open_.get(trouble.kind)
-            if trouble.there == (open_alert is not None):
+            if trouble.is_open == (open_alert is not None):
                 continue
             if open_alert is None:
                 kind, occasion, text = trouble.kind, f"since {now:.0f}", trouble.text

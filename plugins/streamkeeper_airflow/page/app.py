@@ -27,7 +27,7 @@ from streamkeeper.errors import StreamkeeperError
 from streamkeeper.health import flows as health
 from streamkeeper.health import metrics
 from streamkeeper.health.flows import FlowHealth
-from streamkeeper.health.metrics import Seen
+from streamkeeper.health.metrics import Snapshot
 from streamkeeper.manifest.manifest import Flow, Manifest, read_manifest
 from streamkeeper.recover.plans.kind import KINDS
 from streamkeeper.settings import Settings, dag_name
@@ -37,7 +37,7 @@ from streamkeeper_airflow.page import details
 from streamkeeper_airflow.page.patience import NoAnswer, Patience
 
 T = TypeVar("T")
-Looked = tuple[Manifest, Seen]
+Looked = tuple[Manifest, Snapshot]
 """One look: what is declared, and what was seen."""
 TOKEN = "STREAMKEEPER_METRICS_TOKEN"
 """Variable with the token that a scraper sends; where it is not set, there are no metrics."""
@@ -183,7 +183,7 @@ def _router(cache: LookCache, patience: Patience) -> APIRouter:
         read = partial(details.of_flow, Settings.from_environment(), look.observed[0].find(row.flow), row)
         content = dict(_read_or_unavailable(patience.ask, row.flow, read))
         if not _may(user, "GET", DagAccessEntity.TASK_LOGS, dag_id):
-            content["log"] = {"where": None, "lines": []}
+            content["log"] = {"location": None, "lines": []}
         beside = [{"flow": one.flow, "state": one.state} for one in rows]
         common = {"beside": beside, "at": look.at, "overdue": look.overdue}
         return {**content, **common, "may": _may_start(user, *STARTS)}

@@ -55,7 +55,7 @@ def load(
 
 def _instead(home: FlowHome, pipeline: Pipeline | DeclarationError) -> LastRun | None:
     if isinstance(pipeline, DeclarationError):
-        ran = change.kept(home)
+        ran = change.last_runnable(home)
         return ran if ran is not None and change.is_tried(ran.flow(home.flow)) else None
     declared = pipeline.flow(home.flow)
     if declared is None:
@@ -91,7 +91,7 @@ def tried(request: DriverRequest, take_over: bool) -> bool:
 
 def _trial(request: DriverRequest, flow: Flow) -> Change | None:
     """Return what becomes of a changed declaration; None if nothing is to be tried."""
-    home, ran = request.home, change.kept(request.home)
+    home, ran = request.home, change.last_runnable(request.home)
     if not change.is_tried(flow) or ran is None or ran.fingerprint == flow.fingerprint:
         return None
     recorded_change = change.read(home, flow.fingerprint)

@@ -278,7 +278,7 @@ def _run_generation(job: Job, declared: Flow) -> None:
         sink.update(frame, generation)
     pin_state_partitions(job.spark, checkpoint)
     job.watch.obey()
-    runs = last_run.of(declared, normal_plan(frame), dict(job.files), opened=job.flow)
+    runs = last_run.record_of(declared, normal_plan(frame), dict(job.files), opened=job.flow)
     last_run.keep(job.home, generation.number, runs)
     trigger = None if job.ends_by_itself else job.flow.declaration.trigger
     with ends_with_its_input(frame, trigger):

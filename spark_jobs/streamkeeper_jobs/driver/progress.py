@@ -84,7 +84,7 @@ class Progress:
                 commits, rows = self._skipped(self._batch)
                 self._note(
                     replace(
-                        Batch.of(done),
+                        Batch.from_progress(done),
                         expectations=counts,
                         skipped_commits=commits,
                         skipped_rows=rows,

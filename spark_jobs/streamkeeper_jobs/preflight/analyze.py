@@ -47,19 +47,19 @@ def analyze(spark: SparkSession, settings: Settings, flow: Flow, empty: Path) ->
         opened = opened_flow(flow, settings, opened_if_possible)
         awaited = tuple(_awaited(spark, opened))
         if awaited:
-            return replace(verdict, fit=Fit.UNDEFINED, why=awaited)
+            return replace(verdict, fit=Fit.UNDEFINED, reasons=awaited)
         session, without_rows = session_of(spark, flow), _without_rows(opened, empty)
         frame = plan_query(session, settings, without_rows, {})
         _give_initial_state(session, without_rows)
     except PySparkException as error:
         message = DoesNotFit(classify(causes_of(error))).message()
-        return replace(verdict, fit=Fit.BREAKS, why=(f"{location}: Spark says {message}",))
+        return replace(verdict, fit=Fit.BREAKS, reasons=(f"{location}: Spark says {message}",))
     except (SourceError, StorageError, SettingsError) as error:
-        return replace(verdict, fit=Fit.UNDEFINED, why=(str(error), "It may pass: run it again."))
+        return replace(verdict, fit=Fit.UNDEFINED, reasons=(str(error), "It may pass: run it again."))
     except StreamkeeperError as error:
-        return replace(verdict, fit=Fit.BREAKS, why=(str(error),))
+        return replace(verdict, fit=Fit.BREAKS, reasons=(str(error),))
     note = heap_note(flow.declaration, len(frame.columns))
-    return verdict if note is None else replace(verdict, fit=Fit.NOTED, why=(note,))
+    return verdict if note is None else replace(verdict, fit=Fit.NOTED, reasons=(note,))
 
 
 def _give_initial_state(spark: SparkSession, flow: Flow) -> None:

@@ -50,9 +50,9 @@ def try_flow(
     except DoesNotFit as refused:
         return _refused(verdict, refused)
     except (SourceError, StorageError, SettingsError) as error:
-        return replace(verdict, fit=Fit.UNDEFINED, why=(str(error), "It may pass: run it again."))
+        return replace(verdict, fit=Fit.UNDEFINED, reasons=(str(error), "It may pass: run it again."))
     except StreamkeeperError as error:
-        return replace(verdict, fit=Fit.BREAKS, why=(str(error),))
+        return replace(verdict, fit=Fit.BREAKS, reasons=(str(error),))
 
 
 def _tried(
@@ -67,10 +67,10 @@ def _tried(
     opened = opened_flow(flow, settings)
     opened = as_recorded(spark, opened, start.evidence, spent=last is not None)
     check_sources(opened, checkpoint, generation)
-    first = replace(verdict, why=("It has no batch yet, so there is no state that must fit.",))
+    first = replace(verdict, reasons=("It has no batch yet, so there is no state that must fit.",))
     awaited = tuple(_awaited(spark, opened, start.schemas))
     if awaited:
-        return first if last is None else replace(verdict, fit=Fit.UNDEFINED, why=awaited)
+        return first if last is None else replace(verdict, fit=Fit.UNDEFINED, reasons=awaited)
     standing_verdict = standing(settings, home, opened, begun, partial(look_with_spark, spark))
     if standing_verdict.fit is Fit.BREAKS:
         return replace(standing_verdict, tried=True)
@@ -81,12 +81,12 @@ def _tried(
     before = last_run.read(home, generation.number)
     if before is None:
         note = "Spark goes on. What the flow ran before is not known, so nothing was compared."
-        return replace(verdict, fit=Fit.NOTED, why=(note, *standing_verdict.why))
+        return replace(verdict, fit=Fit.NOTED, reasons=(note, *standing_verdict.reasons))
     moved = moved_files(before.flow(flow.name), flow) if before.pipeline else None
     if moved is not None:
-        return replace(verdict, fit=Fit.BREAKS, why=(moved,), recovery="reset_checkpoint")
-    more = (*_declared(before, flow, _checkpoint_settings(checkpoint, last)), *standing_verdict.why)
-    return _compared(verdict, before, last_run.of(flow, normal_plan(frame), opened=opened), more)
+        return replace(verdict, fit=Fit.BREAKS, reasons=(moved,), recovery="reset_checkpoint")
+    more = (*_declared(before, flow, _checkpoint_settings(checkpoint, last)), *standing_verdict.reasons)
+    return _compared(verdict, before, last_run.record_of(flow, normal_plan(frame), opened=opened), more)
 
 
 def _awaited(spark: SparkSession, opened: Flow, schemas: Mapping[str, str]) -> Iterator[str]:
@@ -128,12 +128,12 @@ def _refused(verdict: Verdict, refused: DoesNotFit) -> Verdict:
     reasons = (f"Spark says {refused.message()}", f"That is: {failure.meaning}.")
     match failure.classed:
         case FailureClass.NEEDS_RECOVERY | FailureClass.NEEDS_CORRECTION:
-            return replace(verdict, fit=Fit.BREAKS, why=reasons, recovery=failure.recovery)
+            return replace(verdict, fit=Fit.BREAKS, reasons=reasons, recovery=failure.recovery)
         case FailureClass.TRANSIENT | FailureClass.RESTART:
             again = "It may pass: run it again."
-            return replace(verdict, fit=Fit.UNDEFINED, why=(*reasons, again))
+            return replace(verdict, fit=Fit.UNDEFINED, reasons=(*reasons, again))
         case FailureClass.BAD_INPUT:
-            return replace(verdict, fit=Fit.UNDEFINED, why=(*reasons, *failure.particulars, failure.remedy))
+            return replace(verdict, fit=Fit.UNDEFINED, reasons=(*reasons, *failure.particulars, failure.remedy))
 
 
 def _compared(verdict: Verdict, before: LastRun, now: LastRun, more: tuple[str, ...]) -> Verdict:
@@ -148,12 +148,12 @@ def _compared(verdict: Verdict, before: LastRun, now: LastRun, more: tuple[str, 
         if name in now.sources and now.sources[name] != place
     ]
     if moved:
-        return replace(verdict, fit=Fit.UNDEFINED, why=tuple(moved), recovery="reset_checkpoint")
+        return replace(verdict, fit=Fit.UNDEFINED, reasons=tuple(moved), recovery="reset_checkpoint")
     notes = (*_notes(before, now), *more)
     if notes:
-        return replace(verdict, fit=Fit.NOTED, why=notes)
+        return replace(verdict, fit=Fit.NOTED, reasons=notes)
     note = "Only limits, triggers or resources changed: neither the query nor its code."
-    return replace(verdict, why=(UNCHANGED if before.fingerprint == now.fingerprint else note,))
+    return replace(verdict, reasons=(UNCHANGED if before.fingerprint == now.fingerprint else note,))
 
 
 def _notes(before: LastRun, now: LastRun) -> Iterator[str]:

@@ -109,4 +109,6 @@ def test_what_the_environment_fills_in_is_not_kept(tmp_path: Path, monkeypatch: 
     settings = replace(Settings.from_environment({}), pipeline_env=("ORDERS_BROKERS",))
     opened = opened_flow(flow, settings)
     assert opened.pipeline.sources[0].options == {"key": "hush"}
-    assert "hush" not in json.dumps(asdict(last_run.of(flow, ("Project",), {"events.py": ""}, opened=opened)))
+    assert "hush" not in json.dumps(
+        asdict(last_run.record_of(flow, ("Project",), {"events.py": ""}, opened=opened))
+    )

@@ -46,7 +46,7 @@ def test_a_table_that_is_gone_or_was_made_anew_breaks_it(ran: World) -> None:
     shutil.rmtree(table(ran))
     assert (found(ran).fit, found(ran).recovery) == (Fit.BREAKS, "reset_checkpoint")
     ran.write_table("another", 1)
-    assert "lacks batches 0 to 1" in found(ran).why[0]
+    assert "lacks batches 0 to 1" in found(ran).reasons[0]
 
 
 def test_a_batch_in_flight_is_no_contradiction(world: World) -> None:
@@ -73,7 +73,7 @@ def test_a_log_that_was_cleaned_up_is_said(ran: World) -> None:
         file.unlink()
     log = ran.root / "warehouse" / "events" / "_delta_log" / f"{7:020d}.json"
     log.write_text('{"commitInfo":{}}\n')
-    assert (found(ran).fit, "not known" in found(ran).why[0]) == (Fit.NOTED, True)
+    assert (found(ran).fit, "not known" in found(ran).reasons[0]) == (Fit.NOTED, True)
 
 
 def test_files_that_were_written_again_are_said(ran: World) -> None:
@@ -82,7 +82,7 @@ def test_files_that_were_written_again_are_said(ran: World) -> None:
     assert found(ran).fit is Fit.NOTED
     assert (
         found(ran)
-        .why[0]
+        .reasons[0]
         .startswith("The source events_raw has files that were written again after they were read (1,")
     )
 
@@ -99,7 +99,7 @@ def test_a_source_that_does_not_answer_is_said(world: World) -> None:
     def look(source: Any) -> Any:
         raise SourceError("no answer")
 
-    assert (found(world, look).fit, found(world, look).why) == (
+    assert (found(world, look).fit, found(world, look).reasons) == (
         Fit.NOTED,
         ("The source events_raw could not be looked at: no answer",),
     )
@@ -128,4 +128,4 @@ def test_an_end_that_may_be_right_again_in_a_moment_breaks_nothing(
     begun(world, KAFKA, STOOD, topics={"events_raw": {"orders": known}})
     verdict = found(world, lambda source: KafkaLook(held, lambda moment_ms: STOOD))
     assert verdict.fit is fit
-    assert any("the driver looks again for 60 s" in why for why in verdict.why) is (fit is Fit.NOTED)
+    assert any("the driver looks again for 60 s" in why for why in verdict.reasons) is (fit is Fit.NOTED)

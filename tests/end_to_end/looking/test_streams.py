@@ -84,7 +84,7 @@ def one_flow(ill: dict[str, Any]) -> dict[str, Any]:
         "at": time.time(),
         "overdue": None,
         "may": {name: name for name in ("reset_checkpoint", "hold_flows")},
-        "holds": [{**hold, "said": f"{SPITE} Recover it.", "recovery": "reset_checkpoint"}],
+        "holds": [{**hold, "description": f"{SPITE} Recover it.", "recovery": "reset_checkpoint"}],
         "verdict": None,
         "sources": [read, unread],
         "events": [happened],
@@ -104,7 +104,7 @@ def one_flow(ill: dict[str, Any]) -> dict[str, Any]:
             "views": [],
             "table": {},
         },
-        "log": {"where": None, "lines": []},
+        "log": {"location": None, "lines": []},
         "spark": {"ui": None, "history": None},
     }
 

@@ -126,7 +126,7 @@ def test_the_verdict_is_what_the_driver_then_does(
         scene.arrive(*change.come)
         happened = bed.run()
     assert (found.fit, happened) == (change.fit, OUTCOMES[change.driver]), found
-    assert change.why in "\n".join(found.why), found
+    assert change.why in "\n".join(found.reasons), found
     if change.shows is not None:
         assert change.shows(bed.rows()), bed.rows()
     if change.makes_the_same:
@@ -161,7 +161,7 @@ def test_a_name_alone_tells_of_a_flow_that_is_renamed_or_removed(
     (branch / "events.py").write_text(change.new)
     new = replace(bed.settings, pipelines=branch)
     found = verdicts(bed.settings, new, declared(new), [])[-1]
-    assert (found.fit, change.why in "\n".join(found.why)) == (change.fit, True), found
+    assert (found.fit, change.why in "\n".join(found.reasons)) == (change.fit, True), found
     bed.declare(change.new)
     flows = [flow.full_name for flow in read_manifest(bed.settings).flows()]
     assert (NAME in flows) == (change.fit is Fit.BREAKS), "renamed, it keeps its last declaration"

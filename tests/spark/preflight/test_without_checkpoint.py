@@ -68,8 +68,8 @@ def test_a_query_is_planned_without_rows_brokers_or_state(
     bed = make_bed(text)
     (bed.root / "data" / "events").rmdir()
     verdict = analyzed(bed, spark, tmp_path)
-    assert (verdict.fit, said in verdict.why[0]) == (fit, True), verdict
-    assert "\n" not in verdict.why[0]
+    assert (verdict.fit, said in verdict.reasons[0]) == (fit, True), verdict
+    assert "\n" not in verdict.reasons[0]
     assert not (bed.root / "state").exists()
 
 
@@ -126,7 +126,7 @@ def test_what_a_driver_refuses_is_refused_before(
     text: str, said: str, make_bed: Make, spark: SparkSession, tmp_path: Path
 ) -> None:
     verdict = analyzed(make_bed(text), spark, tmp_path)
-    assert said in verdict.why[0]
+    assert said in verdict.reasons[0]
     assert verdict.fit is (Fit.GOES_ON if said == "Spark plans it." else Fit.BREAKS)
 
 
@@ -136,8 +136,8 @@ def test_a_table_by_key_that_is_too_wide_for_the_heap_says_what_to_declare(
     wide = changes('"id"', '.selectExpr("id", *[f"id AS c{number}" for number in range(349)])')
     verdict = analyzed(make_bed(wide), spark, tmp_path)
     assert verdict.fit is Fit.NOTED, verdict
-    assert "350 columns by key" in verdict.why[0]
-    assert 'driver=dp.driver(driver_memory="3g")' in verdict.why[0]
+    assert "350 columns by key" in verdict.reasons[0]
+    assert 'driver=dp.driver(driver_memory="3g")' in verdict.reasons[0]
 
 
 @pytest.mark.long
@@ -162,8 +162,8 @@ def test_what_takes_an_initial_state_is_tried_with_it(
 ) -> None:
     text, fit, said = case
     verdict = analyzed(make_bed(text), spark, tmp_path)
-    assert (verdict.fit, said in verdict.why[0]) == (fit, True), verdict
-    assert fit is Fit.GOES_ON or verdict.why[0].startswith("events.py, line "), verdict
+    assert (verdict.fit, said in verdict.reasons[0]) == (fit, True), verdict
+    assert fit is Fit.GOES_ON or verdict.reasons[0].startswith("events.py, line "), verdict
 
 
 @pytest.mark.long
@@ -172,7 +172,7 @@ def test_a_table_of_an_initial_state_has_the_declared_columns(
 ) -> None:
     bed = make_bed(numbering(TABLE, COLUMNS))
     put_table(bed, {1: "ten"}, columns="user_id INT, seen STRING")
-    (said,) = analyzed(bed, spark, tmp_path).why
+    (said,) = analyzed(bed, spark, tmp_path).reasons
     assert "which has the columns user_id INT,seen STRING. Declared are user_id INT, seen INT" in said
 
 
@@ -181,7 +181,7 @@ def test_a_column_that_the_table_lacks_is_found(bed: Flowbed, spark: SparkSessio
     bed.run()
     bed.declare(pipeline(flow='events.withColumn("more", events.n)'))
     verdict = analyzed(bed, spark, tmp_path)
-    assert (verdict.fit, "has the columns more, which the table" in verdict.why[0]) == (Fit.BREAKS, True)
+    assert (verdict.fit, "has the columns more, which the table" in verdict.reasons[0]) == (Fit.BREAKS, True)
 
 
 def test_a_sample_is_of_what_the_sources_hold(bed: Flowbed, spark: SparkSession) -> None:

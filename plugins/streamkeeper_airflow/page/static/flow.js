@@ -76,8 +76,8 @@ function Generations({ generations }) {
 }
 
 function Log({ log }) {
-  if (!log.where) return null;
-  return h(Card, { title: "Log of the driver" }, h("details", null, h("summary", null, `Last lines of ${log.where}`),
+  if (!log.location) return null;
+  return h(Card, { title: "Log of the driver" }, h("details", null, h("summary", null, `Last lines of ${log.location}`),
     h(Lines, { text: log.lines.join("\n") || "It cannot be read here, or is empty." })));
 }
 
@@ -118,7 +118,7 @@ export function Flow({ found }) {
     ].filter(Boolean).join(" · ")), WELL.includes(row.state) && h(Small, null, row.detail)),
     holds.length > 0 && h(Card, { title: "Why it does not run" }, holds.map((one) => h(Box, { key: one.owner },
       h(Text, { fontWeight: "bold", overflowWrap: "anywhere" }, `${owned(one)}, ${moment(one.at)}`),
-      h(Lines, { text: one.said })))),
+      h(Lines, { text: one.description })))),
     verdict && h(Card, { title: "Change of the declaration" }, h(Lines, { text: verdict })),
     h(Actions, { found, picked }),
     h(Charts, { row, generations: found.generations, onPick: found.may.rewind ? (at) => setPicked({ at }) : undefined }),
