@@ -75,7 +75,7 @@ def recovery_dag(name: str, **more: Any) -> DAG:
         tasks.append(PlanApproval(task_id="approve", retries=ASKS))
         if of.name == REHEARSE:
             tasks.append(Go(task_id="go"))
-        for step in of.asked:
+        for step in of.after_approval:
             tasks.append(_task(of, step))
             if step.name == shared_steps.PLAN_AGAIN.name:
                 tasks.append(WorsePriceApproval(task_id="approve_again", retries=ASKS))
