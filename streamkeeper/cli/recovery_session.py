@@ -78,7 +78,7 @@ class Session:
         from streamkeeper.recover import engine
         from streamkeeper.recover.plans.kind import kind
 
-        if not kind(self.plan.recovery).asked:
+        if not kind(self.plan.recovery).after_approval:
             return
         if not self.yes and not _confirmed("Carry this out?", self.as_json):
             if engine.is_open(*self._named):
@@ -118,7 +118,7 @@ class Session:
             and evidence["worse"]
             and not engine.was_approved(self.settings, self.plan, again=True)
         ):
-            self._ask_again(evidence["why"])
+            self._ask_again(evidence["reasons"])
         return evidence
 
     def ending(self, evidence: dict[str, Any]) -> str:

@@ -108,7 +108,7 @@ def test_every_kind_of_recovery_has_a_dag_with_its_form_and_its_steps_in_their_o
         if task.task_id in ("plan", "approve", "rehearse", *of.step_names)
     ]
     unasked = [step.name for step in of.unasked]
-    assert names == ["plan", *unasked, "approve", *(step.name for step in of.asked)]
+    assert names == ["plan", *unasked, "approve", *(step.name for step in of.after_approval)]
     assert all(type(dag.task_dict[step]) is UnaskedStep for step in unasked)
     for earlier, later in pairwise(names):
         between = dag.task_dict[earlier].downstream_task_ids

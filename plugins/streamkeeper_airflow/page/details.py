@@ -100,7 +100,7 @@ def of_recovery(dag_id: str, run_id: str, flows: Sequence[FlowHealth]) -> dict[s
         "headline": explain.headline(plan),
         "plan": explain.as_text(plan),
         "prices": [price for flow in plan.flows for price in one_flow.prices_of(flow)],
-        "copies": [_only(one, "what", "bytes", "rows", "files") for one in plan.copies],
+        "copies": [_only(one, "label", "bytes", "rows", "files") for one in plan.copies],
         "refusals": [one.message for one in plan.refusals],
         "over": over,
         "past_return": over is None and engine.is_past_return(settings, pipeline, recovery),

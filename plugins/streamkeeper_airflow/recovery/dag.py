@@ -81,7 +81,7 @@ def recovery_dag(name: str, **more: Any) -> DAG:
         tasks.append(PlanApproval(task_id="approve", retries=ASKS))
         if recovery_kind.name == REHEARSE:
             tasks.append(Go(task_id="go"))
-        for step in recovery_kind.asked:
+        for step in recovery_kind.after_approval:
             tasks.append(_task(recovery_kind, step))
             if step.name == shared_steps.PLAN_AGAIN.name:
                 tasks.append(WorsePriceApproval(task_id="approve_again", retries=ASKS))

@@ -343,7 +343,7 @@ def _handed_on(
     """Log a step's evidence, alert after the last step, and return what later tasks need of it."""
     task.log.info("%s: %s", task.task_id, {key: value for key, value in evidence.items() if key != "plan"})
     if task.task_id == shared_steps.PLAN_AGAIN.name:
-        worse = "\n".join(f"- {item}" for item in evidence["why"])
+        worse = "\n".join(f"- {item}" for item in evidence["reasons"])
         again = plans.from_json(evidence["plan"])
         evidence = {
             **evidence,

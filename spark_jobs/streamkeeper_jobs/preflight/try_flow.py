@@ -133,7 +133,9 @@ def _refused(verdict: Verdict, refused: DoesNotFit) -> Verdict:
             again = "It may pass: run it again."
             return replace(verdict, fit=Fit.UNDEFINED, reasons=(*reasons, again))
         case FailureClass.BAD_INPUT:
-            return replace(verdict, fit=Fit.UNDEFINED, reasons=(*reasons, *failure.particulars, failure.remedy))
+            return replace(
+                verdict, fit=Fit.UNDEFINED, reasons=(*reasons, *failure.particulars, failure.remedy)
+            )
 
 
 def _compared(verdict: Verdict, before: LastRun, now: LastRun, more: tuple[str, ...]) -> Verdict:

@@ -57,7 +57,7 @@ class Filling:
 
 def fill_step(spark: SparkSession, work: Work) -> dict[str, Any]:
     """Carry out the step ``fill`` of a recovery: see :func:`fill`."""
-    planned = work.plan.known(FillingIn)
+    planned = work.plan.details_as(FillingIn)
     request = BackfillRequest.from_json(planned.backfill or work.plan.request)
 
     def tell(numbers: dict[str, int]) -> None:

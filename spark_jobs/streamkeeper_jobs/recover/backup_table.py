@@ -55,7 +55,7 @@ def pin(spark: SparkSession, work: Work) -> dict[str, Any]:
         recovery_lock.check_free(work.book.storage, plan.pipeline, table, plan.recovery_id)
 
     check_free()
-    path = plan.known(Copying).path
+    path = plan.details_as(Copying).path
     version = delta_log.latest_version(path)
     check_free()  # again: a version of a table that is being restored must not be pinned
     snapshot = _read(spark, path, version)
@@ -87,7 +87,7 @@ def _flows(work: Work, table: str, snapshot: Snapshot) -> list[FlowAt]:
         version = last.get(app_id)
         return in_log(app_id) if version == SEAL else Transactions(version, None, complete=True)
 
-    storage, pipeline, declared = work.book.storage, work.plan.pipeline, work.plan.known(Copying).flows
+    storage, pipeline, declared = work.book.storage, work.plan.pipeline, work.plan.details_as(Copying).flows
     stood = [flow_at(FlowHome(storage, pipeline, name), wrote) for name in declared]
     for home in undeclared(storage, pipeline, declared):
         if last.keys().isdisjoint(query_ids(home).values()):
@@ -117,7 +117,7 @@ def _pin(work: Work, path: str, snapshot: Snapshot) -> PinnedTable:
         {"source": path, "sourceVersion": str(snapshot.version), "backup": work.plan.recovery_id},
     )
     files = sum(1 for _ in files_of(lines))
-    copies = open_storage(work.plan.known(Copying).folder)
+    copies = open_storage(work.plan.details_as(Copying).folder)
     copies.overwrite(COMMIT, ("\n".join(lines) + "\n").encode())
     say(f"{path} is backed up at version {snapshot.version}: {files:,} files, {snapshot.bytes:,} bytes.")
     return PinnedTable(

@@ -43,7 +43,7 @@ def act(spark: SparkSession, work: Work) -> dict[str, Any]:
     forgotten: dict[str, int] = {}
     skipped: dict[str, str] = {}
     try:
-        for item in work.plan.known(CleanUp).tombstones:
+        for item in work.plan.details_as(CleanUp).tombstones:
             work.check_stop()
             table = item.table
             reason = _why_left(work, table)

@@ -27,7 +27,7 @@ def empty_tables(spark: SparkSession, work: Work) -> dict[str, Any]:
     """
     shared_steps.check_go(work)
     plan = shared_steps.plan_under_hold(work)
-    path = plan.known(Emptying).path
+    path = plan.details_as(Emptying).path
     _check_may_be_emptied(spark, path)
     put_backs.check_unchanged(work, plan, put_backs.before_decided(plan))
     before = delta_log.latest_version(path)

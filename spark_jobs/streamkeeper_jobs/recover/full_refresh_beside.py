@@ -61,7 +61,7 @@ def build(spark: SparkSession, work: Work) -> dict[str, Any]:
     """
     shared_steps.check_go(work)
     plan = work.plan
-    path = plan.known(SideTables).path
+    path = plan.details_as(SideTables).path
     if delta_log.exists(path):
         snapshot = read_snapshot(spark, path)
         side_table.check_replaceable(path, snapshot.protocol, snapshot.metadata)
@@ -118,7 +118,7 @@ def put_in_place(spark: SparkSession, work: Work) -> dict[str, Any]:
 
 def _define(snapshot: Snapshot, plan: Plan) -> None:
     """Create the side table, without rows, with the definition of the present table, unless it exists."""
-    tables = plan.known(SideTables)
+    tables = plan.details_as(SideTables)
     nothing = [action for action in (remembered.emptied(action) for action in snapshot.others) if action]
     empty = replace(
         snapshot,
@@ -153,7 +153,7 @@ def _check_definition(spark: SparkSession, plan: Plan) -> None:
 
     :raises RecoveryError: it was changed; nothing was touched.
     """
-    tables = plan.known(SideTables)
+    tables = plan.details_as(SideTables)
     first = open_storage(tables.beside).read(FIRST_COMMIT)
     info = json.loads(first.splitlines()[0]).get("commitInfo", {}) if first else {}
     made_by = info.get("operationParameters", {}).get(_DEFINITION)
@@ -167,7 +167,7 @@ def _check_definition(spark: SparkSession, plan: Plan) -> None:
 
 def _bring(spark: SparkSession, work: Work) -> int:
     """Copy the files of the side table into the table's folder, yet unreferenced; return their number."""
-    tables = work.plan.known(SideTables)
+    tables = work.plan.details_as(SideTables)
     if not delta_log.exists(tables.beside):
         raise RecoveryError(
             f"There is no table at {tables.beside}: its sources had no rows yet, or someone removed it. The"
@@ -215,7 +215,7 @@ def _begin(builder: Builder, plan: Plan) -> dict[str, Any]:
 
 def _replace(spark: SparkSession, plan: Plan) -> dict[str, Any]:
     """Replace the table, in one commit that carries the batches of the queries that will continue with it."""
-    tables, writer = plan.known(SideTables), app_id(plan.recovery_id, PUT_IN_PLACE)
+    tables, writer = plan.details_as(SideTables), app_id(plan.recovery_id, PUT_IN_PLACE)
     path, beside = tables.path, tables.beside
     built, before = read_snapshot(spark, beside), delta_log.latest_version(path)
     wrote = [action for action in built.others if "txn" in action and int(action["txn"]["version"]) < SEAL]

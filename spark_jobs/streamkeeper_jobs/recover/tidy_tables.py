@@ -54,7 +54,7 @@ def act(spark: SparkSession, work: Work) -> dict[str, Any]:
     """
     done: list[dict[str, Any]] = []
     failed: list[str] = []
-    for tidy in (tidy for tidy in work.plan.known(Tidying).tables if tidy.left_alone is None):
+    for tidy in (tidy for tidy in work.plan.details_as(Tidying).tables if tidy.left_alone is None):
         for path in filter(delta_log.exists, [work.settings.table_path(tidy.table)]):
             work.check_stop()
             try:

@@ -79,7 +79,7 @@ class _BoundedWork(Work):
         if time.monotonic() - self.began >= self.bounds.seconds or (
             self.bounds.one_batch and numbers["rows"]
         ):
-            raise _Enough(str(numbers.get("flow") or self.plan.known(FillingIn).flow))
+            raise _Enough(str(numbers.get("flow") or self.plan.details_as(FillingIn).flow))
 
 
 class _Rehearsal:
@@ -164,7 +164,7 @@ class _Rehearsal:
             drivers=tuple(self._drivers),
             tables=tuple(self._tables()),
             environment=self._copy.environment,
-            left=self._omitted_steps,
+            skipped_steps=self._omitted_steps,
         )
 
     def _in_spark(self, act: str, work: Work) -> dict[str, Any]:
@@ -206,7 +206,7 @@ def _read_within(copy: Settings, plan: Plan, step: str, name: str, since: float)
     if step != FILL:
         return evidence_of(side_home(home, plan.recovery_id), name, AT_BOUNDS, seconds, since)
     own = FlowHome(home.storage, home.pipeline, name_of(home.flow, plan.recovery_id))
-    reads = plan.known(FillingIn).reads
+    reads = plan.details_as(FillingIn).reads
     evidence = evidence_of(own, name, AT_BOUNDS, seconds, since)
     return replace(evidence, total=None if reads is None else reads.rows)
 

@@ -96,23 +96,23 @@ def _plan_flow(settings: Settings, flow: Flow, request: RefreshRequest) -> Plann
         return replace(never_begun(settings, flow, note), start=StartAt(EARLIEST)), ()
     present = look_at(settings, flow, strict=False)
     start, infer = StartAt(EARLIEST), request.infer_schemas
-    asked = ResetRequest((flow.full_name,), start, REBUILT, infer, accept=request.accept)
+    reset_request = ResetRequest((flow.full_name,), start, REBUILT, infer, accept=request.accept)
     sources = [opened_if_possible(source, settings) for source in flow.sources]
-    prices = tuple(_price(source, present, asked) for source in sources)
+    prices = tuple(_price(source, present, reset_request) for source in sources)
     notes = (
         *(("It runs once, and will be run again.",) if flow.declaration.once else ()),
         *pinned_settings.changes(flow, present.standing),
     )
-    return plan_next(flow, present, asked, prices, notes, free=True)
+    return plan_next(flow, present, reset_request, prices, notes, free=True)
 
 
-def _price(source: Source, present: FlowNow, asked: ResetRequest) -> SourcePrice:
+def _price(source: Source, present: FlowNow, request: ResetRequest) -> SourcePrice:
     """Return what a source has lost since it was read. What it still has is read again into a table that is
     empty: nothing comes twice.
 
     What is gone is what a rebuild of all state from the history would lack.
     """
-    again = price_of(source, present.standing, present.position, asked.restart, present.stateful)
+    again = price_of(source, present.standing, present.position, request.restart, present.stateful)
     if not source.kind.history:
         doubt = unknown(f"{source.format} keeps no history: {HISTORY}")
         return replace(again, lost=doubt, repeated=doubt)
@@ -121,7 +121,7 @@ def _price(source: Source, present: FlowNow, asked: ResetRequest) -> SourcePrice
             source,
             present.standing,
             present.position,
-            Restart(StartAt(generations.AFTER_LAST), asked.state),
+            Restart(StartAt(generations.AFTER_LAST), request.state),
             True,
         )
     except (CheckpointError, RequestError, StorageError) as error:
@@ -178,7 +178,7 @@ def _emptied_any(work: Work) -> bool:
         for flow in work.plan.flows
         if flow.previous is not None
     )
-    return shut or is_emptied(work.plan.known(Emptying).path, work.plan.recovery_id)
+    return shut or is_emptied(work.plan.details_as(Emptying).path, work.plan.recovery_id)
 
 
 KIND = Kind(

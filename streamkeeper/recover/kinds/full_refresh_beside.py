@@ -44,7 +44,7 @@ def plan(settings: Settings, manifest: Manifest, request: BesideRequest, recover
     """
     refresh = full_refresh.plan(settings, manifest, request, recovery_id)
     pipeline, table = declared_table(request.table, manifest, "The full refresh was not planned")
-    emptied = refresh.known(Emptying)
+    emptied = refresh.details_as(Emptying)
     beside = settings.table_path(name_of(table.name, recovery_id))
     cleaned = _cleaned(settings, manifest.writers(pipeline.name, table.name))
     return replace(
@@ -72,8 +72,12 @@ def plan_again(work: Work) -> dict[str, Any]:
     :raises RecoveryError: the declaration of a flow changed, or other flows write the table now.
     """
     plan, manifest = work.plan, read_manifest(work.settings)
-    of = kind(plan.recovery)
-    again = plans.kept(of.plan(work.settings, manifest, of.read_request(plan.request), plan.recovery_id))
+    recovery_kind = kind(plan.recovery)
+    again = plans.as_stored(
+        recovery_kind.plan(
+            work.settings, manifest, recovery_kind.read_request(plan.request), plan.recovery_id
+        )
+    )
     shared_steps.check_same_flows(plan, again)
     before = {flow.flow: flow for flow in plan.flows}
     changed = sorted(flow.flow for flow in again.flows if flow.fingerprint != before[flow.flow].fingerprint)
@@ -88,8 +92,8 @@ def plan_again(work: Work) -> dict[str, Any]:
         flows=tuple(replace(flow, prices=before[flow.flow].prices) for flow in again.flows),
         refusals=tuple(item for item in again.refusals if item.flow is None),
     )
-    why = plans.worse(plan, again)
-    return asdict(shared_steps.PlannedAgain(bool(why), tuple(why), again))
+    reasons = plans.worse(plan, again)
+    return asdict(shared_steps.PlannedAgain(bool(reasons), tuple(reasons), again))
 
 
 def remove_beside(work: Work) -> dict[str, Any]:
@@ -113,11 +117,11 @@ def _cleaned(settings: Settings, writers: list[Flow]) -> dict[str, list[str]]:
             flow.declaration.once and generations.finished(open_home(settings, flow.full_name)) is not None
         )
     )
-    found = {
+    cleaned = {
         flow.full_name: [source.name for source in flow.sources if source.reads_files and source.takes_files]
         for flow in running
     }
-    return {name: sources for name, sources in found.items() if sources}
+    return {name: sources for name, sources in cleaned.items() if sources}
 
 
 def _with_cleaned(flow: FlowPlan, sources: Collection[str]) -> FlowPlan:
@@ -141,13 +145,13 @@ def _and_more(lost: Amount) -> Amount:
 def _price_of_cleaned(cleaned: Mapping[str, list[str]], accepted: Collection[str]) -> Iterator[Refusal]:
     """Return the refusal for what the flows may remove before it is read beside, unless it is accepted."""
     for flow, sources in cleaned.items() if LOSS not in accepted else ():
-        said = (
+        message = (
             f"{PRICES[LOSS]} ({flow}, {', '.join(sources)}: {_GOES_ON}, by cleanSource, and files removed"
             " before the new table has read them are missing from it). Choose full_refresh, which holds"
             f" the flow, or hold it until this recovery is over (streamkeeper hold {flow}). To continue,"
             f" accept `{LOSS}`."
         )
-        yield Refusal(LOSS, said, flow, covers=tuple(sources))
+        yield Refusal(LOSS, message, flow, covers=tuple(sources))
 
 
 def _with_generation(flow: FlowPlan) -> FlowPlan:

@@ -143,13 +143,16 @@ def _notes(flow: Flow, present: FlowNow, request: ResetRequest) -> Iterator[str]
             "State starts empty: rows that the old state would have dropped as duplicates count as new, so"
             " the target may get them again."
         )
-    known = set(standing.start.positions) | set(present.position or {})
-    new = [source.name for source in flow.sources if known and source.name not in known]
+    old_sources = set(standing.start.positions) | set(present.position or {})
+    new = [source.name for source in flow.sources if old_sources and source.name not in old_sources]
     if new and request.start.mode == AFTER_LAST:
         yield f"New sources start at their beginning: {', '.join(new)}."
-    left = sorted(known - {source.name for source in flow.sources})
-    if left:
-        yield (f"Sources that the flow no longer reads: {', '.join(left)}. Unread rows in them are not read.")
+    dropped_sources = sorted(old_sources - {source.name for source in flow.sources})
+    if dropped_sources:
+        yield (
+            f"Sources that the flow no longer reads: {', '.join(dropped_sources)}. Unread rows in them are"
+            " not read."
+        )
     yield f"The table {flow.declaration.target} and the old checkpoint {standing.start.checkpoint} are kept."
 
 

@@ -117,8 +117,8 @@ def _chosen(
     settings: Settings, pipeline: Pipeline, table: str, writers: list[Flow], request: RestoreRequest
 ) -> _Chosen:
     if request.backup is not None:
-        found = backups.find(open_storage(settings.state), pipeline.name, table, request.backup)
-        return _of_backup(settings.table_path(table), found)
+        backup = backups.find(open_storage(settings.state), pipeline.name, table, request.backup)
+        return _of_backup(settings.table_path(table), backup)
     assert request.version is not None, "a request has one of the two"
     return _of_version(settings, table, writers, request.version)
 
@@ -131,19 +131,19 @@ def _of_backup(path: str, backup: Backup) -> _Chosen:
     )
     files = CopyPlan(TARGET, copy.path, path, copy.bytes, copy.checksum.rows, copy.files)
     words = f"the backup {backup.id} of {backup.at}, version {copy.version} of the table then"
-    rest = "Rows written by others since then are lost too: no flow can produce them again."
+    note = "Rows written by others since then are lost too: no flow can produce them again."
     wrote = {action["appId"]: int(action["version"]) for action in _actions(copy.path, "txn")}
     flows = {flow.flow: flow for flow in backup.flows}
-    return _Chosen(words, table, flows, copies=(files,), notes=(rest,), wrote=wrote)
+    return _Chosen(words, table, flows, copies=(files,), notes=(note,), wrote=wrote)
 
 
 def _of_version(settings: Settings, table: str, writers: list[Flow], version: int) -> _Chosen:
     path = settings.table_path(table)
     newest = delta_log.latest_version(path)
     if newest is None or version > newest:
-        what = "there is no table" if newest is None else f"its newest is {newest}"
+        reason = "there is no table" if newest is None else f"its newest is {newest}"
         raise RequestError(
-            f"The table {table} at {path} has no version {version}: {what}. Choose one that is there, or a"
+            f"The table {table} at {path} has no version {version}: {reason}. Choose one that is there, or a"
             " backup."
         )
     homes = [open_home(settings, flow.full_name) for flow in writers]

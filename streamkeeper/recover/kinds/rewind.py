@@ -100,8 +100,8 @@ Parts = tuple[list[Planned], Rewinding, tuple[str, ...], tuple[Refusal, ...]]
 def _planned(table: _Table, flow: Flow, request: RewindRequest) -> Parts:
     """Return the plans of the flows, what is restored, and what is to be said of the table."""
     if request.to.mode == OFFSETS:
-        asked = ResetRequest((flow.full_name,), request.to, request.state, accept=request.accept)
-        return [reset_checkpoint.plan_flow(table.settings, flow, asked)], Rewinding(), (), ()
+        reset_request = ResetRequest((flow.full_name,), request.to, request.state, accept=request.accept)
+        return [reset_checkpoint.plan_flow(table.settings, flow, reset_request)], Rewinding(), (), ()
     place = _place(table, flow, request)
     way = StartOptions(request.state, request.accept, request.target == RESTORED)
     first = plan_place(table.settings, flow, place, way)
@@ -146,18 +146,18 @@ def _others(
         if not undone:
             planned.append((held_meanwhile(table.settings, other), ()))
         elif other.full_name not in request.along:
-            said = (
+            message = (
                 f"It cannot be carried out: {other.full_name} wrote {undone:,} batches into {table.target}"
                 f" since version {past.version}, which the restore would undo. Rewind it too (along:"
                 f" {other.full_name}), or keep the target."
             )
-            missing.append(Refusal(None, said))
+            missing.append(Refusal(None, message))
         elif stood is None:
-            said = (
+            message = (
                 f"It cannot be carried out: the position of {other.full_name} at version {past.version} is"
                 " no longer in the table's log."
             )
-            missing.append(Refusal(None, said))
+            missing.append(Refusal(None, message))
         else:
             planned.append(_along(table, other, stood, way))
     return planned, missing

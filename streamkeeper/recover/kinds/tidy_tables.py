@@ -59,12 +59,12 @@ class TableTidy:
         name = f"{self.pipeline}.{self.table}"
         if self.left_alone is not None:
             return f"{name} is skipped: {self.left_alone}."
-        kept = (
+        retention = (
             "nothing is vacuumed"
             if self.retention_hours is None
             else f"files of the last {self.retention_hours:,.0f} h are kept"
         )
-        return f"{name}: small files are compacted; {kept}." + "".join(f" {note}" for note in self.notes)
+        return f"{name}: small files are compacted; {retention}." + "".join(f" {note}" for note in self.notes)
 
 
 @dataclass(frozen=True)
@@ -119,15 +119,17 @@ def plan(
 
 def left_alone(plan: Plan) -> dict[str, str]:
     """Return the tables that a plan leaves alone, and why."""
-    return {tidy.table: tidy.left_alone for tidy in plan.known(Tidying).tables if tidy.left_alone is not None}
+    return {
+        tidy.table: tidy.left_alone for tidy in plan.details_as(Tidying).tables if tidy.left_alone is not None
+    }
 
 
 def property_hours(duration: str) -> float | None:
     """Read a table's ``delta.deletedFileRetentionDuration`` (``interval 30 days``) in hours; None where it
     says something else.
     """
-    found = _DURATION.fullmatch(duration.strip())
-    return float(found[1]) * _HOURS[found[2].lower()] if found else None
+    match = _DURATION.fullmatch(duration.strip())
+    return float(match[1]) * _HOURS[match[2].lower()] if match else None
 
 
 def _plan(around: _Around, request: TidyRequest, pipeline: Pipeline, table: Table) -> TableTidy:
@@ -142,13 +144,15 @@ def _plan(around: _Around, request: TidyRequest, pipeline: Pipeline, table: Tabl
             return replace(bare, left_alone="there is no table yet")
         if not request.vacuum:
             return bare
-        found = readers(around.settings, around.manifest, path)
-        needs = [need for flow, source in found for need in needs_of(around.storage, flow, source, history)]
+        table_readers = readers(around.settings, around.manifest, path)
+        needs = [
+            need for flow, source in table_readers for need in needs_of(around.storage, flow, source, history)
+        ]
         hours = [_hours(around, history, need) for need in needs]
     except StreamkeeperError as error:
         return replace(bare, left_alone=f"the files to keep are unknown: {error}")
-    kept, notes = max([request.retention_hours, *hours]), tuple(need.reason for need in needs)
-    return replace(bare, retention_hours=kept, notes=notes)
+    retention_hours, notes = max([request.retention_hours, *hours]), tuple(need.reason for need in needs)
+    return replace(bare, retention_hours=retention_hours, notes=notes)
 
 
 def recovery_at_work(storage: Storage, tidy: TableTidy) -> str | None:
@@ -166,8 +170,10 @@ def _hours(around: _Around, history: delta_history.History, need: Need) -> float
 
 
 def _nothing_to_tidy(work: Work) -> dict[str, Any] | None:
-    left = left_alone(work.plan)
-    return {"tables": [], "left": left} if len(left) == len(work.plan.known(Tidying).tables) else None
+    skipped = left_alone(work.plan)
+    return (
+        {"tables": [], "left": skipped} if len(skipped) == len(work.plan.details_as(Tidying).tables) else None
+    )
 
 
 KIND = Kind(

@@ -25,21 +25,21 @@ def price_of_other_writers(
 
     :param version: of the table, after which they came.
     """
-    said = f"commits by other writers since version {version} are undone and cannot be repeated: "
-    return _unless_accepted(LOSS, said, commits, accepted)
+    heading = f"commits by other writers since version {version} are undone and cannot be repeated: "
+    return _unless_accepted(LOSS, heading, commits, accepted)
 
 
 def price_of_others(others: Collection[str], accepted: Collection[str]) -> Iterator[Refusal]:
     """Yield the price of removing rows that others than the table's flows wrote, unless it is accepted."""
-    said = "rows written by others are lost: no flow can produce them again: "
-    return _unless_accepted(LOSS, said, others, accepted)
+    heading = "rows written by others are lost: no flow can produce them again: "
+    return _unless_accepted(LOSS, heading, others, accepted)
 
 
 def _unless_accepted(
-    price: Price, said: str, covers: Collection[str], accepted: Collection[str]
+    price: Price, heading: str, covers: Collection[str], accepted: Collection[str]
 ) -> Iterator[Refusal]:
     if covers and price not in accepted:
-        yield _refusal(price, f"{said}{'; '.join(covers)}", covers)
+        yield _refusal(price, f"{heading}{'; '.join(covers)}", covers)
 
 
 def refusals_of(
@@ -60,8 +60,8 @@ def refusals_of(
     for price in prices:
         if price.blocked is not None:
             yield Refusal(None, f"It cannot be carried out: {price.blocked}.")
-    found = _of_sources(prices, stateful)
-    lost, repeated = found[amounts.LOSS], found[amounts.REPEATS]
+    priced_parts = _of_sources(prices, stateful)
+    lost, repeated = priced_parts[amounts.LOSS], priced_parts[amounts.REPEATS]
     if request.start.mode == LATEST and not lost:
         lost["what arrives"] = (
             "nothing is unread now, but rows that arrive before the new generation begins are skipped and"
@@ -76,15 +76,15 @@ def refusals_of(
             repeated[IN_THE_TABLE] = f"the table {target}: {in_words(again)} that it has"
     elif again is not None:
         unclear = f"duplicates in the table {target}: {again.rows_unknown}"
-        found[amounts.UNKNOWN_PRICE][IN_THE_TABLE] = unclear
-    for word, parts in found.items():
+        priced_parts[amounts.UNKNOWN_PRICE][IN_THE_TABLE] = unclear
+    for word, parts in priced_parts.items():
         if parts and word not in request.accept:
             yield _refusal(word, "; ".join(parts.values()), parts)
 
 
-def _refusal(price: Price, why: str, covers: Collection[str]) -> Refusal:
-    said = f"{PRICES[price]} ({why}). To continue anyway, accept `{price}`."
-    return Refusal(price, said, covers=tuple(covers))
+def _refusal(price: Price, reason: str, covers: Collection[str]) -> Refusal:
+    message = f"{PRICES[price]} ({reason}). To continue anyway, accept `{price}`."
+    return Refusal(price, message, covers=tuple(covers))
 
 
 def _of_sources(prices: tuple[SourcePrice, ...], stateful: bool | None) -> dict[Price, dict[str, str]]:

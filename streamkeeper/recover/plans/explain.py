@@ -64,8 +64,8 @@ def headline(plan: Plan) -> str:
 def _becomes(flow: FlowPlan) -> str:
     if flow.next_generation is None:
         return "held during the recovery; it keeps its generation"
-    left = "none yet" if flow.previous is None else flow.previous
-    return f"generation {left} → {flow.next_generation}, start {flow.start.mode}{_state(flow)}"
+    previous = "none yet" if flow.previous is None else flow.previous
+    return f"generation {previous} → {flow.next_generation}, start {flow.start.mode}{_state(flow)}"
 
 
 def _state(flow: FlowPlan) -> str:
@@ -87,15 +87,15 @@ def _failure(flow: FlowPlan, short: bool = False) -> Iterator[str]:
 def _copy(copy: CopyPlan) -> str:
     rows = "rows not counted" if copy.rows is None else f"{copy.rows:,} rows"
     return (
-        f"{copy.what}: {copy.files:,} files, {size_in_words(copy.bytes)}, {rows}, from {copy.source} to"
+        f"{copy.label}: {copy.files:,} files, {size_in_words(copy.bytes)}, {rows}, from {copy.source} to"
         f" {copy.destination}"
     )
 
 
 def _steps(plan: Plan) -> Iterator[str]:
-    known = kind(plan.recovery)
+    recovery_kind = kind(plan.recovery)
     for number, step in enumerate(plan.steps, start=1):
-        yield f"{number}. `{step}`: {known.step(step).does}"
+        yield f"{number}. `{step}`: {recovery_kind.step(step).does}"
 
 
 SCREEN = 280
@@ -122,8 +122,8 @@ def _markdown(plan: Plan) -> Iterator[str]:
     yield from (f"- Copied: {plain(_copy(copy))}" for copy in plan.copies)
     yield from (f"- {plain(advice)}" for advice in plan.ways[:1])
     yield ""
-    why = literal(plan.reason) if plan.reason else "none given"
-    yield f"Recovery `{plan.recovery_id}`, asked by {literal(plan.by)}. Reason: {why}."
+    reason = literal(plan.reason) if plan.reason else "none given"
+    yield f"Recovery `{plan.recovery_id}`, asked by {literal(plan.by)}. Reason: {reason}."
 
 
 def _flow_markdown(flow: FlowPlan, several: bool) -> Iterator[str]:
@@ -185,8 +185,8 @@ _OTHERWISE = {
 def consent(plan: Plan) -> str:
     """Return the label of the approving button, with the accepted prices: ``Approve, and lose 12 rows``."""
     words = dict.fromkeys(item.price for item in plan.refusals if item.price is not None)
-    said = [_cost(plan, word) for word in words]
-    return f"Approve, and {' and '.join(said)}" if said else "Approve"
+    costs = [_cost(plan, word) for word in words]
+    return f"Approve, and {' and '.join(costs)}" if costs else "Approve"
 
 
 def _cost(plan: Plan, word: Price) -> str:
@@ -216,10 +216,10 @@ def _covered(plan: Plan, refusal: Refusal) -> list[Amount | None]:
         return [None]
     if IN_THE_TABLE in refusal.covers:
         return [flow.written_again]  # what is read again of the sources is written there
-    found = {
+    amounts = {
         price.source: price.repeated if refusal.price == REPEATS else price.lost for price in flow.prices
     }
-    return [found.get(name) for name in refusal.covers or ("",)]
+    return [amounts.get(name) for name in refusal.covers or ("",)]
 
 
 def _text(plan: Plan) -> Iterator[str]:
@@ -238,7 +238,7 @@ def _text(plan: Plan) -> Iterator[str]:
 
 
 def _trade_off(row: tuple[str, ...]) -> str:
-    return "; ".join(f"{what} {value}" for what, value in zip(TRADE_OFFS[0][1:], row[1:], strict=True))
+    return "; ".join(f"{heading} {value}" for heading, value in zip(TRADE_OFFS[0][1:], row[1:], strict=True))
 
 
 def _flow_text(flow: FlowPlan, several: bool) -> Iterator[str]:

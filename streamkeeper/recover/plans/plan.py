@@ -86,7 +86,7 @@ class FlowPlan:
 class CopyPlan:
     """Bytes that a recovery copies. ``rows`` is None if they were not counted."""
 
-    what: str
+    label: str
     source: str
     destination: str
     bytes: int
@@ -140,10 +140,13 @@ class Plan:
         tables = ", ".join(f"{self.pipeline}.{table}" for table in self.tables)
         return ", ".join(flow.flow for flow in self.flows) or tables or self.pipeline
 
-    def known(self, of: type[T]) -> T:
-        """Return that of :attr:`details` which one part of a recovery works with: the fields of ``of``."""
-        names = {field.name for field in fields(cast("Any", of))}
-        return read_as(of, {name: value for name, value in self.details.items() if name in names})
+    def details_as(self, part_type: type[T]) -> T:
+        """Return that of :attr:`details` which one part of a recovery works with.
+
+        :param part_type: the dataclass of that part; its fields are read.
+        """
+        names = {field.name for field in fields(cast("Any", part_type))}
+        return read_as(part_type, {name: value for name, value in self.details.items() if name in names})
 
     def flow(self, name: str) -> FlowPlan | None:
         """Return the part of one flow, by its full name."""
@@ -169,7 +172,7 @@ def from_json(value: dict[str, Any]) -> Plan:
         ) from error
 
 
-def kept(plan: Plan) -> Plan:
+def as_stored(plan: Plan) -> Plan:
     """Return a plan as it comes back from the ledger: without secrets, and as JSON converts its values."""
     return from_json(json.loads(json.dumps(redact(to_json(plan)))))
 
@@ -179,22 +182,22 @@ def worse(approved: Plan, again: Plan) -> list[str]:
     accepted = frozenset[tuple[str | None, str | None, str]]().union(
         *(old.parts for old in approved.refusals)
     )
-    found = [f"new refusal: {item.message}" for item in again.refusals if not item.parts <= accepted]
-    copied = {copy.what for copy in approved.copies}
-    found += [
-        f"a copy of {copy.what} was not in the approved plan"
+    reasons = [f"new refusal: {item.message}" for item in again.refusals if not item.parts <= accepted]
+    copied = {copy.label for copy in approved.copies}
+    reasons += [
+        f"a copy of {copy.label} was not in the approved plan"
         for copy in again.copies
-        if copy.what not in copied
+        if copy.label not in copied
     ]
     several = len(again.flows) > 1
     for flow in again.flows:
         old = approved.flow(flow.flow)
         if old is None:
-            found.append(f"flow {flow.flow} was not in the approved plan")
+            reasons.append(f"flow {flow.flow} was not in the approved plan")
         else:
             costs = [*_worse_sources(old, flow), *_more_written(old, flow), *_other_state(old, flow)]
-            found += [f"flow {flow.flow}, {item}" if several else item for item in costs]
-    return found
+            reasons += [f"flow {flow.flow}, {item}" if several else item for item in costs]
+    return reasons
 
 
 def _other_state(approved: FlowPlan, again: FlowPlan) -> Iterator[str]:

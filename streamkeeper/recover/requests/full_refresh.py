@@ -10,7 +10,7 @@ from streamkeeper.errors import RequestError
 from streamkeeper.flows.backfill_flow import BACKUP, check_backup_fits
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.recover.requests.backup_table import keep_last, kept_days
-from streamkeeper.recover.requests.form import TABLE, Asking, asked, schemas_inferred
+from streamkeeper.recover.requests.form import TABLE, Asking, form_field, schemas_inferred
 from streamkeeper.recover.requests.rehearsal import Rehearsable
 
 SOURCES = "sources"
@@ -18,8 +18,8 @@ FILLS = (SOURCES, BACKUP)
 """What an emptied table is filled from."""
 
 
-def _table(said: str) -> Any:
-    return asked("string", "Table", said, names=TABLE)
+def _table(description: str) -> Any:
+    return form_field("string", "Table", description, names=TABLE)
 
 
 def _writers(asking: Asking) -> list[Flow]:
@@ -76,7 +76,7 @@ class WithBackupRequest(RefreshRequest):
     """
 
     table: str = _table("The table to back up, empty and fill again.")
-    fill_from: str = asked(
+    fill_from: str = form_field(
         "string",
         "Filled from",
         "sources: every flow reads its sources again from the beginning; the backup allows a restore."

@@ -37,15 +37,17 @@ from streamkeeper.tables.flows_at_version import FlowAt, flow_at, query_ids
 
 @dataclass(frozen=True)
 class KeptPlace(Place):
-    """A place whose offsets a backup has kept: ``kept``, by the names that the flow's sources had then."""
+    """A place whose offsets a backup has kept: ``kept_offsets``, by the names that the flow's sources had
+    then.
+    """
 
-    kept: dict[str, Any] = field(default_factory=dict)
+    kept_offsets: dict[str, Any] = field(default_factory=dict)
     watermark_ms: int = 0
 
     @property
     def start_at(self) -> StartAt:
         """The start of a generation that begins there."""
-        return StartAt(OFFSETS, offsets=self.kept, generation=self.generation.number)
+        return StartAt(OFFSETS, offsets=self.kept_offsets, generation=self.generation.number)
 
     def lacking_state(self) -> str | None:
         """Return the file of its offsets: without it no checkpoint can be copied, whatever there is of the
@@ -55,7 +57,7 @@ class KeptPlace(Place):
 
     def offsets(self) -> OffsetEntry:
         """Return up to where its batch reads."""
-        read = {name: offset for name, offset in self.kept.items() if offset is not None}
+        read = {name: offset for name, offset in self.kept_offsets.items() if offset is not None}
         return OffsetEntry(self.batch, 2, self.watermark_ms, 0, {}, read)
 
 
@@ -98,7 +100,7 @@ def plan_restored(
             settings, flow, past_positions.at_batch(home, path, stood.generation, stood.batch), way
         )
     except RequestError:
-        place = _kept(home, stood)
+        place = _kept_place(home, stood)
         if place is None:
             raise
         return _with_kept(plan_place(settings, flow, place, way), place, way)
@@ -137,15 +139,15 @@ def _from_an_unknown_batch(planned: Planned, safe: bool, way: StartOptions) -> P
     flow = replace(flow, notes=(note, *flow.notes[1:]), written_again=doubt)
     if safe or REPEATS in way.accept:
         return flow, refused
-    said = (
+    message = (
         f"{PRICES[REPEATS]}: the backup has rows of {flow.flow}, which was not declared when it was made, and"
         " does not say up to which batch. The flow starts with all that its sources have, so an unknown"
         f" number of rows is duplicated. Choose another backup. To continue anyway, accept `{REPEATS}`."
     )
-    return flow, (*(item for item in refused if item.price != REPEATS), Refusal(REPEATS, said, flow.flow))
+    return flow, (*(item for item in refused if item.price != REPEATS), Refusal(REPEATS, message, flow.flow))
 
 
-def _kept(home: FlowHome, stood: FlowAt) -> KeptPlace | None:
+def _kept_place(home: FlowHome, stood: FlowAt) -> KeptPlace | None:
     """Return the place that the kept offsets say; None where nothing was kept, or the checkpoint that they
     speak of is gone.
     """
@@ -160,13 +162,13 @@ def _kept(home: FlowHome, stood: FlowAt) -> KeptPlace | None:
         return None
     if stood.generation not in past_positions.begun(home):
         return None
-    said = "its offsets were kept with the backup"
+    found_by = "its offsets were kept with the backup"
     return KeptPlace(
         generation,
         start,
         Checkpoint(home.storage, start.checkpoint),
         stood.batch,
-        said,
+        found_by,
         stood.offsets,
         stood.watermark_ms,
     )
@@ -179,9 +181,9 @@ def _with_kept(planned: Planned, place: KeptPlace, way: StartOptions) -> Planned
     flow, refused = planned
     if not place.watermark_ms or flow.stateful is False or UNKNOWN_PRICE in way.accept:
         return flow, refused
-    said = (
+    message = (
         f"{PRICES[UNKNOWN_PRICE]}: batch {place.batch} is no longer in the checkpoint, and the query has a"
         " watermark: rows it had emitted by then may be emitted again. To continue anyway, accept"
         f" `{UNKNOWN_PRICE}`."
     )
-    return flow, (*refused, Refusal(UNKNOWN_PRICE, said, flow.flow))
+    return flow, (*refused, Refusal(UNKNOWN_PRICE, message, flow.flow))

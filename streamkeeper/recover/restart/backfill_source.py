@@ -105,26 +105,26 @@ def raw_source(source: Source, request: BackfillRequest) -> Source:
 
     :param source: opened or not, with its schema filled in.
     """
-    kept = replace(_without_own_options(source), start="earliest")
+    raw = replace(_without_own_options(source), start="earliest")
     if request.read == FILES:
-        kept = replace(kept, path=request.path)
+        raw = replace(raw, path=request.path)
     if request.read == TABLE:
-        kept = Source(kept.name, DELTA, request.path, None, {}, source.location, table=request.table)
-    if kept.kind.records:
-        kept = replace(kept, start=request.from_offsets or "earliest")
-    chunk = request.chunk or (CHUNK_RECORDS if kept.kind.records else CHUNK_FILES)
-    return replace(kept, options={**kept.options, **starts_of(kept).chunks(chunk)})
+        raw = Source(raw.name, DELTA, request.path, None, {}, source.location, table=request.table)
+    if raw.kind.records:
+        raw = replace(raw, start=request.from_offsets or "earliest")
+    chunk = request.chunk or (CHUNK_RECORDS if raw.kind.records else CHUNK_FILES)
+    return replace(raw, options={**raw.options, **starts_of(raw).chunks(chunk)})
 
 
 def silent_source(source: Source) -> Source:
     """Return one of the flow's other sources as a backfill reads it, under another name: nothing of it is
     removed, and no file is listed.
     """
-    kept = _without_own_options(source)
-    if not kept.reads_files:
-        return kept
-    options = {key: value for key, value in kept.options.items() if key.lower() != _GLOB.lower()}
-    return replace(kept, options={**options, _GLOB: _NO_FILE})
+    silent = _without_own_options(source)
+    if not silent.reads_files:
+        return silent
+    options = {key: value for key, value in silent.options.items() if key.lower() != _GLOB.lower()}
+    return replace(silent, options={**options, _GLOB: _NO_FILE})
 
 
 def _without_own_options(source: Source) -> Source:

@@ -67,27 +67,27 @@ def plan_place(settings: Settings, flow: Flow, place: Place, way: StartOptions) 
         move = Move(present.standing, present.position, place, state, present.stateful, way.restored)
         return tuple(price_from(source, move) for source in sources)
 
-    state, why = state_from(place, flow.fingerprint, way.state)
+    state, reason = state_from(place, flow.fingerprint, way.state)
     prices = priced(state)
     if state == COPIED and (gone := [price.source for price in prices if price.expired]):
-        state, why = REBUILT, f"a copied one would continue with data that {', '.join(gone)} no longer has"
+        state, reason = REBUILT, f"a copied one would continue with data that {', '.join(gone)} no longer has"
         prices = priced(state)
     begins = NextStart(place.start_at, state, place, way.restored)
     again = written_again(settings, flow, present, prices, begins)
     notes = (
         f"It begins after {place} ({place.found_by}).",
-        f"Its state is {state}: {why}.",
+        f"Its state is {state}: {reason}.",
         *_table_notes(flow, present, way, again),
         *(pinned_settings.changes(flow, place.standing) if state != COPIED else ()),
     )
-    asked = ResetRequest((flow.full_name,), begins.start, state=state, accept=way.accept)
+    request = ResetRequest((flow.full_name,), begins.start, state=state, accept=way.accept)
     free = present.is_safe_to_repeat and begins.start.mode == BATCH
     planned, refused = plan_next(
-        flow, present, asked, prices, notes, free=free, again=again, standing=place.standing
+        flow, present, request, prices, notes, free=free, again=again, standing=place.standing
     )
     if way.restored:
         return planned, refused
-    return planned, (*refused, *price_of_begun_anew(settings, flow, place.generation.number, asked))
+    return planned, (*refused, *price_of_begun_anew(settings, flow, place.generation.number, request))
 
 
 def plan_beginning(settings: Settings, flow: Flow, way: StartOptions) -> Planned:
@@ -105,18 +105,18 @@ def plan_beginning(settings: Settings, flow: Flow, way: StartOptions) -> Planned
             " were declared to start elsewhere than at their beginning. That position is no longer known."
             " Keep the target, or reset the flow on its own."
         )
-    asked = ResetRequest((flow.full_name,), StartAt(EARLIEST), REBUILT, accept=way.accept)
+    request = ResetRequest((flow.full_name,), StartAt(EARLIEST), REBUILT, accept=way.accept)
     sources = (opened_if_possible(source, settings) for source in flow.sources)
-    found = (
-        price_of(source, present.standing, present.position, asked.restart, present.stateful)
+    restart_prices = (
+        price_of(source, present.standing, present.position, request.restart, present.stateful)
         for source in sources
     )
-    prices = tuple(read_again(price, price.repeated, way.restored) for price in found)
-    begins = NextStart(asked.start, REBUILT, restored=way.restored)
+    prices = tuple(read_again(price, price.repeated, way.restored) for price in restart_prices)
+    begins = NextStart(request.start, REBUILT, restored=way.restored)
     again = written_again(settings, flow, present, prices, begins)
     first = "It had written nothing at that version. It starts with all that its sources have."
     notes = (first, *_table_notes(flow, present, way, again))
-    return plan_next(flow, present, asked, prices, notes, free=present.is_safe_to_repeat, again=again)
+    return plan_next(flow, present, request, prices, notes, free=present.is_safe_to_repeat, again=again)
 
 
 def held_meanwhile(settings: Settings, flow: Flow) -> FlowPlan:
@@ -216,7 +216,7 @@ def next_plan(
 def plan_next(
     flow: Flow,
     present: FlowNow,
-    asked: ResetRequest,
+    request: ResetRequest,
     prices: tuple[SourcePrice, ...],
     notes: tuple[str, ...],
     *,
@@ -231,18 +231,18 @@ def plan_next(
     :param missing: the batches that the checkpoint counts as done and the table has not, in words.
     :param standing: where it continues, if that is not where the flow stands now.
     """
-    stateful = False if asked.state == COPIED else present.stateful  # history is not looked at for a copy
+    stateful = False if request.state == COPIED else present.stateful  # history is not looked at for a copy
     replaces = flow.declaration.replaces
     refused = [
-        *refusals_of(prices, asked, stateful, missing, target=flow.declaration.target, again=again),
-        *_given_again(flow, present, asked),
-        *other_batches.price_of(flow, present, asked.restart, standing or present.standing, asked.accept),
-        *(_totals_lost(flow, asked, prices) if replaces else ()),
+        *refusals_of(prices, request, stateful, missing, target=flow.declaration.target, again=again),
+        *_given_again(flow, present, request),
+        *other_batches.price_of(flow, present, request.restart, standing or present.standing, request.accept),
+        *(_totals_lost(flow, request, prices) if replaces else ()),
     ]
-    schemas = not asked.infer_schemas
+    schemas = not request.infer_schemas
     notes = (*notes, *_result_notes(flow)) if replaces else notes
     planned = next_plan(
-        flow, present, asked.restart, prices, notes, again=again, keeps_schemas=schemas, standing=standing
+        flow, present, request.restart, prices, notes, again=again, keeps_schemas=schemas, standing=standing
     )
     free = free or replaces  # what it writes again replaces what it wrote
     return planned, tuple(
@@ -250,13 +250,13 @@ def plan_next(
     )
 
 
-def _given_again(flow: Flow, present: FlowNow, asked: ResetRequest) -> Iterator[Refusal]:
+def _given_again(flow: Flow, present: FlowNow, request: ResetRequest) -> Iterator[Refusal]:
     """Yield the price of a batch that was given to a sink's function, which may have written it, unless it is
     accepted.
     """
     sink = flow.sink
     # Of files, Spark's log tells: the next driver looks there before it seals.
-    if sink is None or sink.sink in FILE_SINKS or REPEATS in asked.accept:
+    if sink is None or sink.sink in FILE_SINKS or REPEATS in request.accept:
         return
     planned, batch = max(present.standing.checkpoint.offset_batches(), default=-1), present.standing.batch
     if planned > (-1 if batch is None else batch):
@@ -269,21 +269,21 @@ def _given_again(flow: Flow, present: FlowNow, asked: ResetRequest) -> Iterator[
         )
 
 
-def _totals_lost(flow: Flow, asked: ResetRequest, prices: Sequence[SourcePrice]) -> Iterator[Refusal]:
+def _totals_lost(flow: Flow, request: ResetRequest, prices: Sequence[SourcePrice]) -> Iterator[Refusal]:
     """Yield the price of results that lack rows which the present ones have, unless it is accepted."""
-    if LOSS in asked.accept or (asked.state != EMPTY and asked.start.mode != EARLIEST):
+    if LOSS in request.accept or (request.state != EMPTY and request.start.mode != EARLIEST):
         return
     missing = [price.source for price in prices if price.otherwise]
-    if asked.start.mode == EARLIEST and not missing:
+    if request.start.mode == EARLIEST and not missing:
         return
-    why = (
+    reason = (
         f"rows that are gone or have changed in {', '.join(missing)} are not in the new results"
-        if asked.start.mode == EARLIEST
+        if request.start.mode == EARLIEST
         else "the state starts empty, so the new results have no row from before the start"
     )
     yield Refusal(
         LOSS,
-        f"{PRICES[LOSS]} ({why}, and they replace those in {flow.declaration.target}). To continue anyway,"
+        f"{PRICES[LOSS]} ({reason}, and they replace those in {flow.declaration.target}). To continue anyway,"
         f" accept `{LOSS}`.",
         covers=("from the results",),
     )
@@ -302,21 +302,21 @@ def _result_notes(flow: Flow) -> Iterator[str]:
 
 def _initial_state_notes(flow: Flow, present: FlowNow, restart: Restart) -> Iterator[str]:
     """Yield whether a flow's initial state is given to the next generation."""
-    given = flow.declaration.initial_state
-    if given is None:
+    initial_state = flow.declaration.initial_state
+    if initial_state is None:
         return
-    before, read = given_before(present.standing.start.evidence, given, restart), ""
-    if given.table is not None:
+    before, read = given_before(present.standing.start.evidence, initial_state, restart), ""
+    if initial_state.table is not None:
         read = " It is read as it is when the generation begins."
         if before is not None:
             number = present.standing.generation.number
             read = f" It is read at version {before['version']}, as for generation {number}."
     if restart.state == COPIED:
-        yield f"Initial state {given}: not given again, since the copied state began with its own."
+        yield f"Initial state {initial_state}: not given again, since the copied state began with its own."
     elif restart.state == REBUILT:
-        yield f"Initial state {given}: given again, and history after it.{read}"
+        yield f"Initial state {initial_state}: given again, and history after it.{read}"
     else:
-        yield f"Initial state {given}: given again; the state starts with it and nothing else.{read}"
+        yield f"Initial state {initial_state}: given again; the state starts with it and nothing else.{read}"
 
 
 def _quarantine_notes(flow: Flow) -> Iterator[str]:

@@ -71,5 +71,5 @@ def price_of(
 
 
 def _all_known(restart: Restart, standing: CommittedPosition) -> bool:
-    kept = standing.kept_batches()
-    return restart.start.mode in (AFTER_LAST, BATCH) and 0 in kept and len(kept) <= Bound.batches
+    batches = standing.kept_batches()
+    return restart.start.mode in (AFTER_LAST, BATCH) and 0 in batches and len(batches) <= Bound.batches

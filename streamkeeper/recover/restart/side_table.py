@@ -82,7 +82,7 @@ def _remains(settings: Settings, plan: Plan) -> bool:
         for home in homes
     ):
         return True
-    return bool(open_storage(plan.known(SideTables).beside).names())
+    return bool(open_storage(plan.details_as(SideTables).beside).names())
 
 
 def remove(settings: Settings, plan: Plan) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def remove(settings: Settings, plan: Plan) -> dict[str, Any]:
             return {
                 "left": f"{side.full_name} may still be driven; clean_up removes it once its driver is gone"
             }
-    beside = plan.known(SideTables).beside
+    beside = plan.details_as(SideTables).beside
     folder, _, name = beside.rstrip("/").rpartition("/")
     open_storage(folder).remove(name)
     for table in plan.tables:

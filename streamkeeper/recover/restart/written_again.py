@@ -81,12 +81,12 @@ class _Line:
     """The parts that lead to where a flow stands, newest first. ``whole`` says that each continues exactly
     where the one before it ended.
 
-    ``why`` says what of it is no longer known.
+    ``gap`` says what of it is no longer known.
     """
 
     parts: tuple[_Part, ...]
     whole: bool = True
-    why: str | None = None
+    gap: str | None = None
 
 
 def written_again(
@@ -117,14 +117,18 @@ def written_again(
     undone, exact = _undone(home, line, present, prices, begins)
     if forgets and not begins.restored:  # each of its rows may be sent once more, and is then known again
         undone, exact = list(line.parts), False
-    if line.why is not None and (not undone or undone[-1] is line.parts[-1]):
-        return unknown(line.why)
+    if line.gap is not None and (not undone or undone[-1] is line.parts[-1]):
+        return unknown(line.gap)
     again = all(
         price.repeated.rows_unknown is None and not price.repeated.at_most and not price.otherwise
         for price in prices
     )
-    found = _rows_of(settings.table_path(flow.declaration.target), undone)
-    return found if (exact and again) or found.nothing or found.rows_unknown else replace(found, at_most=True)
+    amount = _rows_of(settings.table_path(flow.declaration.target), undone)
+    return (
+        amount
+        if (exact and again) or amount.nothing or amount.rows_unknown
+        else replace(amount, at_most=True)
+    )
 
 
 def _undone(
@@ -145,8 +149,8 @@ def _undone(
         return list(line.parts), line.whole and present.stateful is not None
     if begins.start.mode == AFTER_LAST or not present.lets_rows_through:
         return list(line.parts), False
-    wanted = _read_from(prices, begins.start)
-    return (list(line.parts) if wanted is None else list(_beyond(line, wanted))), False
+    position = _read_from(prices, begins.start)
+    return (list(line.parts) if position is None else list(_beyond(line, position))), False
 
 
 def _after_place(line: _Line, other: _Line, place: Place) -> tuple[list[_Part], bool]:
@@ -168,23 +172,23 @@ def _read_from(prices: Sequence[SourcePrice], start: StartAt) -> dict[str, Any] 
     """Return a position before all that is read again, by source; sources of which nothing is are left out.
     None where it is not known.
     """
-    wanted: dict[str, Any] = {}
+    position: dict[str, Any] = {}
     for price in prices:
         if price.repeated.nothing:
             continue
         if start.mode == OFFSETS and start.offsets is not None:
-            wanted[price.source] = start.offsets.get(price.source)
+            position[price.source] = start.offsets.get(price.source)
         elif price.first_again is not None:
-            wanted[price.source] = {"logOffset": price.first_again - 1}
+            position[price.source] = {"logOffset": price.first_again - 1}
         else:
             return None
-    return wanted
+    return position
 
 
-def _beyond(line: _Line, wanted: Mapping[str, Any]) -> Iterator[_Part]:
+def _beyond(line: _Line, position: Mapping[str, Any]) -> Iterator[_Part]:
     """Return what of a line read beyond a position."""
     for part in line.parts:
-        upto = _last_within(part, wanted)
+        upto = _last_within(part, position)
         if upto is None:
             yield part
             continue
@@ -193,7 +197,7 @@ def _beyond(line: _Line, wanted: Mapping[str, Any]) -> Iterator[_Part]:
         return
 
 
-def _last_within(part: _Part, wanted: Mapping[str, Any]) -> int | None:
+def _last_within(part: _Part, position: Mapping[str, Any]) -> int | None:
     """Return the last batch of a part that read no further than a position; None where none did, or its
     offsets are not there any more.
     """
@@ -203,16 +207,16 @@ def _last_within(part: _Part, wanted: Mapping[str, Any]) -> int | None:
     def is_beyond(batch: int) -> bool:
         assert part.place is not None, "asked for parts whose checkpoint is known"
         positions = replace(part.place, batch=batch).positions()
-        return not all(is_reached(positions.get(name), offset) for name, offset in wanted.items())
+        return not all(is_reached(positions.get(name), offset) for name, offset in position.items())
 
     try:
         batches = [
             batch for batch in part.place.checkpoint.offset_batches() if part.after <= batch <= part.upto
         ]
-        found = bisect_right(batches, False, key=is_beyond)
+        count = bisect_right(batches, False, key=is_beyond)
     except CheckpointError:
         return None
-    return batches[found - 1] if found else None
+    return batches[count - 1] if count else None
 
 
 def _line_of(home: FlowHome, standing: CommittedPosition) -> _Line:
@@ -252,40 +256,46 @@ def _rows_of(path: str, undone: Sequence[_Part]) -> Amount:
     """Count the rows that batches wrote, in the log of their table."""
     if not undone:
         return NONE
-    wanted = {part.writer: part for part in undone}
+    parts_by_writer = {part.writer: part for part in undone}
     rows, at_most, last = 0, False, undone[-1]
     named: set[str] = set()
     version: int | None = None
     for commit in delta_log.commits(path, _AT_ONCE):
         version = commit.version
-        ours = {app: batch for app, batch in commit.transactions.items() if app in wanted and batch < SEAL}
+        ours = {
+            app: batch
+            for app, batch in commit.transactions.items()
+            if app in parts_by_writer and batch < SEAL
+        }
         named.update(ours)
-        if any(wanted[app].after < batch <= wanted[app].upto for app, batch in ours.items()):
+        if any(
+            parts_by_writer[app].after < batch <= parts_by_writer[app].upto for app, batch in ours.items()
+        ):
             if commit.rows is None:
                 return unknown(f"version {version} of {path} does not say how many rows it added")
             rows += commit.rows
-            at_most = at_most or _holds_more(commit, ours, wanted)
-        elif commit.removed and past_versions.is_of_others(commit, wanted):
+            at_most = at_most or _holds_more(commit, ours, parts_by_writer)
+        elif commit.removed and past_versions.is_of_others(commit, parts_by_writer):
             at_most = True  # somebody took rows away, or changed some
         if last.writer in ours and ours[last.writer] <= last.after + 1:
             break
     else:
         if version != 0:
-            what = (
+            reason = (
                 "there is no table"
                 if version is None
                 else f"it starts at version {version} now, since Delta removes old commits"
             )
-            return unknown(f"the log of {path} does not say how many rows the batches wrote: {what}")
+            return unknown(f"the log of {path} does not say how many rows the batches wrote: {reason}")
     strange = [part for part in undone if part.number == 0 and part.writer not in named]
     if strange:
         return unknown(f"the log of {path} does not name the query {strange[0].writer}, which was adopted")
     return Amount(None, 0, rows, at_most=at_most and rows > 0)
 
 
-def _holds_more(commit: LogCommit, ours: Mapping[str, int], wanted: Mapping[str, _Part]) -> bool:
+def _holds_more(commit: LogCommit, ours: Mapping[str, int], parts_by_writer: Mapping[str, _Part]) -> bool:
     """Return whether a commit has rows of more batches than those that are undone: it put a table in place
     that was built beside.
     """
     whole = commit.version == 0 or past_versions.changed_by(commit) is not None
-    return whole and any(batch > 0 for app, batch in ours.items() if batch <= wanted[app].upto)
+    return whole and any(batch > 0 for app, batch in ours.items() if batch <= parts_by_writer[app].upto)

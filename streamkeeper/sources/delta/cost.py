@@ -335,4 +335,6 @@ def _rows(table: _Table, version: int | None) -> Amount:
 
 
 def _amount(interval: Between) -> Amount:
-    return unknown(interval.reason or "") if interval.rows is None else Amount(interval.files, 0, interval.rows)
+    return (
+        unknown(interval.reason or "") if interval.rows is None else Amount(interval.files, 0, interval.rows)
+    )

@@ -61,7 +61,7 @@ def test_a_table_by_key_is_built_as_one_table(world: World) -> None:
     world.processed(2)
     found = plan(world)
     assert found.details["beside"] == world.settings.table_path(f"events__beside_{MARK}")
-    assert [copy.what for copy in found.copies] == ["target"]
+    assert [copy.label for copy in found.copies] == ["target"]
     assert found.flows[0].once
 
 

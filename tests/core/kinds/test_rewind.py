@@ -432,7 +432,7 @@ def test_values_that_do_not_fit_are_refused(values: dict[str, Any], said: str, w
 
 def test_a_rewind_is_kept_and_told_as_it_was_planned(stands: World) -> None:
     found = plan(stands, batch="1", target="restored")
-    assert plans.kept(found) == found
+    assert plans.as_stored(found) == found
     assert kind("rewind").read_request(found.request).to == StartAt("batch", batch=1)
     assert "put_back" in explain.as_text(found)
     assert "batch 1 of generation 1" in explain.as_text(found)

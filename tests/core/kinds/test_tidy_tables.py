@@ -104,7 +104,7 @@ def let_the_reader_have(world: World, *offsets: Any, committed: int | None = Non
 
 def planned(world: World, manifest: Manifest, table: str, **request: Any) -> TableTidy:
     asked = TidyRequest(table.partition(".")[0], (table,), **request)
-    [found] = plan(world.settings, manifest, asked, "r1", NOW).known(Tidying).tables
+    [found] = plan(world.settings, manifest, asked, "r1", NOW).details_as(Tidying).tables
     return found
 
 
@@ -254,7 +254,7 @@ def test_a_plan_says_what_is_done_to_each_table_and_comes_back_from_the_ledger_a
     let_the_reader_stand_at(world, 1)
     made = plan(world.settings, manifest, TidyRequest("events", ("events.events",)), "r1", NOW)
     assert (made.subject, made.tables, made.steps) == ("events", (), ("tidy",))
-    assert plans.kept(made).known(Tidying) == made.known(Tidying)
+    assert plans.as_stored(made).details_as(Tidying) == made.details_as(Tidying)
     assert (
         "events.events: small files are compacted; files of the last 424 h are kept. copies.copy reads it"
         " and is at version 1."

@@ -67,7 +67,7 @@ def price(source: str = "a", **amounts: Amount) -> SourcePrice:
 def test_a_plan_survives_the_way_through_json() -> None:
     several = (price(lost=TEN, repeated=UNKNOWN, gone=MORE), price("b"))
     made = plan_of(*several, refusals=(Refusal("loss", "m"), Refusal(None, "n")))
-    assert plans.kept(made) == made
+    assert plans.as_stored(made) == made
 
 
 def costs(**amounts: Amount) -> Plan:

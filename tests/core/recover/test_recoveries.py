@@ -201,7 +201,7 @@ def test_a_price_that_got_worse_under_the_hold_is_asked_for_again(parked: World)
     parked.add_files(1)
     evidence = carry_out(parked, "hold", "plan_again")
     assert evidence["worse"]
-    assert "lost went from 2 files" in evidence["why"][0]
+    assert "lost went from 2 files" in evidence["reasons"][0]
     with pytest.raises(
         PlanRefused,
         match=r"(?s)got worse since the plan was approved, and the new price is not approved:.*lost went",

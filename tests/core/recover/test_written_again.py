@@ -78,7 +78,7 @@ def test_what_comes_a_second_time_is_what_undone_batches_wrote(
         assert f"{rows[0]} rows that it has" in asked[0].message
         assert f"{rows[0]} rows" in explain.as_text(found)
         assert f"{rows[0]} rows" in explain.as_markdown(found)
-    assert plans.kept(found).flows[0].written_again == found.flows[0].written_again
+    assert plans.as_stored(found).flows[0].written_again == found.flows[0].written_again
 
 
 def test_explicit_offsets_undo_the_batches_beyond_them_where_each_row_follows_from_one(world: World) -> None:

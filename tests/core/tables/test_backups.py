@@ -462,10 +462,10 @@ def test_a_plan_says_what_is_copied_and_from_where_to_where(world: World) -> Non
     world.summarize()
     made = planned(world, BACKUP, "b1", table=TABLE, kept_days=7)
     [copy] = made.copies
-    assert (copy.what, copy.bytes, copy.files) == ("target", 4096, 3)
+    assert (copy.label, copy.bytes, copy.files) == ("target", 4096, 3)
     assert copy.source == world.settings.table_path("events")
     assert copy.destination == f"{world.settings.warehouse}/__backups/events/events/b1/target"
-    assert plans.kept(made) == made
+    assert plans.as_stored(made) == made
 
 
 def test_a_table_that_is_not_there_or_locked_is_not_backed_up(world: World) -> None:
@@ -541,7 +541,7 @@ def test_a_plan_of_a_restore_names_the_backup_what_is_replaced_and_where_each_fl
     said = "Replaced are all rows, columns and properties of events, by the backup b2 of 2026-11-20"
     assert made.notes[0].startswith(said)
     assert made.refusals == ()
-    assert plans.kept(made) == made
+    assert plans.as_stored(made) == made
 
 
 def test_a_stream_that_reads_the_table_is_a_price_of_a_restore(world: World) -> None:

@@ -536,5 +536,5 @@ def _said(made: Plan, bed: Flowbed) -> tuple[Amount, list[Amount]]:
         return flow.written_again or NONE, [price.lost for price in flow.prices]
     if isinstance(bed.flow().declaration, AutoCdcFlow):
         return NONE, []
-    read = made.known(FillingIn).reads or NONE
+    read = made.details_as(FillingIn).reads or NONE
     return replace(read, at_most=True), []

@@ -110,7 +110,7 @@ export function Run({ dagId, runId }) {
       titles: ["Flow", "Source", "Position", "Starts", "Lost", "Repeated"],
       rows: found.prices.map((one) => [one.flow, one.source, one.from, one.to, one.lost, one.repeated]) })),
     copies.length > 0 && h(Card, { title: "Copies" }, h(Grid, { titles: ["What", "Rows", "Size", "Files"],
-      rows: copies.map((one) => [one.what, whole(one.rows), size(one.bytes), whole(one.files)]) })),
+      rows: copies.map((one) => [one.label, whole(one.rows), size(one.bytes), whole(one.files)]) })),
     questions.map((asked) => h(Question, { key: `${asked.task_instance.id}`, asked, may: found.may_answer, where, again: all })),
     h(Steps, { steps: found.steps, now: found.now }),
     h(Ways, { found, run, again: all }),
