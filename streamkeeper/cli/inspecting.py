@@ -216,7 +216,8 @@ def _words(inspection: Inspection) -> Iterator[str]:
     if not inspection.operators:
         yield "state           none"
     for problem in inspection.problems:
-        yield f"{problem.severity:<15} {problem.file or inspection.path} {problem.description}. {problem.advice}"
+        file = problem.file or inspection.path
+        yield f"{problem.severity:<15} {file} {problem.description}. {problem.advice}"
     if not inspection.problems:
         yield "problems        none found"
 

@@ -57,7 +57,8 @@ def _from_rows(spark: SparkSession, initial_state: GivenState) -> DataFrame:
 
 
 def _from_table(spark: SparkSession, initial_state: GivenState) -> DataFrame:
-    subject = f"{initial_state.location}: the initial state {initial_state.name} is of the table {initial_state.table}"
+    name, table = initial_state.name, initial_state.table
+    subject = f"{initial_state.location}: the initial state {name} is of the table {table}"
     assert initial_state.path is not None, "the flow was opened"
     if not delta_log.exists(initial_state.path):
         raise DeclarationError(

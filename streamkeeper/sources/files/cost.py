@@ -93,14 +93,14 @@ def price_of(case: Case, resolve: Resolve) -> SourcePrice:
         for path, entry in entries.items()
         if path in present and present[path].modified_ms != entry.timestamp_ms
     }
-    found = replace(
+    weighed_files = replace(
         files,
         doubtful=case.position is None,
         changed=frozenset(changed),
         renamed=bool(renamed),
         listed=listed,
     )
-    return _files_price(case, found)
+    return _files_price(case, weighed_files)
 
 
 def _other_starts(case: Case, damage: CheckpointError) -> CheckpointError:
@@ -327,8 +327,8 @@ def _rebuild_notes(gone: list[str], stateful: bool | None, replayed: int) -> Ite
             " writing"
         )
     if gone:
-        said = f"{len(gone):,} processed files are gone or rewritten, such as {gone[0]}"
-        yield f"{said}: a state rebuilt without their rows would let those come again"
+        note = f"{len(gone):,} processed files are gone or rewritten, such as {gone[0]}"
+        yield f"{note}: a state rebuilt without their rows would let those come again"
 
 
 def _why_gone(options: FileOptions) -> str:
