@@ -117,7 +117,7 @@ class RecoveryError(StreamkeeperError):
 
 
 class PlanRefused(StreamkeeperError):
-    """A plan whose price was not accepted; nothing was touched."""
+    """A plan whose impact was not accepted; nothing was touched."""
 
 
 LONGEST_REASON = 2_000

@@ -166,7 +166,8 @@ def preflight(
     """Tell whether declarations go on with their flows' checkpoints, before they are deployed.
 
     Nothing is changed, and flows run on. A changed declaration is tried in Spark on this machine, by a batch
-    without rows on a copy of the newest state. Exit code 0: all go on; 1: one breaks; 4: one is undefined.
+    without rows on a copy of the newest state. Exit code 0: all are compatible; 1: one is incompatible; 4:
+    one is unknown.
     """
     from streamkeeper.manifest.manifest import declared
     from streamkeeper.preflight import look

@@ -38,7 +38,7 @@ OF_KINDS: dict[str, str] = {
     "reset_checkpoint": "--flow customers.customers_incremental_flow --start earliest",
     "restore_table": "--table customers.customers --version 12",
     "full_refresh": "--table customers.customers",
-    "full_refresh_beside": "--table customers.customers",
+    "rebuild_without_downtime": "--table customers.customers",
     "full_refresh_with_backup": "--table customers.customers",
     "rehearse": '--flow customers.customers_incremental_flow --recovery rewind --request \'{"batch": "7"}\'',
     "rewind": "--flow customers.customers_incremental_flow --batch 7",

@@ -96,7 +96,7 @@ def _plan_command(kind: Kind) -> Callable[..., None]:
         id = _new_id(kind) if kind.unasked else "plan-only"
         plan = judged(settings, engine.plan(settings, kind, _request(settings, kind, values), id))
         session = Session(settings, plan, True, json, master)
-        if not engine.unasked_steps(plan) or any(refusal.price is None for refusal in plan.refusals):
+        if not engine.unasked_steps(plan) or any(refusal.impact is None for refusal in plan.refusals):
             show(plans.to_json(plan), json, explain.as_text(plan))
             _exit_if_refused(plan)
             return

@@ -89,9 +89,9 @@ class Session:
         self.tell(f"recovery {self.plan.recovery_id}; if it is interrupted, continue with: {self.again}")
 
     def carry_out(self, step: str) -> dict[str, Any]:
-        """Carry out one step, in Spark if it needs that; ask again if the price got worse.
+        """Carry out one step, in Spark if it needs that; ask again if the impact got worse.
 
-        :raises StreamkeeperError: the step could not be done, or the price got worse and was not approved
+        :raises StreamkeeperError: the step could not be done, or the impact got worse and was not approved
             again.
         """
         from streamkeeper.recover import engine
@@ -140,9 +140,9 @@ class Session:
     def _ask_again(self, reasons: list[str]) -> None:
         from streamkeeper.recover import engine
 
-        say("\n".join(["The price got worse while the flows stopped:", *reasons]))
+        say("\n".join(["The impact got worse while the flows stopped:", *reasons]))
         if self.yes or not _confirmed("Continue anyway?", True):
-            engine.give_up(*self._named, "the price got worse, and was not approved again")
+            engine.give_up(*self._named, "the impact got worse, and was not approved again")
             raise PlanRefused(
                 "The plan got worse and was not approved again. The flows are released; nothing was changed."
             )

@@ -155,9 +155,9 @@ def _batch(batch: dict[str, Any]) -> str:
 def _generation(one: dict[str, Any]) -> str:
     number, at, reason, by, start, state = (one[name] for name in _STARTS)
     costs = "".join(
-        f"\n  {price['source']}: {price['from']} → {price['to']}; lost {price['lost']}, repeated"
-        f" {price['repeated']}"
-        for price in one["prices"]
+        f"\n  {impact['source']}: {impact['from']} → {impact['to']}; lost {impact['lost']}, repeated"
+        f" {impact['repeated']}"
+        for impact in one["impacts"]
     )
     begun = "" if one["began"] else ", not begun"
     return f"{number}, {at}: {reason}, by {by}; start {start}, state {state}{begun}{costs}"

@@ -867,7 +867,7 @@ def _behind_for(text: object, location: Location) -> float:
 def schedule(recovery: str, *, cron: str, name: str | None = None, **values: Any) -> None:
     """Schedule a recovery: ``dp.schedule("backup_table", table="customers", cron="0 3 * * *")``.
 
-    Nobody is asked. A plan with a price that ``accept`` does not name ends with an alert, and touches
+    Nobody is asked. A plan with an impact that ``accept`` does not name ends with an alert, and touches
     nothing.
 
     :param recovery: the name of a recovery, as in its DAG.

@@ -75,7 +75,7 @@ REHEARSABLE = (
     "rewind",
     "full_refresh",
     "full_refresh_with_backup",
-    "full_refresh_beside",
+    "rebuild_without_downtime",
     "restore_table",
     "backfill",
 )
@@ -395,7 +395,7 @@ class Pipeline:
         table = self.table(flow.target)
         return table if table is not None and table.sink is not None else None
 
-    def takes_turns(self, table: str) -> bool:
+    def needs_write_lock(self, table: str) -> bool:
         """Return whether the writers of a table take turns: whether it is kept by key."""
         return any(flow.spec is not None and flow.target == table for flow in self.flows)
 

@@ -1,9 +1,9 @@
-"""Writers in a Delta table's log, read without a JVM: last transactions, seals, commits.
+"""Writers in a Delta table's log, read without a JVM: last transactions, fences, commits.
 
 Delta's streaming sink writes, with each batch, a ``txn`` action: the query's id and the batch's. A recovery
-*seals* a query id with one more ``txn``, of version 2^62: Delta then skips every later batch of that id,
-silently. So the last real version is the highest below the seal. It stays right even if a late batch is
-written between reading the log and the seal.
+*fences* a query id with one more ``txn``, of version 2^62: Delta then skips every later batch of that id,
+silently. So the last real version is the highest below the fence. It stays right even if a late batch is
+written between reading the log and the fence.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from streamkeeper.delta.remembered import DOMAIN, Remembered, of_actions
 from streamkeeper.errors import CheckpointError
 from streamkeeper.storage import Storage, open_storage
 
-SEAL = 2**62
-"""Transaction version of a seal; no batch id is ever as high."""
+FENCE = 2**62
+"""Transaction version of a fence; no batch id is ever as high."""
 
 LOG = "_delta_log"
 """Folder of a table's log."""
@@ -41,20 +41,20 @@ _FROM_Z85 = str.maketrans(
 class Transactions:
     """Transactions of one writer in the log's JSON files.
 
-    ``version`` is its last real transaction, or None if none was found. ``sealed_at`` is the table version of
-    its seal, or None. ``complete`` is True if the answer is certain: a real version was found, or the log was
-    read back to its first commit. Otherwise the older commits were cleaned up, and only Spark can answer,
+    ``version`` is its last real transaction, or None if none was found. ``fenced_at`` is the table version of
+    its fence, or None. ``complete`` is True if the answer is certain: a real version was found, or the log
+    was read back to its first commit. Otherwise the older commits were cleaned up, and only Spark can answer,
     from the table's checkpoints.
     """
 
     version: int | None
-    sealed_at: int | None
+    fenced_at: int | None
     complete: bool
 
     @property
-    def sealed(self) -> bool:
-        """Whether the writer is sealed."""
-        return self.sealed_at is not None
+    def fenced(self) -> bool:
+        """Whether the writer is fenced."""
+        return self.fenced_at is not None
 
 
 def exists(table_path: str) -> bool:
@@ -73,7 +73,7 @@ def latest_version(table_path: str) -> int | None:
 
 
 def last_transaction(table_path: str, app_id: str, at_most: int | None = None) -> Transactions:
-    """Return a writer's last real transaction and whether it is sealed, reading the newest commit first.
+    """Return a writer's last real transaction and whether it is fenced, reading the newest commit first.
 
     The log is read back to the last real transaction. A path without a table has no version, and is complete.
 
@@ -82,22 +82,22 @@ def last_transaction(table_path: str, app_id: str, at_most: int | None = None) -
     """
     storage = open_storage(table_path)
     versions = _versions(storage)
-    sealed_at: int | None = None
+    fenced_at: int | None = None
     for version in versions[:at_most]:
         for transaction in _transactions(storage, version, app_id):
-            if transaction < SEAL:
-                return Transactions(transaction, sealed_at, True)
-            sealed_at = version
+            if transaction < FENCE:
+                return Transactions(transaction, fenced_at, True)
+            fenced_at = version
     if at_most is not None and len(versions) > at_most:
-        return Transactions(None, sealed_at, complete=False)
-    return Transactions(None, sealed_at, complete=versions[-1] == 0 if versions else not exists(table_path))
+        return Transactions(None, fenced_at, complete=False)
+    return Transactions(None, fenced_at, complete=versions[-1] == 0 if versions else not exists(table_path))
 
 
 @dataclass(frozen=True)
 class LogCommit:
     """One commit of a table.
 
-    ``operation`` and ``user_metadata`` are the writer's. ``transactions`` are keyed by writer (a seal among
+    ``operation`` and ``user_metadata`` are the writer's. ``transactions`` are keyed by writer (a fence among
     them). ``changes_data`` is True if it changed the table's content. ``removed`` and ``added`` are data
     files by their paths in the log, each with its deletion vector's file or None. ``restored`` is the version
     that a RESTORE went back to, if given by number. ``rows`` is the number of rows in the added files, by

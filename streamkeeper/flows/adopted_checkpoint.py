@@ -108,5 +108,5 @@ def standing_of(
     start = Start(0, checkpoint.path(), None, {}, {}, (), None, 0, "")
     sink_known = sink.complete and sink.version is not None
     return CommittedPosition(
-        nobody, start, checkpoint, last_commit, sink.version, sink.sealed, sink_known=sink_known
+        nobody, start, checkpoint, last_commit, sink.version, sink.fenced, sink_known=sink_known
     )

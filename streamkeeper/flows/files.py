@@ -7,8 +7,8 @@
   generations/000007.last_run.json what its last driver ran (streamkeeper.preflight.last_run)
   generations/000007.change.json what became of the newest change (streamkeeper.preflight.change)
   generations/000007.done.json     a once flow has read all there was: immutable
-  generations/000007.over.json     last commit when the first driver came to seal it: immutable
-  generations/000001.adopted.json  last commit of the adopted query, recorded before it is sealed: immutable
+  generations/000007.over.json     last commit when the first driver came to fence it: immutable
+  generations/000001.adopted.json  last commit of the adopted query, recorded before it is fenced: immutable
   generations/000007.gone.json     its checkpoint is removed, written before: immutable
                                    (streamkeeper.recover.steps.clean_up)
   trial/                         copy of a checkpoint while a change is tried; removed afterwards
@@ -35,8 +35,8 @@
 {state}/{pipeline}/ledger/<recovery>/       one immutable file an event (streamkeeper.flows.ledger)
 {state}/{pipeline}/tables/<table>/
   lock/recovery.json               one recovery at a time a table (streamkeeper.tables.recovery_lock)
-  turn/000042.json                 writers' turn: the highest has it (streamkeeper.tables.writers_turn)
-  turn/000042.back.json            it was given back
+  write_lock/000042.json                 write lock: the highest holds it (streamkeeper.tables.write_lock)
+  write_lock/000042.released.json            it was released
   vacuums/<id>.json                a VACUUM is under way, and removes this itself
                                    (streamkeeper.tables.running_vacuums)
   backups/<id>.json                entry of a backup (streamkeeper.tables.backups)
@@ -259,7 +259,7 @@ def tables_folder(storage: Storage, pipeline: str) -> str:
 
 
 def table_folder(storage: Storage, pipeline: str, table: str) -> str:
-    """The folder of a table's lock and turn. It lies with the owning pipeline, whichever pipeline asks.
+    """The folder of a table's lock and write lock. It lies with the owning pipeline, whichever pipeline asks.
 
     :param pipeline: who asks, and has it where it is nobody's yet.
     """
@@ -301,8 +301,8 @@ def vacuums_folder(storage: Storage, pipeline: str, table: str) -> str:
 
 
 @dataclass(frozen=True)
-class TableTurns:
-    """The names of the files of a table's writers' turn."""
+class WriteLockFiles:
+    """The names of the files of a table's write lock."""
 
     storage: Storage
     pipeline: str
@@ -310,19 +310,19 @@ class TableTurns:
 
     @cached_property
     def root(self) -> str:
-        """The folder of the turns."""
-        return f"{table_folder(self.storage, self.pipeline, self.table)}/turn"
+        """The folder of the locks."""
+        return f"{table_folder(self.storage, self.pipeline, self.table)}/write_lock"
 
-    def turn(self, number: int) -> str:
-        """The file of a turn: who has it."""
+    def lock(self, number: int) -> str:
+        """The file of a lock: who holds it."""
         return f"{self.root}/{number:06d}.json"
 
-    def back(self, number: int) -> str:
-        """The file that says that a turn was given back."""
-        return f"{self.root}/{number:06d}.back.json"
+    def released(self, number: int) -> str:
+        """The file that says that a lock was released."""
+        return f"{self.root}/{number:06d}.released.json"
 
     def numbers(self) -> list[int]:
-        """The numbers of the turns that are there, lowest first; old ones are removed."""
+        """The numbers of the locks that are there, lowest first; old ones are removed."""
         matches = (_NUMBERED.fullmatch(name) for name in self.storage.names(self.root))
         return sorted(int(match[1]) for match in matches if match)
 
@@ -336,7 +336,7 @@ def query_id(full_name: str, generation: int) -> str:
     """Return the id of the streaming query of a flow's generation: a UUID, the same for the same pair.
 
     Spark takes it from the checkpoint's ``metadata`` file, and Delta's streaming sink writes it as the
-    ``txn`` action's appId beside the batch id. So it can be sealed even where the checkpoint is beyond
+    ``txn`` action's appId beside the batch id. So it can be fenced even where the checkpoint is beyond
     reading.
     """
     return str(uuid.uuid5(_NAMESPACE, f"{full_name}/{generation}"))

@@ -1,7 +1,7 @@
 """Generations: the numbered lives of a flow's checkpoint.
 
 A generation is *decided* by one immutable file and *begun* by another. The decision has the start ("after the
-last processed batch of generation 6"). The driver that begins the generation seals the old one in the sink,
+last processed batch of generation 6"). The driver that begins the generation fences the old one in the sink,
 resolves the start to a position, creates the checkpoint, and writes the start file. Until then nothing of the
 generation is in the sink. So if the driver dies before, another one can begin again, in a checkpoint folder
 of its own.
@@ -39,14 +39,14 @@ class StartMode(StrEnum):
     GENERATION = "generation"
     """After the last batch of an earlier generation: may be requested, is never decided."""
     BATCH = "batch"
-    BESIDE = "beside"
-    """After a table that was built beside. Its recovery begins such a generation; no driver does."""
+    SIDE_TABLE = "side-table"
+    """After a side table. Its recovery begins such a generation; no driver does."""
     ADOPTED = "adopted"
 
 
 AFTER_LAST, EARLIEST, LATEST = StartMode.AFTER_LAST, StartMode.EARLIEST, StartMode.LATEST
 TIMESTAMP, OFFSETS, GENERATION = StartMode.TIMESTAMP, StartMode.OFFSETS, StartMode.GENERATION
-BATCH, BESIDE, ADOPTED = StartMode.BATCH, StartMode.BESIDE, StartMode.ADOPTED
+BATCH, SIDE_TABLE, ADOPTED = StartMode.BATCH, StartMode.SIDE_TABLE, StartMode.ADOPTED
 MODES = (AFTER_LAST, EARLIEST, LATEST, TIMESTAMP, OFFSETS, GENERATION)
 """Modes that a reset may request."""
 
@@ -284,17 +284,17 @@ def begin(home: FlowHome, start: Start) -> Start:
 
 
 def end(home: FlowHome, number: int, last_commit: int | None) -> int | None:
-    """Write the last commit of a generation's checkpoint, *before* the generation is sealed. Return the first
+    """Write the last commit of a generation's checkpoint, *before* the generation is fenced. Return the first
     one written.
     """
-    # After the seal, a driver that was thought gone may still commit batches to its checkpoint that the sink
+    # After the fence, a driver that was thought gone may still commit batches to its checkpoint that the sink
     # skips silently. They were never written, so the next generation must not count them.
     home.storage.create(home.over(number), _end(last_commit))
     return committed(home, number, last_commit)
 
 
 def committed(home: FlowHome, number: int, last_commit: int | None) -> int | None:
-    """Return the last valid commit of a generation: the one recorded before its seal, otherwise
+    """Return the last valid commit of a generation: the one recorded before its fence, otherwise
     ``last_commit``, its checkpoint's.
 
     :raises StorageError: the record is damaged.
@@ -312,7 +312,7 @@ def _end(last_commit: int | None) -> bytes:
 
 
 def end_adopted(home: FlowHome, number: int, last_commit: int | None) -> int | None:
-    """Write and return as :func:`end`, for the query whose checkpoint a generation adopts: it is sealed
+    """Write and return as :func:`end`, for the query whose checkpoint a generation adopts: it is fenced
     before the generation begins.
     """
     name = home.adopted(number)
@@ -321,7 +321,7 @@ def end_adopted(home: FlowHome, number: int, last_commit: int | None) -> int | N
 
 
 def is_over(home: FlowHome, number: int) -> bool:
-    """Return whether a generation was sealed in its table, or is about to be: then no driver may write in
+    """Return whether a generation was fenced in its table, or is about to be: then no driver may write in
     it.
     """
     return home.storage.read(home.over(number)) is not None

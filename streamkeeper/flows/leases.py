@@ -5,7 +5,7 @@ no process has its pid and start time, on the same boot of the same host, in the
 it counts as alive until its heartbeat has not changed for the lease's term by an *observer's own* monotonic
 clock: clocks of two machines are never compared. The observer records which heartbeat that was, so nobody
 waits for the term again while it is still the last. A wrong guess is harmless not because of the lease but
-because of the seal in the sink's log (docs/decisions/0002).
+because of the fence in the sink's log (docs/decisions/0002).
 """
 
 from __future__ import annotations
@@ -253,7 +253,7 @@ class Silence:
 
     Once it has lasted for the term, that is recorded with the last heartbeat's count. Another observer need
     not wait for the term again while that heartbeat is still the last. Of one that has never beaten nothing
-    is recorded: a job without a flow takes writers' turns, never beats, and always has the same epoch.
+    is recorded: a job without a flow takes write locks, never beats, and always has the same epoch.
 
     :param epoch: the epoch of the driver's lease.
     :param term: seconds without a changed heartbeat after which a driver counts as silent.

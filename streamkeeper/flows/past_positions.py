@@ -53,7 +53,7 @@ class Place:
     def standing(self) -> CommittedPosition:
         """Position of the generation when this batch was its last, and in the sink."""
         return CommittedPosition(
-            self.generation, self.start, self.checkpoint, self.batch, self.batch, sealed=True
+            self.generation, self.start, self.checkpoint, self.batch, self.batch, fenced=True
         )
 
     @property

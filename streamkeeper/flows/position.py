@@ -31,10 +31,10 @@ class CommittedPosition:
     checkpoint: Checkpoint
     last_commit: int | None
     last_transaction: int | None
-    sealed: bool
+    fenced: bool
     sink_known: bool = True
     """Whether the sink's log reaches back far enough for the last transaction; otherwise the driver asks
-    Spark before it seals.
+    Spark before it fences.
     """
     sources: tuple[str, ...] = ()
     """Sources that the last driver of the generation read; none if nobody wrote them down."""
@@ -152,7 +152,7 @@ class CommittedPosition:
             "last_transaction": self.last_transaction,
             "batch": self.batch,
             "ruled_by": self.ruled_by,
-            "sealed": self.sealed,
+            "fenced": self.fenced,
             "sink_known": self.sink_known,
         }
 
@@ -189,7 +189,7 @@ def look(home: FlowHome, table_path: str, generation: Generation, start: Start) 
         checkpoint,
         last,
         sink.version,
-        sink.sealed,
+        sink.fenced,
         sink.complete,
         sources_of(home, generation.number),
     )

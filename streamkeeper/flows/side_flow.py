@@ -10,10 +10,10 @@ from streamkeeper.manifest.import_file import fingerprint
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.settings import Settings
 
-_MARK = "__beside_"
+_MARK = "__rebuild_"
 
 
-_FOLDER = "beside-"
+_FOLDER = "rebuild-"
 
 
 _LEFT_OUT = frozenset(("cleansource", "sourcearchivedir"))
@@ -30,7 +30,7 @@ def name_of(name: str, recovery_id: str) -> str:
     return f"{name}{_MARK}{mark_of(recovery_id)}"
 
 
-def is_beside(flow: str) -> bool:
+def is_side_flow(flow: str) -> bool:
     """Return whether a flow's name is a side flow's."""
     return _MARK in flow
 

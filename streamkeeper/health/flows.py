@@ -23,13 +23,13 @@ from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage
 from streamkeeper.times import in_iso, in_seconds
 
-IDLE, CATCHING_UP, RETRYING, UNREADABLE = "idle", "catching up", "retrying", "unreadable"
+IDLE, SLOW, RETRYING, UNREADABLE = "idle", "slow", "retrying", "unreadable"
 """States beyond those of :class:`streamkeeper.flows.status.FlowState`.
 
-*Idle* runs and found nothing to read, *catching up* takes longer for a batch than its trigger allows,
+*Idle* runs and found nothing to read, *slow* takes longer for a batch than its trigger allows,
 *retrying* has no driver now, and a task that starts one.
 """
-STATES = (*map(str, FlowState), IDLE, CATCHING_UP, RETRYING, UNREADABLE)
+STATES = (*map(str, FlowState), IDLE, SLOW, RETRYING, UNREADABLE)
 _ENDED = (FlowState.DOWN, FlowState.STOPPED, FlowState.DONE, RETRYING)
 """States of flows without a driver, which nothing holds."""
 _FAILS = (FlowState.DOWN, FlowState.STARTING, RETRYING)
@@ -196,7 +196,7 @@ def _since(records: Kept, flow: Flow, state: str, lag: Behind | None, failing: F
         return in_iso(failing.since)
     if state in _ENDED:
         return leases.told_leaving(home, lease).get("at") or (lease.at if beat is None else beat.at)
-    if state == CATCHING_UP and lag is not None and lag.since is not None:
+    if state == SLOW and lag is not None and lag.since is not None:
         return in_iso(lag.since)
     changed = change.read(home, flow.fingerprint) if state == FlowState.CHANGE_REFUSED else None
     return lease.at if changed is None else changed.at or lease.at
@@ -209,7 +209,7 @@ def refused_or(records: Kept, flow: Flow) -> FlowStatus:
     kept_out = change.read(records.home, flow.fingerprint) if runs is not flow else None
     if kept_out is None or flow_status.state is not FlowState.RUNNING:
         return flow_status
-    reason = "; ".join(kept_out.verdict.reasons) or kept_out.verdict.fit
+    reason = "; ".join(kept_out.verdict.reasons) or kept_out.verdict.compatibility
     return replace(
         flow_status,
         state=FlowState.CHANGE_REFUSED,
@@ -238,7 +238,7 @@ def _in_a_word(home: FlowHome, flow: Flow, flow_status: FlowStatus, numbers: Num
         return IDLE
     if flow_status.state is FlowState.RUNNING and last is not None:
         late = last.rows > 0 and last.seconds > trigger_seconds(flow.declaration.trigger)
-        return CATCHING_UP if late else flow_status.state
+        return SLOW if late else flow_status.state
     if flow_status.state is FlowState.DOWN:
         beaten = home.storage.modified(home.supervisor)
         supervised = beaten is not None and time.time() - beaten < leases.SILENT_SECONDS

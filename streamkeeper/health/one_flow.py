@@ -21,7 +21,7 @@ from streamkeeper.flows.holds import Hold
 from streamkeeper.flows.position import last_begun
 from streamkeeper.flows.status import FlowState
 from streamkeeper.health.driver_log import last_lines, output_of
-from streamkeeper.health.flows import CATCHING_UP, IDLE, FlowHealth
+from streamkeeper.health.flows import IDLE, SLOW, FlowHealth
 from streamkeeper.health.inspection import inspect
 from streamkeeper.history import events
 from streamkeeper.manifest.manifest import Flow
@@ -35,7 +35,7 @@ from streamkeeper.tables import backups
 
 GENERATIONS, BACKUPS, EVENTS, LINES = 20, 10, 50, 20
 """Newest generations, backups, events and lines of the log that are shown."""
-RUNS = (FlowState.RUNNING, FlowState.CHANGE_REFUSED, FlowState.STOPPING, IDLE, CATCHING_UP)
+RUNS = (FlowState.RUNNING, FlowState.CHANGE_REFUSED, FlowState.STOPPING, IDLE, SLOW)
 """States in which there is a driver."""
 COUNTED_FILES = 2_000
 """Files of a table up to which its rows are counted, from the statistics in its log."""
@@ -96,11 +96,11 @@ def _generation(settings: Settings, home: FlowHome, one: Generation) -> dict[str
         "began": None if start is None else start.at,
         "positions": {} if start is None else {name: describe(at) for name, at in start.positions.items()},
         "last_batch": generations.committed(home, one.number, None),
-        "prices": _prices(settings, home, one),
+        "impacts": _impacts(settings, home, one),
     }
 
 
-def _prices(settings: Settings, home: FlowHome, one: Generation) -> list[dict[str, str]]:
+def _impacts(settings: Settings, home: FlowHome, one: Generation) -> list[dict[str, str]]:
     """Return what the plan of a generation's recovery said; empty where there was none, or it is gone."""
     if one.recovery is None:
         return []
@@ -108,21 +108,21 @@ def _prices(settings: Settings, home: FlowHome, one: Generation) -> list[dict[st
         plan = engine.read_plan(settings, home.pipeline, one.recovery)
     except StreamkeeperError:
         return []
-    return [price for flow in plan.flows if flow.flow == home.full_name for price in prices_of(flow)]
+    return [impact for flow in plan.flows if flow.flow == home.full_name for impact in impacts_of(flow)]
 
 
-def prices_of(flow: FlowPlan) -> list[dict[str, str]]:
-    """Return the prices of a flow in a plan, a row a source, in words."""
+def impacts_of(flow: FlowPlan) -> list[dict[str, str]]:
+    """Return the impacts of a flow in a plan, a row a source, in words."""
     return [
         {
             "flow": flow.flow,
-            "source": price.source,
-            "from": price.now,
-            "to": price.then,
-            "lost": in_words(price.lost),
-            "repeated": in_words(price.repeated),
+            "source": impact.source,
+            "from": impact.now,
+            "to": impact.then,
+            "lost": in_words(impact.lost),
+            "repeated": in_words(impact.repeated),
         }
-        for price in flow.prices
+        for impact in flow.impacts
     ]
 
 

@@ -18,11 +18,11 @@ from streamkeeper.declare.model import Pipeline
 from streamkeeper.drivers.alerts import AlertKind
 from streamkeeper.drivers.batch_numbers import Machinery
 from streamkeeper.flows.status import FlowState
-from streamkeeper.health.flows import CATCHING_UP, IDLE, FlowHealth
+from streamkeeper.health.flows import IDLE, SLOW, FlowHealth
 from streamkeeper.history.rows import Row
 from streamkeeper.times import describe_age
 
-JUDGED = (FlowState.RUNNING, FlowState.CHANGE_REFUSED, IDLE, CATCHING_UP)
+JUDGED = (FlowState.RUNNING, FlowState.CHANGE_REFUSED, IDLE, SLOW)
 """States of flows that are judged: what stands still has another alert, or somebody wants it so."""
 STANDS = (FlowState.HELD, FlowState.PARKED, FlowState.STOPPING)
 """States in which no input is read, which is not the flow's being behind: the time after them is counted."""

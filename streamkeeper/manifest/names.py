@@ -5,7 +5,7 @@ file of the state folder lists them first, so the folder's format is beside them
 {state}/ledger/names/format-000001  a driver of a release ran that writes the folder in this format
 
 A flow stays in the folder of its first name. Its query ids are made from that, so they do not change. Records
-under an earlier name (a backup, a ledger, a turn) are found under the current one. So a name is never reused
+under an earlier name (a backup, a ledger, a lock) are found under the current one. So a name is never reused
 for another flow or pipeline.
 """
 

@@ -88,7 +88,9 @@ def ill(storage: Storage, manifest: Manifest) -> dict[str, str]:
     def kept_out(home: FlowHome) -> str:
         change = read(home, flows[home.full_name].fingerprint)
         return (
-            f"change {change.state}: {change.verdict.fit}" if change is not None and change.keeps_out else ""
+            f"change {change.state}: {change.verdict.compatibility}"
+            if change is not None and change.keeps_out
+            else ""
         )
 
     tried = [name for name, flow in flows.items() if name not in parked and is_tried(flow)]
@@ -105,7 +107,7 @@ def write(home: FlowHome, change: Change, by: str = "driver") -> None:
     assert begun is not None, "a change is tried on the state of a generation that began"
     plain = {**asdict(change), "at": now()}
     home.storage.overwrite(home.change(begun[0].number), to_json(plain))
-    reasons = "; ".join(change.verdict.reasons) or str(change.verdict.fit)
+    reasons = "; ".join(change.verdict.reasons) or str(change.verdict.compatibility)
     text = f"declaration {change.fingerprint}: {reasons}"
     kind, number = Kind(f"change-{change.state}"), begun[0].number
     events.note(home, kind, text, [number, change.fingerprint], by=by, generation=number)

@@ -21,9 +21,9 @@ from streamkeeper.manifest.environment import opened_flow, opened_if_possible
 from streamkeeper.manifest.manifest import Flow, Manifest, read_manifest
 from streamkeeper.preflight import last_run
 from streamkeeper.preflight.change import read as read_change
-from streamkeeper.preflight.price import priced
+from streamkeeper.preflight.impact import with_impact
 from streamkeeper.preflight.standing import standing
-from streamkeeper.preflight.verdict import SAMPLE, UNCHANGED, VERDICT, Fit, Verdict
+from streamkeeper.preflight.verdict import SAMPLE, UNCHANGED, VERDICT, Compatibility, Verdict
 from streamkeeper.recover.plans.plan import FlowPlan, Plan
 from streamkeeper.settings import DEFAULT_MASTER, Settings
 from streamkeeper.sources.formats import format_of
@@ -50,13 +50,15 @@ def verdicts(
         else _under_another_name(flow, old, manifest, before)
         for flow, old in zip(flows, renamed.values(), strict=True)
     }
-    all_verdicts = [priced(settings, verdict) for verdict in looked.values() if verdict is not None]
+    all_verdicts = [with_impact(settings, verdict) for verdict in looked.values() if verdict is not None]
     if not named:
-        all_verdicts += [Verdict(file, Fit.BREAKS, (message,)) for file, message in manifest.errors.items()]
+        all_verdicts += [
+            Verdict(file, Compatibility.INCOMPATIBLE, (message,)) for file, message in manifest.errors.items()
+        ]
         all_verdicts += _gone(settings, manifest, before, {*renamed.values()})
     untried = [flow for flow in flows if looked[flow.full_name] is None]
     if untried:
-        all_verdicts += [priced(settings, verdict) for verdict in tried(new, untried)]
+        all_verdicts += [with_impact(settings, verdict) for verdict in tried(new, untried)]
     return tuple(all_verdicts)
 
 
@@ -82,7 +84,7 @@ def _under_another_name(flow: Flow, old: str, manifest: Manifest, before: Manife
             " be read again, let it write another table."
         )
     reason = f"It is {old} under another name, and would read everything again."
-    return Verdict(flow.full_name, Fit.BREAKS, (reason, way))
+    return Verdict(flow.full_name, Compatibility.INCOMPATIBLE, (reason, way))
 
 
 def _gone(
@@ -95,7 +97,7 @@ def _gone(
     for flow in before.flows():
         if flow_names.present(flow.full_name) not in declared_names and flow.full_name not in renamed:
             reason = "It is declared no more: its driver ends, and its table and its state stay."
-            yield Verdict(flow.full_name, Fit.NOTED, (reason,))
+            yield Verdict(flow.full_name, Compatibility.RESULTS_DIFFER, (reason,))
 
 
 def look(settings: Settings, flow: Flow) -> Verdict | None:
@@ -103,17 +105,21 @@ def look(settings: Settings, flow: Flow) -> Verdict | None:
     home = open_home(settings, flow.full_name)
     newest, begun = generations.latest(home), last_begun(home)
     if newest is None:
-        return Verdict(flow.full_name, Fit.GOES_ON, ("It never ran: its start makes its first checkpoint.",))
+        return Verdict(
+            flow.full_name, Compatibility.COMPATIBLE, ("It never ran: its start makes its first checkpoint.",)
+        )
     if begun is None or begun[0].number != newest.number:
         reason = f"Generation {newest.number} is decided: the next start makes its checkpoint."
-        return Verdict(flow.full_name, Fit.GOES_ON, (reason,))
+        return Verdict(flow.full_name, Compatibility.COMPATIBLE, (reason,))
     ran = last_run.read(home, newest.number)
     if ran is None or ran.fingerprint != flow.fingerprint:
         return None
     opened = opened_flow(flow, settings, opened_if_possible)
     verdict = standing(settings, home, opened, begun, lambda source: format_of(source).look(source))
     # A Delta table may have other columns by now, and only Spark tells what the flow makes of them.
-    if verdict.fit is not Fit.BREAKS and any(source.kind.table for source in opened.sources):
+    if verdict.compatibility is not Compatibility.INCOMPATIBLE and any(
+        source.kind.table for source in opened.sources
+    ):
         return None
     return replace(verdict, reasons=(UNCHANGED, *verdict.reasons))
 
@@ -130,7 +136,10 @@ def judged(settings: Settings, plan: Plan) -> Plan:
         change = read_change(home, flow.fingerprint)
         verdict = look(settings, flow) if change is None else change.verdict
         if verdict is not None:
-            return replace(planned, verdict="" if verdict.fit is Fit.GOES_ON else verdict.in_short())
+            return replace(
+                planned,
+                verdict="" if verdict.compatibility is Compatibility.COMPATIBLE else verdict.in_short(),
+            )
         newest = generations.latest(home)
         ran = None if newest is None else last_run.read(home, newest.number)
         changed = ran is not None and ran.fingerprint != flow.fingerprint

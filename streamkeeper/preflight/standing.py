@@ -18,7 +18,7 @@ from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import AFTER_LAST, Generation, Start, StartAt
 from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.manifest.manifest import Flow
-from streamkeeper.preflight.verdict import Fit, Verdict
+from streamkeeper.preflight.verdict import Compatibility, Verdict
 from streamkeeper.settings import Settings
 from streamkeeper.sources.base.format import LOOKED_AT_AGAIN, Before
 from streamkeeper.sources.files.listing import is_rewritten, list_files
@@ -37,8 +37,8 @@ def standing(
     :param begun: the newest generation that a driver began.
     :param look: takes the look at a source whose unread data can expire.
     """
-    verdict = Verdict(flow.full_name, Fit.GOES_ON)
-    broken = replace(verdict, fit=Fit.BREAKS, recovery="reset_checkpoint")
+    verdict = Verdict(flow.full_name, Compatibility.COMPATIBLE)
+    broken = replace(verdict, compatibility=Compatibility.INCOMPATIBLE, recovery="reset_checkpoint")
     generation, start = begun
     path = settings.table_path(flow.declaration.target)
     try:
@@ -54,12 +54,16 @@ def standing(
             notes += source_notes
     except CheckpointError as error:
         return replace(broken, reasons=(str(error),))
-    return replace(verdict, fit=Fit.NOTED if notes else Fit.GOES_ON, reasons=tuple(notes))
+    return replace(
+        verdict,
+        compatibility=Compatibility.RESULTS_DIFFER if notes else Compatibility.COMPATIBLE,
+        reasons=tuple(notes),
+    )
 
 
 def _contradiction(committed: CommittedPosition, path: str) -> str | None:
-    if committed.sealed:
-        return f"The table at {path} is sealed against this generation: a later one wrote it."
+    if committed.fenced:
+        return f"The table at {path} is fenced against this generation: a later one wrote it."
     if committed.missing_in_sink is not None:
         return (
             f"The table at {path} lacks {committed.missing_in_sink} of this flow: it is another table, or was"

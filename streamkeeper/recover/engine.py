@@ -86,7 +86,7 @@ def approve(
 ) -> None:
     """Record who approved the plan or, with ``again``, the plan that got worse under the hold.
 
-    :param accepted: the prices that the question named, which the approval accepts.
+    :param accepted: the impacts that the question named, which the approval accepts.
     """
     event = APPROVED_AGAIN if again else APPROVED
     book = ledger.open(open_storage(settings.state), pipeline, recovery)

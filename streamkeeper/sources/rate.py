@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from streamkeeper.amounts import NONE, Amount, SourcePrice, unknown
+from streamkeeper.amounts import NONE, Amount, SourceImpact, unknown
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import describe
@@ -59,27 +59,27 @@ class Rate(PlannedFormat[None, RatePosition]):
     ) -> Resolved[RatePosition]:
         return Resolved(None if offset is None else self._position(before, int(offset)))
 
-    def price(self, case: Case) -> SourcePrice:
+    def impact(self, case: Case) -> SourceImpact:
         source, offset, mode = case.source, case.offset, case.start.mode
         unknown = no_history(source)
         if mode == AFTER_LAST:
-            return case.price("after the last processed batch")
+            return case.impact("after the last processed batch")
         if mode == OFFSETS:
             position = self.resolve(source, case.start, case.before, lambda: None).position
             seconds = 0 if position is None else position.seconds
             has_offset = isinstance(offset, int)  # only then the direction of the move is known
-            return case.price(
+            return case.impact(
                 describe(seconds),
                 lost=unknown if not has_offset or seconds > offset else NONE,
                 repeated=unknown if not has_offset or seconds < offset else NONE,
             )
-        return case.price("the beginning", repeated=unknown)
+        return case.impact("the beginning", repeated=unknown)
 
-    def price_again(self, source: Source, move: Move, price: SourcePrice) -> SourcePrice:
+    def impact_again(self, source: Source, move: Move, impact: SourceImpact) -> SourceImpact:
         if move.position is None:
-            return read_again(price, UNREADABLE, move.restored)
+            return read_again(impact, UNREADABLE, move.restored)
         again = NONE if move.then(source) == move.offset(source) else no_history(source)
-        return read_again(price, again, move.restored)
+        return read_again(impact, again, move.restored)
 
     def waiting(self, source: Source, checkpoint: Checkpoint | None, key: str, end: Any) -> Waiting:
         return Waiting(True, f"the source {source.name} ({source.format}) has new rows all the time")

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamkeeper.delta import log as delta_log
-from streamkeeper.delta.log import SEAL, LogCommit
+from streamkeeper.delta.log import FENCE, LogCommit
 from streamkeeper.flows import ledger
 from streamkeeper.flows.backfill_flow import HISTORY, is_backfill, name_of
 from streamkeeper.flows.files import FlowHome, kept_flows
 from streamkeeper.flows.ledger import Event
-from streamkeeper.flows.side_flow import is_beside
+from streamkeeper.flows.side_flow import is_side_flow
 from streamkeeper.manifest import names
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.manifest.names import Names
@@ -109,7 +109,7 @@ def strangers(settings: Settings, flow: Flow) -> OtherWriters:
     queries: Counter[str] = Counter()
     others: list[str] = []
     for commit in _effective_commits(path):
-        wrote = {writer for writer, batch in commit.transactions.items() if batch < SEAL}
+        wrote = {writer for writer, batch in commit.transactions.items() if batch < FENCE}
         if wrote & ours or changed_by(commit) or _unknown_before(commit):
             return OtherWriters()
         if commit.rows != 0 and not removed.issuperset(commit.added) and not wrote & backfills:
@@ -236,4 +236,4 @@ def undeclared(storage: Storage, pipeline: str, declared: Collection[str]) -> It
     :param declared: names of flows within the pipeline.
     """
     homes = (home for home in kept_flows(storage, pipeline) if home.flow not in declared)
-    return (home for home in homes if not is_backfill(home.flow) and not is_beside(home.flow))
+    return (home for home in homes if not is_backfill(home.flow) and not is_side_flow(home.flow))

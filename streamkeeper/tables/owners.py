@@ -16,7 +16,7 @@ from streamkeeper.flows import generations
 from streamkeeper.flows.backfill_flow import is_backfill
 from streamkeeper.flows.files import FlowHome, kept_flows, kept_pipelines, owner_folder, table_owner
 from streamkeeper.flows.generations import AFTER_LAST, EARLIEST
-from streamkeeper.flows.side_flow import is_beside
+from streamkeeper.flows.side_flow import is_side_flow
 from streamkeeper.manifest import names
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.settings import Settings
@@ -76,7 +76,7 @@ def _check_rows(settings: Settings, home: FlowHome, flow: Flow) -> None:
     table = flow.pipeline.table(declared.target)
     if table is None or table.existing_rows == KEEP or declared.spec is not None or declared.replaces:
         return
-    if is_backfill(home.flow) or is_beside(home.flow):
+    if is_backfill(home.flow) or is_side_flow(home.flow):
         return
     others = strangers(settings, flow)
     wrote = "; ".join((*others.descriptions, *([others.unknown] if others.unknown else ())))

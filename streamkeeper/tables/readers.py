@@ -168,7 +168,7 @@ class _Reader:
                 return None if last is None else self.version(self._offset(adopted, last))
             case StartMode.AFTER_LAST if decided.previous is not None:
                 return self._after(decided.previous)
-            case StartMode.AFTER_LAST | StartMode.BESIDE | StartMode.GENERATION as mode:
+            case StartMode.AFTER_LAST | StartMode.SIDE_TABLE | StartMode.GENERATION as mode:
                 raise CheckpointError(
                     f"Where generation {decided.number} of {self.flow.full_name} begins to read ({mode}) is"
                     " unknown before it has started. Let its flow run, or continue its recovery."

@@ -376,7 +376,7 @@ def wait_until(condition: Callable[[], object], timeout: float = 120) -> None:
 
 
 def refused_loudly(driver: Driver) -> bool:
-    """Whether the sink refused a batch of a driver's because its query was sealed while that batch was under
+    """Whether the sink refused a batch of a driver's because its query was fenced while that batch was under
     way.
     """
     return "ConcurrentTransactionException" in driver.said()

@@ -16,7 +16,7 @@ from streamkeeper.manifest import pipeline_files
 from streamkeeper.manifest.manifest import Flow, read_manifest
 from streamkeeper.preflight import change
 from streamkeeper.preflight.change import Change, ChangeState
-from streamkeeper.preflight.verdict import Fit, Verdict
+from streamkeeper.preflight.verdict import Compatibility, Verdict
 from streamkeeper.settings import Settings
 from streamkeeper_airflow.flow.drivers import InCluster, Submitted
 
@@ -127,7 +127,7 @@ class Successor:
         if flow.pipeline.shared_driver:
             if current_change is None or current_change.keeps_out:
                 reason = "Its flows share a driver now, whose task starts it: it is used without a trial."
-                verdict = Verdict(flow.full_name, Fit.GOES_ON, (reason,))
+                verdict = Verdict(flow.full_name, Compatibility.COMPATIBLE, (reason,))
                 change.write(self._home, Change(flow.fingerprint, ChangeState.READY, verdict), "supervisor")
             return True
         if current_change is None or not current_change.keeps_out:
@@ -157,5 +157,5 @@ class Successor:
             reasons = (
                 f"It could not be tried: {self._attempts} drivers ended without a verdict, see their logs.",
             )
-            verdict = Verdict(self._home.full_name, Fit.UNDEFINED, reasons)
+            verdict = Verdict(self._home.full_name, Compatibility.UNKNOWN, reasons)
             change.write(self._home, Change(self._tries, ChangeState.REFUSED, verdict), "supervisor")

@@ -72,7 +72,7 @@ def _only(item: object, *fields: str) -> dict[str, Any]:
 
 
 def of_recovery(dag_id: str, run_id: str, flows: Sequence[FlowHealth]) -> dict[str, Any]:
-    """Return a recovery: its plan in words, its prices, its steps, the events of its ledger, and the DAGs of
+    """Return a recovery: its plan in words, its impacts, its steps, the events of its ledger, and the DAGs of
     all flows that it tells of.
 
     An empty object if the run has no plan, such as one whose values were refused.
@@ -99,7 +99,7 @@ def of_recovery(dag_id: str, run_id: str, flows: Sequence[FlowHealth]) -> dict[s
         "read_by": _read_by(plan, flows),
         "headline": explain.headline(plan),
         "plan": explain.as_text(plan),
-        "prices": [price for flow in plan.flows for price in one_flow.prices_of(flow)],
+        "impacts": [impact for flow in plan.flows for impact in one_flow.impacts_of(flow)],
         "copies": [_only(one, "label", "bytes", "rows", "files") for one in plan.copies],
         "refusals": [one.message for one in plan.refusals],
         "over": over,

@@ -27,7 +27,7 @@ from streamkeeper.settings import Settings, dag_id
 from streamkeeper.storage import open_storage
 from streamkeeper_airflow import forms
 from streamkeeper_airflow.dag_options import dag_options
-from streamkeeper_airflow.recovery.approvals import ASKS, PlanApproval, WorsePriceApproval
+from streamkeeper_airflow.recovery.approvals import ASKS, PlanApproval, WorseImpactApproval
 from streamkeeper_airflow.recovery.tasks import (
     GiveUp,
     Go,
@@ -84,7 +84,7 @@ def recovery_dag(name: str, **more: Any) -> DAG:
         for step in recovery_kind.after_approval:
             tasks.append(_task(recovery_kind, step))
             if step.name == shared_steps.PLAN_AGAIN.name:
-                tasks.append(WorsePriceApproval(task_id="approve_again", retries=ASKS))
+                tasks.append(WorseImpactApproval(task_id="approve_again", retries=ASKS))
         chain(*tasks)
         by_name = {task.task_id: task for task in tasks}
         first = recovery_kind.first_change or next(iter(recovery_kind.unasked), None)

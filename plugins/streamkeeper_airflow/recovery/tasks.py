@@ -62,7 +62,7 @@ class PlanRecovery(BaseOperator, SkipMixin):
 
     A dry run ends here, or after the steps of the kind that run before approval: what follows is skipped. A
     refused plan ends the run as *skipped*, with the reasons in its note. An alert reports a refusal of what a
-    schedule asked for and, if nobody will be asked, a price that was not accepted.
+    schedule asked for and, if nobody will be asked, an impact that was not accepted.
 
     :param kind_name: the kind of recovery.
     """
@@ -74,7 +74,7 @@ class PlanRecovery(BaseOperator, SkipMixin):
     def execute(self, context: Context) -> dict[str, Any]:
         """Return what the later tasks need, including the plan as Markdown; write nothing but the ledger.
 
-        :raises AirflowSkipException: a value does not fit, a table is locked, or the plan has a price that
+        :raises AirflowSkipException: a value does not fit, a table is locked, or the plan has an impact that
             was not accepted.
         :raises AirflowFailException: the same in a scheduled run; or another try would meet the same error
             again.
@@ -88,7 +88,7 @@ class PlanRecovery(BaseOperator, SkipMixin):
             if not dry_run:
                 self._check_accepted(context, plan, manifest, form_values)
             tries = bool(engine.unasked_steps(plan)) and all(
-                refusal.price is not None for refusal in plan.refusals
+                refusal.impact is not None for refusal in plan.refusals
             )
             if tries or not dry_run:
                 # A cleared task makes a new plan, but the plan in the ledger is shown, approved and carried
@@ -102,7 +102,7 @@ class PlanRecovery(BaseOperator, SkipMixin):
             **_named(plan, recovery_kind, manifest),
             "markdown": explain.as_markdown(plan),
             "consent": explain.consent(plan),
-            "prices": sorted({item.price for item in plan.refusals if item.price is not None}),
+            "impacts": sorted({item.impact for item in plan.refusals if item.impact is not None}),
             "go": _go(plan),
             "once_dags": sorted(
                 {manifest.find(flow.flow).dag_id for flow in plan.flows if flow.once and flow.next_generation}
@@ -155,7 +155,7 @@ class PlanRecovery(BaseOperator, SkipMixin):
 def _go(plan: Plan) -> dict[str, Any] | None:
     """Return the DAG that an approved rehearsal starts, and its values; None if there is none.
 
-    The values name the rehearsal, and accept the prices that its approval names.
+    The values name the rehearsal, and accept the impacts that its approval names.
     """
     if plan.recovery != REHEARSE:
         return None
@@ -163,7 +163,7 @@ def _go(plan: Plan) -> dict[str, Any] | None:
     if tried.recovery is None:
         return None
     request = plan.request.get("request") or {}
-    prices = sorted({item.price for item in plan.refusals if item.price is not None})
+    impacts = sorted({item.impact for item in plan.refusals if item.impact is not None})
     return {
         "dag": dag_id(tried.recovery),
         "conf": {
@@ -172,7 +172,7 @@ def _go(plan: Plan) -> dict[str, Any] | None:
             ),
             "rehearsal": plan.recovery_id,
             "reason": plan.reason or f"go, as rehearsed by {plan.recovery_id}",
-            "accept": prices,
+            "accept": impacts,
             APPROVAL: False,
         },
     }

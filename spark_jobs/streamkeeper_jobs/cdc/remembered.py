@@ -47,7 +47,7 @@ from streamkeeper_jobs.cdc.expressions import (
     to_text,
 )
 from streamkeeper_jobs.cdc.replace_rows import Target, opened
-from streamkeeper_jobs.cdc.steps import Turn
+from streamkeeper_jobs.cdc.steps import WriteLocked
 from streamkeeper_jobs.cdc.values import values_of
 from streamkeeper_jobs.spark.delta_commit import files_named, files_written, table_at
 from streamkeeper_jobs.spark.frames import column, materialised
@@ -169,7 +169,7 @@ def rows_of(session: SparkSession, path: str, layout: Layout, remembered: Rememb
     return rows.unionByName(last, allowMissingColumns=True)
 
 
-def forget(session: SparkSession, path: str, before: datetime, turn: Turn) -> int:
+def forget(session: SparkSession, path: str, before: datetime, lock: WriteLocked) -> int:
     """Forget what was written before a time (with a time zone), and return the number of forgotten changes.
 
     What was written exactly then stays. A change that arrives later and is older than a forgotten delete of
@@ -180,7 +180,7 @@ def forget(session: SparkSession, path: str, before: datetime, turn: Turn) -> in
         raise ValueError(
             f"before is {before}, without a time zone. Give one, such as datetime.now(timezone.utc)."
         )
-    with turn():
+    with lock():
         target = opened(session, path)
         layout = layout_by(target.schema, target.properties)
         remembered, limit = target.remembered, before.astimezone(timezone.utc)

@@ -92,9 +92,9 @@ class Target:
 
     @property
     def has_step(self) -> bool:
-        """Whether the batch is in the target already, or its generation is sealed.
+        """Whether the batch is in the target already, or its generation is fenced.
 
-        The transaction is asked: a seal that comes later makes its commit fail.
+        The transaction is asked: a fence that comes later makes its commit fail.
         """
         assert self.step is not None, "it was opened for a batch"
         return (self.written() if self.checksum_batch is None else self.checksum_batch) >= self.step.batch_id
@@ -138,7 +138,7 @@ class Target:
 
         It is of changes that did happen, so it does no harm if the batch never follows.
 
-        :raises DeltaConcurrentModificationException: another commit came in between, such as a seal.
+        :raises DeltaConcurrentModificationException: another commit came in between, such as a fence.
         """
         self.written()
         commit(classes(self.session), self.transaction, [self._domain(remembered)])
@@ -401,7 +401,7 @@ def opened(session: SparkSession, path: str, step: Step | None = None) -> Target
         (int(action.version()) for action in transactions if str(action.appId()) == step.query_id), None
     )
     if checksum_batch is not None:
-        # As ``txnVersion`` does, so that a seal that comes later makes the commit fail.
+        # As ``txnVersion`` does, so that a fence that comes later makes the commit fail.
         transaction.readTxn().addOne(step.query_id)
     files = files_of(classes(session), transaction)
     if checksum_batch is None or files is None:

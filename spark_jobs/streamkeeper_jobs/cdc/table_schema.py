@@ -28,7 +28,7 @@ from streamkeeper_jobs.cdc.columns import (
 )
 from streamkeeper_jobs.cdc.expressions import whole_numbers
 from streamkeeper_jobs.cdc.replace_rows import domain, remembered_by
-from streamkeeper_jobs.cdc.steps import Turn
+from streamkeeper_jobs.cdc.steps import WriteLocked
 from streamkeeper_jobs.spark.delta_commit import table_at, table_properties
 from streamkeeper_jobs.spark.delta_snapshot import metadata_of
 from streamkeeper_jobs.spark.delta_table import action_of, commit, delta_log_of, set_transaction
@@ -59,7 +59,7 @@ def prepare(  # noqa: PLR0917 - it mirrors apply_changes
     spec: CdcSpec,
     path: str,
     table: Table,
-    turn: Turn,
+    lock: WriteLocked,
     order: DataType | None = None,
 ) -> tuple[str, ...]:
     """Create a target if absent, else add the columns that it lacks, and return these; repeatable.
@@ -70,7 +70,7 @@ def prepare(  # noqa: PLR0917 - it mirrors apply_changes
         changed.
     """
     check_spec(schema, spec)
-    with turn():
+    with lock():
         exists = delta_log.exists(path)
         columns, additions = _check_target(spark, schema, spec, path, table, exists, order)
         if exists:

@@ -17,9 +17,9 @@ from streamkeeper.manifest.import_file import fingerprint, load_pipeline
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.preflight import change
 from streamkeeper.preflight.change import Change, ChangeState
+from streamkeeper.preflight.impact import with_impact
 from streamkeeper.preflight.last_run import LastRun, read_files
-from streamkeeper.preflight.price import priced
-from streamkeeper.preflight.verdict import Fit, Verdict
+from streamkeeper.preflight.verdict import Compatibility, Verdict
 from streamkeeper.settings import Settings
 from streamkeeper_jobs.driver.driver import DriverRequest
 from streamkeeper_jobs.preflight.try_flow import try_flow
@@ -82,7 +82,7 @@ def tried(request: DriverRequest, take_over: bool) -> bool:
         if new_change.keeps_out:
             return False
     if take_over:
-        verdict = Verdict(request.flow.full_name, Fit.GOES_ON, ("It is used without a trial.",))
+        verdict = Verdict(request.flow.full_name, Compatibility.COMPATIBLE, ("It is used without a trial.",))
         if new_change is None:
             change.write(request.home, Change(request.flow.fingerprint, ChangeState.READY, verdict))
         leases.wait_until_gone(request.home, HAND_OVER_SECONDS, request.settings.lease_term)
@@ -108,8 +108,8 @@ def _trial(request: DriverRequest, flow: Flow) -> Change | None:
         home.storage,
         folder=f"{home.trials}/{uuid.uuid4().hex}",
     )
-    verdict = priced(request.settings, verdict)
-    if verdict.fit in (Fit.BREAKS, Fit.UNDEFINED):
+    verdict = with_impact(request.settings, verdict)
+    if verdict.compatibility in (Compatibility.INCOMPATIBLE, Compatibility.UNKNOWN):
         return Change(flow.fingerprint, ChangeState.REFUSED, verdict)
     waits = flow.declaration.on_change == ASK
     return Change(flow.fingerprint, ChangeState.AWAITS if waits else ChangeState.READY, verdict)

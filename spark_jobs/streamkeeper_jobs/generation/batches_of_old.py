@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from streamkeeper.amounts import UNKNOWN_PRICE
+from streamkeeper.amounts import UNKNOWN_IMPACT
 from streamkeeper.errors import RecoveryError
 from streamkeeper.flows.generations import AFTER_LAST, BATCH, Generation
 from streamkeeper.flows.position import CommittedPosition
@@ -83,11 +83,11 @@ def check_accepted(
         else "the batches that it came in are not known, or cannot be read again one by one"
     )
     harmless = job.flow.declaration.spec is not None or job.flow.declaration.replaces
-    if not harmless and UNKNOWN_PRICE not in generation.accepted:
+    if not harmless and UNKNOWN_IMPACT not in generation.accepted:
         raise RecoveryError(
             f"The state of {job.flow.full_name} forgets keys at the end of batches, and its history would be"
             f" replayed in other batches: {words} ({BATCHES}). Rows may then come twice. Nothing was changed."
             " Reset the flow from its last generation with a copied state (reset_checkpoint from a"
-            f" generation, or rewind), or again with `{UNKNOWN_PRICE}` accepted."
+            f" generation, or rewind), or again with `{UNKNOWN_IMPACT}` accepted."
         )
     say(f"The state is rebuilt in other batches than it was made in, as accepted: {words}.")

@@ -1,4 +1,4 @@
-"""The start of a generation: table, seal of earlier ones, position, checkpoint, and last the start record.
+"""The start of a generation: table, fence of earlier ones, position, checkpoint, and last the start record.
 
 Before that record is written, the sink holds nothing of the generation. So if a driver dies on the way, the
 next one starts over in a checkpoint folder of its own, and finds the same.
@@ -27,7 +27,7 @@ from streamkeeper.flows.generations import (
 )
 from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.times import now
-from streamkeeper_jobs.generation.seal_earlier import evidence, seal_earlier, stood
+from streamkeeper_jobs.generation.fence_earlier import evidence, fence_earlier, stood
 from streamkeeper_jobs.generation.seed import NewCheckpoint, create_checkpoint, keep_schema_logs
 from streamkeeper_jobs.generation.start_position import find_origin
 from streamkeeper_jobs.generation.take_over import copy_from
@@ -58,10 +58,10 @@ def begin(job: Job, sink: Sink, generation: Generation) -> Start:
     operators = stateful_operators(frame)
     sink.make(frame, generation)
     job.watch.tell(phase="seeding")
-    sealed = seal_earlier(job, generation)
-    old_position = stood(job, generation, sealed)
-    seal_evidence = evidence(old_position, sealed)
-    note_in_ledger(job.home, generation.recovery, "driver.sealed", seal_evidence)
+    fenced = fence_earlier(job, generation)
+    old_position = stood(job, generation, fenced)
+    fence_evidence = evidence(old_position, fenced)
+    note_in_ledger(job.home, generation.recovery, "driver.fenced", fence_evidence)
     folder = job.home.checkpoint(generation.number, job.lease.epoch)
     made = _make(
         job, NewCheckpoint(folder, generation, schemas, operators, heeds_batches(frame)), old_position
@@ -77,7 +77,7 @@ def begin(job: Job, sink: Sink, generation: Generation) -> Start:
         epoch=job.lease.epoch,
         at=now(),
         evidence={
-            **seal_evidence,
+            **fence_evidence,
             **initial_state,
             "notes": list(made.notes),
             **({"topics": made.topics} if made.topics else {}),

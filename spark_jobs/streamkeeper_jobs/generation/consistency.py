@@ -14,7 +14,7 @@ from streamkeeper.checkpoint import Checkpoint, OffsetEntry
 from streamkeeper.checkpoint.state_versions import replaced_state
 from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import misfit_of
-from streamkeeper.delta.log import SEAL
+from streamkeeper.delta.log import FENCE
 from streamkeeper.errors import CheckpointError, RecoveryError, SinkDisagrees
 from streamkeeper.flows.generations import EARLIEST, Generation, Start
 from streamkeeper.manifest.manifest import Flow
@@ -33,17 +33,17 @@ def check_consistency(job: Job, generation: Generation, start: Start) -> None:
     """Check that the table has all batches that the checkpoint committed, and none that it did not plan.
 
     :raises SinkDisagrees: it does not; nothing was changed.
-    :raises Stopped: the generation is sealed because another driver took over.
+    :raises Stopped: the generation is fenced because another driver took over.
     """
     checkpoint = Checkpoint(job.home.storage, start.checkpoint)
     planned, committed = max(checkpoint.offset_batches(), default=-1), checkpoint.last_commit()
     before = -1 if start.seed_batch is None else start.seed_batch
     wrote = last_written(job.spark, job.table_path, generation.query_id)
     subject = f"generation {generation.number} of {job.flow.full_name}"
-    if wrote is not None and wrote >= SEAL:
+    if wrote is not None and wrote >= FENCE:
         _check_newest(job, generation)
         raise SinkDisagrees(
-            f"The table at {job.table_path} has {subject} sealed by a later generation, which"
+            f"The table at {job.table_path} has {subject} fenced by a later generation, which"
             f" {job.home.storage.path()} does not have. Every batch would be skipped silently. Restore the"
             f" newer state folder, {_WAYS}"
         )
@@ -138,14 +138,14 @@ def _check_kinds(flow: Flow, sources: tuple[Source, ...], newest: OffsetEntry) -
                 f"The source {source.name} of {flow.full_name} was another kind of source up to batch"
                 f" {newest.batch}: {misfit} The flow cannot continue from there. Nothing was changed. Give"
                 " the source its old format again. If it is another source, use reset_checkpoint from"
-                " earliest, latest, a timestamp or explicit offsets; its plan counts the cost."
+                " earliest, latest, a timestamp or explicit offsets; its plan counts the impact."
             )
 
 
 def _check_newest(job: Job, generation: Generation) -> None:
-    """Raise `Stopped` if the seal is expected.
+    """Raise `Stopped` if the fence is expected.
 
     :raises Stopped: a newer generation was decided, or another driver has the lease.
     """
     if job.home.generations()[-1] > generation.number or job.home.epochs()[-1] > job.lease.epoch:
-        raise Stopped(Order(f"generation {generation.number} was sealed by another driver", at_once=True))
+        raise Stopped(Order(f"generation {generation.number} was fenced by another driver", at_once=True))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from streamkeeper.amounts import LOSS
+from streamkeeper.amounts import DATA_LOSS
 from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import check_fits
 from streamkeeper.errors import RecoveryError
@@ -73,9 +73,9 @@ def _find(
             return _after_backup(begin, start.offsets or {})
         case StartMode.OFFSETS:
             return _explicit(begin, start)
-        case StartMode.BESIDE:
+        case StartMode.SIDE_TABLE:
             raise RecoveryError(
-                f"Generation {generation.number} continues after a table that was built beside, and"
+                f"Generation {generation.number} continues after a side table, and"
                 f" {generation.recovery} ended before that table replaced the old one. Continue that"
                 " recovery; if it was abandoned, reset the flow from the generation before"
                 " (reset_checkpoint)."
@@ -140,12 +140,13 @@ def require(source: Source, resolved: Resolved[Any], accepted: tuple[str, ...]) 
         raise RecoveryError(
             f"The source {source.name} cannot continue from its position: {resolved.blocked}. Nothing was"
             " changed. Restore them, or reset the flow from a timestamp, latest or earliest: its plan"
-            " counts the cost."
+            " counts the impact."
         )
-    if resolved.lost and fails_on_loss(source) and LOSS not in accepted:
+    if resolved.lost and fails_on_loss(source) and DATA_LOSS not in accepted:
         raise RecoveryError(
             f"The source {source.name} cannot continue from its position: {resolved.lost}. Nothing was"
-            f" changed. reset_checkpoint continues with the rows that still exist, if `{LOSS}` is accepted;"
+            f" changed. reset_checkpoint continues with the rows that still exist, if `{DATA_LOSS}` is"
+            " accepted;"
             " its plan counts the loss."
         )
     return [f"source {source.name}: {note}" for note in resolved.notes]

@@ -1,8 +1,8 @@
 """Take-over from a driver that may still be alive: in a new generation, with a copy of the old checkpoint.
 
 Two queries with one id on one checkpoint would each take the other's batches as done. So a driver whose lease
-came without proof does not continue the generation that it finds: it decides the next one, seals the old one
-in the sink, and copies its checkpoint as far as the sink has it. The seal makes the sink refuse what the
+came without proof does not continue the generation that it finds: it decides the next one, fences the old one
+in the sink, and copies its checkpoint as far as the sink has it. The fence makes the sink refuse what the
 other driver still sends.
 """
 
@@ -51,7 +51,7 @@ def _not_ours(job: Job, generation: Generation, start: Start) -> str | None:
     if doubtful is not None and doubtful >= start.epoch:
         return f"lease epoch {doubtful} was taken over, and its driver may still run"
     if generations.is_over(job.home, generation.number):
-        return "it was sealed in its table, because its driver had the writers' turn and may have been alive"
+        return "it was fenced in its table, because its driver held the write lock and may have been alive"
     return None
 
 

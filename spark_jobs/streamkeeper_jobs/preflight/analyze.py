@@ -20,7 +20,7 @@ from streamkeeper.drivers.failures import classify
 from streamkeeper.errors import DeclarationError, SettingsError, SourceError, StorageError, StreamkeeperError
 from streamkeeper.manifest.environment import opened_flow, opened_if_possible
 from streamkeeper.manifest.manifest import Flow
-from streamkeeper.preflight.verdict import Fit, Verdict
+from streamkeeper.preflight.verdict import Compatibility, Verdict
 from streamkeeper.settings import Settings
 from streamkeeper_jobs.preflight.dry_run import DoesNotFit, plan_query, schemas_of, session_of
 from streamkeeper_jobs.spark.exceptions import causes_of
@@ -41,25 +41,33 @@ def analyze(spark: SparkSession, settings: Settings, flow: Flow, empty: Path) ->
     :param flow: as imported, functions included.
     :param empty: a folder without files.
     """
-    verdict = Verdict(flow.full_name, Fit.GOES_ON, ("Spark plans it.",))
+    verdict = Verdict(flow.full_name, Compatibility.COMPATIBLE, ("Spark plans it.",))
     location = flow.declaration.location
     try:
         opened = opened_flow(flow, settings, opened_if_possible)
         awaited = tuple(_awaited(spark, opened))
         if awaited:
-            return replace(verdict, fit=Fit.UNDEFINED, reasons=awaited)
+            return replace(verdict, compatibility=Compatibility.UNKNOWN, reasons=awaited)
         session, without_rows = session_of(spark, flow), _without_rows(opened, empty)
         frame = plan_query(session, settings, without_rows, {})
         _give_initial_state(session, without_rows)
     except PySparkException as error:
         message = DoesNotFit(classify(causes_of(error))).message()
-        return replace(verdict, fit=Fit.BREAKS, reasons=(f"{location}: Spark says {message}",))
+        return replace(
+            verdict, compatibility=Compatibility.INCOMPATIBLE, reasons=(f"{location}: Spark says {message}",)
+        )
     except (SourceError, StorageError, SettingsError) as error:
-        return replace(verdict, fit=Fit.UNDEFINED, reasons=(str(error), "It may pass: run it again."))
+        return replace(
+            verdict, compatibility=Compatibility.UNKNOWN, reasons=(str(error), "It may pass: run it again.")
+        )
     except StreamkeeperError as error:
-        return replace(verdict, fit=Fit.BREAKS, reasons=(str(error),))
+        return replace(verdict, compatibility=Compatibility.INCOMPATIBLE, reasons=(str(error),))
     note = heap_note(flow.declaration, len(frame.columns))
-    return verdict if note is None else replace(verdict, fit=Fit.NOTED, reasons=(note,))
+    return (
+        verdict
+        if note is None
+        else replace(verdict, compatibility=Compatibility.RESULTS_DIFFER, reasons=(note,))
+    )
 
 
 def _give_initial_state(spark: SparkSession, flow: Flow) -> None:

@@ -24,7 +24,7 @@ from streamkeeper.preflight import last_run
 from streamkeeper.preflight.differences import differences, moved_files
 from streamkeeper.preflight.last_run import LastRun
 from streamkeeper.preflight.standing import standing
-from streamkeeper.preflight.verdict import UNCHANGED, Fit, Verdict
+from streamkeeper.preflight.verdict import UNCHANGED, Compatibility, Verdict
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage
 from streamkeeper_jobs.generation.consistency import check_sources
@@ -44,21 +44,23 @@ def try_flow(
     :param flow: as imported, functions included.
     :param scratch: where the copy is made, in ``folder``, and removed again.
     """
-    verdict = Verdict(flow.full_name, Fit.GOES_ON, tried=True)
+    verdict = Verdict(flow.full_name, Compatibility.COMPATIBLE, tried=True)
     try:
         return _tried(spark, settings, home, flow, scratch, folder=folder)
     except DoesNotFit as refused:
         return _refused(verdict, refused)
     except (SourceError, StorageError, SettingsError) as error:
-        return replace(verdict, fit=Fit.UNDEFINED, reasons=(str(error), "It may pass: run it again."))
+        return replace(
+            verdict, compatibility=Compatibility.UNKNOWN, reasons=(str(error), "It may pass: run it again.")
+        )
     except StreamkeeperError as error:
-        return replace(verdict, fit=Fit.BREAKS, reasons=(str(error),))
+        return replace(verdict, compatibility=Compatibility.INCOMPATIBLE, reasons=(str(error),))
 
 
 def _tried(
     spark: SparkSession, settings: Settings, home: FlowHome, flow: Flow, scratch: Storage, *, folder: str
 ) -> Verdict:
-    verdict = Verdict(flow.full_name, Fit.GOES_ON, tried=True)
+    verdict = Verdict(flow.full_name, Compatibility.COMPATIBLE, tried=True)
     begun = last_begun(home)
     assert begun is not None, "a flow that never began needs no Spark"
     generation, start = begun
@@ -70,9 +72,11 @@ def _tried(
     first = replace(verdict, reasons=("It has no batch yet, so there is no state that must fit.",))
     awaited = tuple(_awaited(spark, opened, start.schemas))
     if awaited:
-        return first if last is None else replace(verdict, fit=Fit.UNDEFINED, reasons=awaited)
+        return (
+            first if last is None else replace(verdict, compatibility=Compatibility.UNKNOWN, reasons=awaited)
+        )
     standing_verdict = standing(settings, home, opened, begun, partial(look_with_spark, spark))
-    if standing_verdict.fit is Fit.BREAKS:
+    if standing_verdict.compatibility is Compatibility.INCOMPATIBLE:
         return replace(standing_verdict, tried=True)
     rehearsal = Rehearsal(scratch, opened, checkpoint, last, folder, lambda: None)
     frame = rehearse(spark, settings, rehearsal, start.schemas)
@@ -81,10 +85,14 @@ def _tried(
     before = last_run.read(home, generation.number)
     if before is None:
         note = "Spark goes on. What the flow ran before is not known, so nothing was compared."
-        return replace(verdict, fit=Fit.NOTED, reasons=(note, *standing_verdict.reasons))
+        return replace(
+            verdict, compatibility=Compatibility.RESULTS_DIFFER, reasons=(note, *standing_verdict.reasons)
+        )
     moved = moved_files(before.flow(flow.name), flow) if before.pipeline else None
     if moved is not None:
-        return replace(verdict, fit=Fit.BREAKS, reasons=(moved,), recovery="reset_checkpoint")
+        return replace(
+            verdict, compatibility=Compatibility.INCOMPATIBLE, reasons=(moved,), recovery="reset_checkpoint"
+        )
     more = (*_declared(before, flow, _checkpoint_settings(checkpoint, last)), *standing_verdict.reasons)
     return _compared(verdict, before, last_run.record_of(flow, normal_plan(frame), opened=opened), more)
 
@@ -128,13 +136,17 @@ def _refused(verdict: Verdict, refused: DoesNotFit) -> Verdict:
     reasons = (f"Spark says {refused.message()}", f"That is: {failure.meaning}.")
     match failure.classed:
         case FailureClass.NEEDS_RECOVERY | FailureClass.NEEDS_CORRECTION:
-            return replace(verdict, fit=Fit.BREAKS, reasons=reasons, recovery=failure.recovery)
+            return replace(
+                verdict, compatibility=Compatibility.INCOMPATIBLE, reasons=reasons, recovery=failure.recovery
+            )
         case FailureClass.TRANSIENT | FailureClass.RESTART:
             again = "It may pass: run it again."
-            return replace(verdict, fit=Fit.UNDEFINED, reasons=(*reasons, again))
+            return replace(verdict, compatibility=Compatibility.UNKNOWN, reasons=(*reasons, again))
         case FailureClass.BAD_INPUT:
             return replace(
-                verdict, fit=Fit.UNDEFINED, reasons=(*reasons, *failure.particulars, failure.remedy)
+                verdict,
+                compatibility=Compatibility.UNKNOWN,
+                reasons=(*reasons, *failure.particulars, failure.remedy),
             )
 
 
@@ -145,15 +157,17 @@ def _compared(verdict: Verdict, before: LastRun, now: LastRun, more: tuple[str, 
     """
     moved = [
         f"The source {name} reads {now.sources[name]}, and its positions are of {place}: Spark promises"
-        " nothing. Reset it to a start that its plan prices."
+        " nothing. Reset it to a start that its plan counts."
         for name, place in before.sources.items()
         if name in now.sources and now.sources[name] != place
     ]
     if moved:
-        return replace(verdict, fit=Fit.UNDEFINED, reasons=tuple(moved), recovery="reset_checkpoint")
+        return replace(
+            verdict, compatibility=Compatibility.UNKNOWN, reasons=tuple(moved), recovery="reset_checkpoint"
+        )
     notes = (*_notes(before, now), *more)
     if notes:
-        return replace(verdict, fit=Fit.NOTED, reasons=notes)
+        return replace(verdict, compatibility=Compatibility.RESULTS_DIFFER, reasons=notes)
     note = "Only limits, triggers or resources changed: neither the query nor its code."
     return replace(verdict, reasons=(UNCHANGED if before.fingerprint == now.fingerprint else note,))
 

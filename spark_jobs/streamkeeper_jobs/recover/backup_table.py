@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta import remembered
 from streamkeeper.delta.copy_files import FIRST_COMMIT, check_copyable, files_of
-from streamkeeper.delta.log import SEAL, Transactions
+from streamkeeper.delta.log import FENCE, Transactions
 from streamkeeper.errors import CheckpointError, RecoveryError
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.recover.plans.kind import Work
@@ -73,7 +73,7 @@ def verify(spark: SparkSession, work: Work) -> dict[str, Any]:
 def _flows(work: Work, table: str, snapshot: Snapshot) -> list[FlowAt]:
     """Return the position of each flow, by the snapshot's transactions, which outlive the commits in the log.
 
-    If the last transaction is a seal, the log says what was written before it. Included are the flows that
+    If the last transaction is a fence, the log says what was written before it. Included are the flows that
     were declared when the backup was planned, and undeclared ones that still have state and wrote copied
     rows: these may be declared again. An undeclared flow whose position cannot be determined is left out, and
     a restore asks for consent to what follows.
@@ -85,7 +85,7 @@ def _flows(work: Work, table: str, snapshot: Snapshot) -> list[FlowAt]:
 
     def wrote(app_id: str) -> Transactions:
         version = last.get(app_id)
-        return in_log(app_id) if version == SEAL else Transactions(version, None, complete=True)
+        return in_log(app_id) if version == FENCE else Transactions(version, None, complete=True)
 
     storage, pipeline, declared = work.book.storage, work.plan.pipeline, work.plan.details_as(Copying).flows
     stood = [flow_at(FlowHome(storage, pipeline, name), wrote) for name in declared]

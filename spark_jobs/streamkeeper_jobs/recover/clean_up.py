@@ -1,6 +1,6 @@
 """The step ``forget_deletes`` of ``clean_up``: removes old deletes and truncates of AUTO CDC tables.
 
-Each table is cleaned in the writers' turn. The wait for the turn may be long, so whether a recovery works on
+Each table is cleaned under the write lock. The wait for the lock may be long, so whether a recovery works on
 the table is checked after it. The table's lock is held until all is removed: no recovery begins meanwhile,
 and what a recovery relies on stays as it is.
 """
@@ -25,7 +25,7 @@ from streamkeeper.storage import Storage, open_storage
 from streamkeeper.tables import recovery_lock, tombstone_retention
 from streamkeeper_jobs.cdc.remembered import forget
 from streamkeeper_jobs.cdc.table_schema import is_bound
-from streamkeeper_jobs.recover.tidy_tables import turn_on
+from streamkeeper_jobs.recover.tidy_tables import write_lock_on
 from streamkeeper_jobs.spark.delta_snapshot import domains_of
 from streamkeeper_jobs.spark.delta_table import snapshot_at
 
@@ -38,7 +38,7 @@ def act(spark: SparkSession, work: Work) -> dict[str, Any]:
 
     Running it again finds nothing more to remove.
 
-    :raises TableLocked: a writer's turn did not end in time; earlier tables are already done.
+    :raises TableLocked: a write lock was not released in time; earlier tables are already done.
     """
     forgotten: dict[str, int] = {}
     skipped: dict[str, str] = {}
@@ -49,7 +49,7 @@ def act(spark: SparkSession, work: Work) -> dict[str, Any]:
             reason = _why_left(work, table)
             if reason is None:
                 with (
-                    turn_on(spark, work.settings, work.plan.pipeline, table, "clean_up")(),
+                    write_lock_on(spark, work.settings, work.plan.pipeline, table, "clean_up")(),
                     _locked(work, table) as reason,
                 ):
                     if reason is None:
@@ -68,7 +68,7 @@ def act(spark: SparkSession, work: Work) -> dict[str, Any]:
 def _remove_strays(spark: SparkSession, path: str) -> None:
     """Remove files of remembered changes that no version names which the log can still show.
 
-    Those of the last day stay: the log is read for longer than the turn may be this job's, and what a batch
+    Those of the last day stay: the log is read for longer than the lock may be this job's, and what a batch
     has written meanwhile may be named by its commit.
     """
     named, runs = set[str](), open_storage(f"{path}/{remembered.FOLDER}")

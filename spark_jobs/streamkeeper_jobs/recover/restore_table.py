@@ -24,8 +24,8 @@ from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.tables import past_versions
 from streamkeeper.tables.backups import Checksum
 from streamkeeper_jobs.recover.backup_table import describe, make_table, read_checksum, read_version
+from streamkeeper_jobs.recover.rewind import fence_flows
 from streamkeeper_jobs.recover.rewind import put_back as put_version_back
-from streamkeeper_jobs.recover.rewind import seal_flows
 from streamkeeper_jobs.spark.delta_snapshot import (
     JsonObject,
     Snapshot,
@@ -76,7 +76,7 @@ def put_back(spark: SparkSession, work: Work) -> dict[str, Any]:
     shared_steps.check_go(work)
     plan = shared_steps.plan_under_hold(work)
     put_backs.check_unchanged(work, plan, put_backs.once_decided(plan))
-    seal_flows(spark, work, plan)
+    fence_flows(spark, work, plan)
     return _put_back(spark, work, plan, put_backs.table_of(plan))
 
 

@@ -1,4 +1,5 @@
-"""The Spark step of ``rewind``: seals every writer of the table, then restores it with Delta's RESTORE, once.
+"""The Spark step of ``rewind``: fences every writer of the table, then restores it with Delta's RESTORE,
+once.
 
 RESTORE undoes everything the table holds by then, so writes since the plan are checked just before it
 (streamkeeper.recover.restart.put_back). A completed restore is found by the recovery's mark in the commit, so
@@ -23,7 +24,7 @@ from streamkeeper.recover.restart import put_back as put_backs
 from streamkeeper.recover.restart.put_back import VersionToRestore
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.tables import past_versions, running_vacuums
-from streamkeeper_jobs.generation.seal_earlier import not_sealed, write_end
+from streamkeeper_jobs.generation.fence_earlier import not_fenced, write_end
 from streamkeeper_jobs.spark.delta_commit import table_at
 from streamkeeper_jobs.spark.delta_snapshot import JsonObject, domains_of
 from streamkeeper_jobs.spark.delta_table import action_of, commit, delta_log_of, shut_out, snapshot_at
@@ -34,20 +35,20 @@ from streamkeeper_jobs.spark.session import with_settings
 _METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 
-def seal_flows(spark: SparkSession, work: Work, plan: Plan) -> None:
-    """Seal the earlier generations of a plan's flows, as the driver of their next generation would.
+def fence_flows(spark: SparkSession, work: Work, plan: Plan) -> None:
+    """Fence the earlier generations of a plan's flows, as the driver of their next generation would.
 
-    Doing it again changes nothing. Abandoned backfills of the table are sealed too: a batch of theirs may be
+    Doing it again changes nothing. Abandoned backfills of the table are fenced too: a batch of theirs may be
     in progress in a process that was not waited for.
 
-    :param plan: has one table. Of each flow with a next generation, all generations before it are sealed.
+    :param plan: has one table. Of each flow with a next generation, all generations before it are fenced.
     """
     (table,) = plan.tables
     path = work.settings.table_path(table)
     following = [
         (work.home(flow), flow.next_generation) for flow in plan.flows if flow.next_generation is not None
     ]
-    shut = [(home, number) for home, before in following for number in not_sealed(home, before, None)]
+    shut = [(home, number) for home, before in following for number in not_fenced(home, before, None)]
     for home in backfill_flow.unfinished(work.book.storage, plan.pipeline, table, but=plan.recovery_id):
         # Its process may be about to decide its first generation.
         shut += [(home, number) for number in home.generations() or [1]]
@@ -145,5 +146,5 @@ def act(spark: SparkSession, work: Work) -> dict[str, Any]:
     if not backs:
         return {"tables": [], "note": "the target is kept as it is"}
     put_backs.check_unchanged(work, plan, put_backs.once_decided(plan))
-    seal_flows(spark, work, plan)
+    fence_flows(spark, work, plan)
     return {"tables": list(put_back(spark, work, plan, backs))}

@@ -74,7 +74,7 @@ def read_what_is_there(spark: SparkSession, work: Work, flows: list[Builder]) ->
     for builder in flows:
         if builder.flow.declaration.once and generations.finished(builder.side) is not None:
             continue
-        _decide_beside(builder, work.plan)
+        _decide_side_flow(builder, work.plan)
         before = last_commit(builder.side)
 
         def tell(numbers: dict[str, int], name: str = builder.plan.flow) -> None:
@@ -93,14 +93,15 @@ def read_what_is_there(spark: SparkSession, work: Work, flows: list[Builder]) ->
         work.check_stop()
         if ended.reason is not None:
             raise RecoveryError(
-                f"Reading for {builder.plan.flow} beside stopped after batch {ended.batch}: {ended.reason}\n"
+                f"Reading for {builder.plan.flow} into the side table stopped after batch {ended.batch}:"
+                f" {ended.reason}\n"
                 "The table was not changed. Fix that error and run this step again: it continues from there."
             )
         read += last_commit(builder.side) - before
     return read
 
 
-def _decide_beside(builder: Builder, plan: Plan) -> None:
+def _decide_side_flow(builder: Builder, plan: Plan) -> None:
     """Decide the first generation of a flow that builds a side table, unless it has one."""
     if builder.side.generations():
         return

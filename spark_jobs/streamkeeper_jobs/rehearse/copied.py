@@ -4,7 +4,7 @@ The copy is of one moment: that of the newest version V of each table when its l
 copied up to the batch that it had committed to V, so a driver on the copy goes on exactly after it. Files
 that never change are shared where the disk can (hard links); those that Delta may overwrite are copied.
 
-What belongs to running drivers is left out: leases, heartbeats, holds of people, locks and turns.
+What belongs to running drivers is left out: leases, heartbeats, holds of people, locks.
 """
 
 from __future__ import annotations

@@ -132,8 +132,8 @@ class _Rehearsal:
         self._plan = plan
         shared_steps.check_possible(plan)
         engine.propose(self._copy, plan)
-        prices = {item.price for item in plan.refusals if item.price is not None}
-        engine.approve(self._copy, plan.pipeline, plan.recovery_id, plan.by, accepted=prices)
+        impacts = {item.impact for item in plan.refusals if item.impact is not None}
+        engine.approve(self._copy, plan.pipeline, plan.recovery_id, plan.by, accepted=impacts)
         for number, step in enumerate(plan.steps):
             self._work.check_stop()
             began, since = time.monotonic(), time.time()

@@ -1,6 +1,6 @@
 """Gives each batch to a sink, a function or Kafka, and notes in a Delta log of the sink's own that it ended.
 
-The log is that of a table without rows. So generations are sealed in it, and their positions found, as in a
+The log is that of a table without rows. So generations are fenced in it, and their positions found, as in a
 table's. A driver that dies between the end of a write and the note gives the same batch again.
 """
 

@@ -189,8 +189,8 @@ class Quarantine:
             writer.option("txnAppId", query_id).option("txnVersion", number).save(spark_url(path))
 
 
-def seal_quarantine(job: Job, table: str, number: int, query_id: str, last: int | None) -> None:
-    """Seal a generation in a quarantine table, and remove rows of a batch that its target does not have.
+def fence_quarantine(job: Job, table: str, number: int, query_id: str, last: int | None) -> None:
+    """Fence a generation in a quarantine table, and remove rows of a batch that its target does not have.
 
     The next generation reads these rows again.
 

@@ -6,7 +6,7 @@ a batch in the sink's Delta log names its entry, too. A batch whose entry is the
 written by a driver that died between them: Spark's sink skips it.
 
 A generation begins with an entry without files. It takes the number that a late driver of the one before
-would use, whose batch then fails. So whether that batch is there is certain before its generation is sealed.
+would use, whose batch then fails. So whether that batch is there is certain before its generation is fenced.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class FileSink:
         return entry
 
     def settle(self, number: int, query_id: str) -> None:
-        """Note the batch of an earlier generation that a driver wrote and did not note, before it is sealed.
+        """Note the batch of an earlier generation that a driver wrote and did not note, before it is fenced.
 
         :param number: of that generation.
         """

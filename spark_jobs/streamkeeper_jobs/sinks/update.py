@@ -13,7 +13,7 @@ from streamkeeper.declare.cdc_spec import BATCH, BOOKKEEPING, GENERATION
 from streamkeeper.declare.model import AppendFlow
 from streamkeeper.errors import DeclarationError, SinkDisagrees
 from streamkeeper.flows.generations import Generation
-from streamkeeper.flows.side_flow import is_beside
+from streamkeeper.flows.side_flow import is_side_flow
 from streamkeeper_jobs.cdc.columns import SEQUENCE, field_of
 from streamkeeper_jobs.cdc.expressions import by_reference
 from streamkeeper_jobs.sinks.auto_cdc import CdcSink
@@ -21,7 +21,7 @@ from streamkeeper_jobs.spark.delta_commit import table_at
 from streamkeeper_jobs.spark.frames import column
 from streamkeeper_jobs.spark.stateful_operators import stateful_operators
 
-_BESIDE = -1_000_000
+_SIDE_TABLE = -1_000_000
 """Added to a generation's number where it builds a table beside its flow's: all of the flow's own win."""
 _DEDUPE = frozenset({"dedupe", "dedupeWithinWatermark"})
 
@@ -58,7 +58,7 @@ class UpdateSink(CdcSink):
         return as_changes(rows, self._rank(generation), number)
 
     def _rank(self, generation: int) -> int:
-        return generation + (_BESIDE if is_beside(self._flow.name) else 0)
+        return generation + (_SIDE_TABLE if is_side_flow(self._flow.name) else 0)
 
 
 def as_changes(rows: DataFrame, generation: int, batch: Column) -> DataFrame:

@@ -13,7 +13,7 @@ from streamkeeper.delta.history import History, commits, is_gone, require_histor
 from streamkeeper.errors import RecoveryError
 from streamkeeper.flows import generations
 from streamkeeper.flows.files import FlowHome
-from streamkeeper.flows.generations import ADOPTED, BESIDE, EARLIEST
+from streamkeeper.flows.generations import ADOPTED, EARLIEST, SIDE_TABLE
 from streamkeeper.sources.delta.start import DeltaPosition, before, path_of
 from streamkeeper.sources.replay_steps import Bound, cut_files, cut_versions, own_files
 from streamkeeper_jobs.sinks.job import Job
@@ -124,8 +124,8 @@ def _first_read(home: FlowHome, source: Source) -> int | None:
         decided, start = generations.read(home, number), generations.read_start(home, number)
         if decided is None or start is None:
             continue
-        # What is built beside reads from the beginning, and what came before an adoption another job read.
-        whole = decided.start.mode in (ADOPTED, BESIDE)
+        # A side table is read from the beginning, and what came before an adoption another job read.
+        whole = decided.start.mode in (ADOPTED, SIDE_TABLE)
         if whole or (decided.start.mode == EARLIEST and decided.previous is not None):
             return None
         if source.name in start.positions:

@@ -10,7 +10,7 @@ from pyspark.sql.functions import lit
 
 from streamkeeper.checkpoint import Checkpoint, FileEntry
 from streamkeeper.declare.model import Source
-from streamkeeper.sources.files.cost import FilesPosition
+from streamkeeper.sources.files.impacts import FilesPosition
 from streamkeeper_jobs.sinks.job import Job
 from streamkeeper_jobs.sources.files_log_writer import FilesLog, write_as_it_came, write_in_steps
 from streamkeeper_jobs.sources.job_format import JobFormat, Planting

@@ -2,7 +2,7 @@
 
 Planning changes nothing. A rehearsal before the approval tries the declaration on a copy of the checkpoint.
 The flow's next driver copies the checkpoint up to its last batch that is in the table; the original is only
-read. The old job's query is sealed in the table first, so that its late commits have no effect.
+read. The old job's query is fenced in the table first, so that its late commits have no effect.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from streamkeeper.amounts import (
+    DUPLICATES,
+    IMPACTS,
     NONE,
-    PRICES,
-    REPEATS,
-    UNKNOWN_PRICE,
+    UNKNOWN_IMPACT,
     Amount,
-    Price,
-    SourcePrice,
+    Impact,
+    SourceImpact,
     in_words,
     unknown,
 )
@@ -46,7 +46,7 @@ from streamkeeper.recover.restart.flow_now import FlowNow, is_safe_to_repeat
 from streamkeeper.recover.restart.next_generation import next_plan
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
-from streamkeeper.sources.cost import price_of
+from streamkeeper.sources.impacts import impact_of
 from streamkeeper.storage import open_storage
 from streamkeeper.times import now
 
@@ -104,9 +104,9 @@ def plan(settings: Settings, manifest: Manifest, request: AdoptRequest, recovery
     reset_request = ResetRequest((flow.full_name,), StartAt(AFTER_LAST), state=EMPTY, accept=request.accept)
     entry = query.standing.offsets()
     assert entry is not None, "a checkpoint without a batch is refused"
-    prices = tuple(
-        _price(
-            price_of(
+    impacts = tuple(
+        _impact(
+            impact_of(
                 opened_if_possible(source, settings),
                 query.standing,
                 entry.sources,
@@ -125,11 +125,11 @@ def plan(settings: Settings, manifest: Manifest, request: AdoptRequest, recovery
     start = StartAt(ADOPTED, checkpoint=request.checkpoint, query_id=query.query_id, sources=query.names)
     notes = tuple(adopt_notes.notes(settings, flow, request, query))
     again = _written_again(flow, query)
-    planned = next_plan(flow, present, Restart(start, COPIED), prices, notes, again=again)
+    planned = next_plan(flow, present, Restart(start, COPIED), impacts, notes, again=again)
     planned = replace(
         planned, generation=newest, previous=None, position={**planned.position, "planned": query.planned}
     )
-    refusals = (*_refusals(settings, flow, request, query), *refusals_of(prices, reset_request, False))
+    refusals = (*_refusals(settings, flow, request, query), *refusals_of(impacts, reset_request, False))
     return Plan(
         recovery=RECOVERY,
         recovery_id=recovery_id,
@@ -243,21 +243,22 @@ def _check_not_ours(settings: Settings, manifest: Manifest, adopter: Flow, query
                 )
 
 
-def _price(price: SourcePrice, query: OldQuery, offsets: dict[str, Any], table: str) -> SourcePrice:
-    """Return a source's price in the words of an adoption; without a table, what was read is lost."""
-    offset = describe(offsets.get(price.source))
+def _impact(impact: SourceImpact, query: OldQuery, offsets: dict[str, Any], table: str) -> SourceImpact:
+    """Return a source's impact in the words of an adoption; without a table, what was read is lost."""
+    offset = describe(offsets.get(impact.source))
     none = f"there is no table at {table}; rows that the old job read up to batch {query.batch} are not in it"
     blocked = (
-        f"an adopted checkpoint continues right after its last batch, and {price.source} no longer has what"
-        f" follows there ({in_words(price.lost)}). Without an adoption the flow starts as its sources declare"
+        f"an adopted checkpoint continues right after its last batch, and {impact.source} no longer has what"
+        f" follows there ({in_words(impact.lost)}). Without an adoption the flow starts as its sources"
+        " declare"
         " (start=)"
     )
     return replace(
-        price,
-        blocked=blocked if price.expired else price.blocked,
+        impact,
+        blocked=blocked if impact.expired else impact.blocked,
         now=offset,
         then=f"after batch {query.batch} of the old job: {offset}",
-        lost=price.lost if query.has_table else unknown(none),
+        lost=impact.lost if query.has_table else unknown(none),
     )
 
 
@@ -265,22 +266,22 @@ def _refusals(settings: Settings, flow: Flow, request: AdoptRequest, query: OldQ
     for obstacle in adopt_notes.obstacles(flow, request, query):
         yield Refusal(None, f"It cannot be carried out: {obstacle}")
     table = settings.table_path(flow.declaration.target)
-    costs: dict[Price, str] = {}
+    costs: dict[Impact, str] = {}
     if query.is_unknown_to_table:
-        costs[UNKNOWN_PRICE] = (
+        costs[UNKNOWN_IMPACT] = (
             f"nothing in the log of the table at {table} names the query {query.query_id}. It may have"
             " written by foreachBatch, or to another table, so it is unknown whether its last batch is in"
             " this one"
         )
         safe = flow.declaration.replaces or is_safe_to_repeat(flow, query.operators)
         if query.under_way is not None and not safe:
-            costs[REPEATS] = (
+            costs[DUPLICATES] = (
                 f"batch {query.under_way}, which was planned and not committed, may be in the table, and is"
                 " read again"
             )
     for word, reason in costs.items():
         if word not in request.accept:
-            yield Refusal(word, f"{PRICES[word]} ({reason}). To continue anyway, accept `{word}`.")
+            yield Refusal(word, f"{IMPACTS[word]} ({reason}). To continue anyway, accept `{word}`.")
 
 
 def _written_again(flow: Flow, query: OldQuery) -> Amount | None:

@@ -136,11 +136,11 @@ def _sink_notes(table: str, query: OldQuery) -> Iterator[str]:
         yield f"Checkpoint and table agree: batch {query.batch} is the last."
     if position.last_transaction is not None and query.under_way is not None:
         yield (f"Batch {query.under_way} was planned and is not in the table: its input is read again.")
-    if position.sealed:
-        yield "The query is already sealed in the table."
+    if position.fenced:
+        yield "The query is already fenced in the table."
     else:
         yield (
-            "The query is sealed in the table before the flow starts: later commits of the old job are"
+            "The query is fenced in the table before the flow starts: later commits of the old job are"
             " skipped silently, also if it is started again."
         )
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from streamkeeper.amounts import REPEATS, Amount, in_words
+from streamkeeper.amounts import DUPLICATES, Amount, in_words
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.model import Source
 from streamkeeper.delta import log as delta_log
@@ -72,7 +72,7 @@ def plan(settings: Settings, manifest: Manifest, request: BackfillRequest, recov
         at=now(),
         details=asdict(FillingIn(flow.full_name, flow.fingerprint, reading.amount, backup)),
         notes=tuple(_notes(flow, chosen, reading, keyed)),
-        refusals=() if keyed or REPEATS in request.accept else (_repeats(flow, reading.amount),),
+        refusals=() if keyed or DUPLICATES in request.accept else (_repeats(flow, reading.amount),),
     )
 
 
@@ -259,9 +259,10 @@ def _notes(flow: Flow, request: BackfillRequest, reading: Reading, keyed: bool) 
 def _repeats(flow: Flow, read: Amount) -> Refusal:
     again = read if read.rows is None else Amount(None, 0, read.rows, at_most=True)
     return Refusal(
-        REPEATS,
+        DUPLICATES,
         f"{flow.full_name} appends: rows among these that it has read, or will read, are duplicated in"
-        f" {flow.declaration.target} ({in_words(again)}). Accept `{REPEATS}`, or limit the backfill to rows"
+        f" {flow.declaration.target} ({in_words(again)}). Accept `{DUPLICATES}`, or limit the backfill to"
+        " rows"
         " that are missing from the table.",
         flow.full_name,
     )
@@ -279,7 +280,7 @@ KIND = Kind(
         LOCK,
         StepKind(
             FILL,
-            "read the rows chunk by chunk, in the writers' turn if the table has one; after an"
+            "read the rows chunk by chunk, under the write lock if the table has one; after an"
             " interruption continue with the next chunk",
             "streamkeeper_jobs.recover.backfill:fill_step",
             changes=True,

@@ -37,7 +37,7 @@ from streamkeeper.recover.steps.clean_up import (
     needed,
     remove,
     remove_backups,
-    remove_beside,
+    remove_side_table,
 )
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage
@@ -148,7 +148,7 @@ def _of_flows(
             f" declared: {strange}."
         )
     for home in homes:
-        if not side_flow.is_beside(home.flow):
+        if not side_flow.is_side_flow(home.flow):
             yield from _of_kept(home, home.flow in declared, request, around, notes)
 
 
@@ -361,14 +361,14 @@ KIND = Kind(
             remove_backups,
         ),
         StepKind(
-            "remove_beside",
-            "remove unused tables that recoveries built beside others",
-            remove_beside,
+            "remove_side_table",
+            "remove unused side tables that recoveries built",
+            remove_side_table,
         ),
         StepKind(
             "forget_deletes",
             "let AUTO CDC tables forget deletes and truncates that are older than their retention, in the"
-            " writers' turn",
+            " write lock",
             "streamkeeper_jobs.recover.clean_up:act",
             idle=_nothing_to_forget,
         ),

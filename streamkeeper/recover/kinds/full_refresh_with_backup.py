@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
-from streamkeeper.amounts import REPEATS
+from streamkeeper.amounts import DUPLICATES
 from streamkeeper.flows import generations
 from streamkeeper.flows.backfill_flow import BACKUP
 from streamkeeper.flows.files import open_home
@@ -72,7 +72,7 @@ def plan(settings: Settings, manifest: Manifest, request: WithBackupRequest, rec
 
 
 def enter(work: Work) -> dict[str, Any]:
-    """Enter the backup, if the price is accepted: nothing is emptied without it."""
+    """Enter the backup, if the impact is accepted: nothing is emptied without it."""
     shared_steps.check_go(work)
     return backup_table.enter(work)
 
@@ -113,13 +113,15 @@ def _goes_on(
         return planned, ()
     home = open_home(settings, flow.full_name)
     if flow.declaration.once and generations.finished(home) is not None:
-        return replace(planned, next_generation=None, prices=(), notes=("It runs once, and stays done.",)), ()
+        return replace(
+            planned, next_generation=None, impacts=(), notes=("It runs once, and stays done.",)
+        ), ()
     # Where changes that come again change nothing, the state need not know what came before: its history may
     # be gone.
     state = EMPTY if look_at(settings, flow, strict=True).is_safe_to_repeat else REBUILT
     reset_request = ResetRequest((flow.full_name,), StartAt(AFTER_LAST), state, accept=request.accept)
     going_on, refused = reset_checkpoint.plan_flow(settings, flow, reset_request)
-    return going_on, tuple(item for item in refused if item.price != REPEATS)
+    return going_on, tuple(item for item in refused if item.impact != DUPLICATES)
 
 
 def _notes(request: WithBackupRequest, recovery_id: str) -> Iterator[str]:

@@ -19,7 +19,7 @@ from streamkeeper.delta.summary import check_may_become, newest_summary
 from streamkeeper.errors import RequestError
 from streamkeeper.flows.files import open_home
 from streamkeeper.manifest.manifest import Flow, Manifest
-from streamkeeper.recover.plans.consent import price_of_other_writers, price_of_readers
+from streamkeeper.recover.plans.consent import impact_of_other_writers, impact_of_readers
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.plan import CopyPlan, FlowPlan, Plan, Refusal
 from streamkeeper.recover.requests.form import declared_table
@@ -86,8 +86,8 @@ def plan(settings: Settings, manifest: Manifest, request: RestoreRequest, recove
     felt = effects_on_readers(settings, manifest, settings.table_path(table.name))
     refusals: tuple[Refusal, ...] = (
         *(refusal for _, refused in planned for refusal in refused),
-        *price_of_other_writers(chosen.other_commits, chosen.version, request.accept),
-        *price_of_readers(felt, request.accept),
+        *impact_of_other_writers(chosen.other_commits, chosen.version, request.accept),
+        *impact_of_readers(felt, request.accept),
     )
     return Plan(
         recovery=RECOVERY,
@@ -202,7 +202,7 @@ def _notes(table: str, chosen: _Chosen, flows: list[FlowPlan], felt: Collection[
 
 PUT_BACK = StepKind(
     "put_back",
-    "seal the flows' old generations in the table, and restore it",
+    "fence the flows' old generations in the table, and restore it",
     "streamkeeper_jobs.recover.restore_table:put_back",
     changes=True,
 )

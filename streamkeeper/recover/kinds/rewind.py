@@ -19,7 +19,7 @@ from streamkeeper.flows.past_positions import Place
 from streamkeeper.flows.position import last_begun
 from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.recover.kinds import reset_checkpoint
-from streamkeeper.recover.plans.consent import price_of_other_writers, price_of_readers
+from streamkeeper.recover.plans.consent import impact_of_other_writers, impact_of_readers
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.plan import Plan, Refusal
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
@@ -78,7 +78,7 @@ def plan(settings: Settings, manifest: Manifest, request: RewindRequest, recover
     planned, rewinding, notes, refusals = _planned(table, flow, request)
     if rewinding.put_back:
         felt = effects_on_readers(settings, manifest, table.path)
-        notes, refusals = (*notes, *felt.all), (*refusals, *price_of_readers(felt, request.accept))
+        notes, refusals = (*notes, *felt.all), (*refusals, *impact_of_readers(felt, request.accept))
     return Plan(
         recovery=RECOVERY,
         recovery_id=recovery_id,
@@ -183,7 +183,7 @@ def _table_refusals(
                 f" {back.path} needs, such as {lacking[0]}. Name a newer batch, keep the target, or"
                 " restore a backup with restore_table.",
             )
-    yield from price_of_other_writers(past.other_commits, past.version, request.accept)
+    yield from impact_of_other_writers(past.other_commits, past.version, request.accept)
 
 
 def _table_notes(past: PastVersion) -> Iterator[str]:
@@ -203,7 +203,7 @@ def _nothing_to_put_back(work: Work) -> dict[str, Any] | None:
 
 PUT_BACK = StepKind(
     "put_back",
-    "seal the flows' old generations in the table, and restore it to the version of the batch, if requested",
+    "fence the flows' old generations in the table, and restore it to the version of the batch, if requested",
     "streamkeeper_jobs.recover.rewind:act",
     changes=True,
     idle=_nothing_to_put_back,

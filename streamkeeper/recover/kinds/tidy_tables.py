@@ -42,14 +42,14 @@ _HOURS = {"hour": 1.0, "day": 24.0, "week": 168.0}
 class TableTidy:
     """What is done to one table.
 
-    ``turns`` says that it is an AUTO CDC table, and compaction takes its turn among the writers.
+    ``locked`` says that it is an AUTO CDC table, and compaction takes the write lock.
     ``retention_hours`` is None where nothing is vacuumed. With ``left_alone`` nothing is done, for that
     reason. ``notes`` say what was found.
     """
 
     pipeline: str
     table: str
-    turns: bool
+    locked: bool
     retention_hours: float | None
     notes: tuple[str, ...] = ()
     left_alone: str | None = None
@@ -134,7 +134,7 @@ def property_hours(duration: str) -> float | None:
 
 def _plan(around: _Around, request: TidyRequest, pipeline: Pipeline, table: Table) -> TableTidy:
     path = around.settings.table_path(table.name)
-    bare = TableTidy(pipeline.name, table.name, pipeline.takes_turns(table.name), None)
+    bare = TableTidy(pipeline.name, table.name, pipeline.needs_write_lock(table.name), None)
     try:
         at_work = recovery_at_work(around.storage, bare)
         history = delta_history.read_history(path)
@@ -184,7 +184,7 @@ KIND = Kind(
     steps=(
         StepKind(
             "tidy",
-            "compact small files, in the writers' turn if the table has one, and remove files that are not"
+            "compact small files, under the write lock if the table has one, and remove files that are not"
             " needed",
             "streamkeeper_jobs.recover.tidy_tables:act",
             patient=True,

@@ -69,7 +69,7 @@ def _besides(flow: FlowPlan, backup: Backup | None) -> Iterator[str]:
             f"There is no backup of {flow.target}: `full_refresh_with_backup` makes one before it empties the"
             " table."
         )
-    lost = [price.source for price in flow.prices if not price.lost.nothing]
+    lost = [impact.source for impact in flow.impacts if not impact.lost.nothing]
     if lost:
         yield (
             f"If the lost rows of {', '.join(lost)} exist elsewhere (files, a table, a topic), `backfill`"
@@ -84,9 +84,9 @@ def _besides(flow: FlowPlan, backup: Backup | None) -> Iterator[str]:
 
 def fitting(flow: FlowPlan) -> tuple[str, str]:
     """Return the strategy that fits a parked flow according to its plan, and the reason in a sentence."""
-    lost = [price.source for price in flow.prices if not price.lost.nothing]
-    blocked = [price.source for price in flow.prices if price.blocked is not None]
-    gone = [price.source for price in flow.prices if not price.gone.nothing]
+    lost = [impact.source for impact in flow.impacts if not impact.lost.nothing]
+    blocked = [impact.source for impact in flow.impacts if impact.blocked is not None]
+    gone = [impact.source for impact in flow.impacts if not impact.gone.nothing]
     unreadable = flow.position.get("offsets", {}) is None
     if blocked or unreadable or (lost and flow.start.mode == "after-last"):
         reason = (

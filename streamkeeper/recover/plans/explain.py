@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterator
 
 from streamkeeper.amounts import (
+    DATA_LOSS,
     DOWNSTREAM,
-    LOSS,
+    DUPLICATES,
     MISSING_HISTORY,
-    REPEATS,
-    UNKNOWN_PRICE,
+    UNKNOWN_IMPACT,
     Amount,
-    Price,
+    Impact,
     counted,
     in_words,
     size_in_words,
@@ -135,20 +135,20 @@ def _flow_markdown(flow: FlowPlan, several: bool) -> Iterator[str]:
     yield from (f"{_NOTE}- {plain(line)}" for line in flow.notes)
     if flow.written_again is not None and not flow.written_again.nothing:
         yield (f"- Written again to the table {flow.target}, by its log: {in_words(flow.written_again)}.")
-    replayed = any(not price.replayed.nothing for price in flow.prices)
-    if flow.prices:
+    replayed = any(not impact.replayed.nothing for impact in flow.impacts)
+    if flow.impacts:
         heads = ["source", "position", "new generation starts", "lost", "repeated"]
         heads += ["replayed, not written"] if replayed else []
         yield ""
         yield f"| {' | '.join(heads)} |"
         yield f"{'|---' * len(heads)}|"
-    for price in flow.prices:
-        amounts = (price.lost, price.repeated, *((price.replayed,) if replayed else ()))
-        cells = (price.source, price.now, price.then, *map(in_words, amounts))
+    for impact in flow.impacts:
+        amounts = (impact.lost, impact.repeated, *((impact.replayed,) if replayed else ()))
+        cells = (impact.source, impact.now, impact.then, *map(in_words, amounts))
         yield f"| {' | '.join(map(plain, cells))} |"
     yield ""
-    for price in flow.prices:
-        yield from (f"{_NOTE}- {plain(f'{price.source}: {note}')}" for note in price.notes)
+    for impact in flow.impacts:
+        yield from (f"{_NOTE}- {plain(f'{impact.source}: {note}')}" for note in impact.notes)
 
 
 _ACCEPT = re.compile(r" To continue(?: anyway)?, accept `[a-z-]+`\.$")
@@ -172,29 +172,29 @@ def literal(text: str) -> str:
     return f"`{' '.join(text.replace('`', chr(39)).split())}`"
 
 
-_VERBS = {LOSS: "lose", REPEATS: "repeat"}
+_VERBS = {DATA_LOSS: "lose", DUPLICATES: "repeat"}
 _OTHERWISE = {
-    LOSS: "lose rows",
-    REPEATS: "repeat rows",
+    DATA_LOSS: "lose rows",
+    DUPLICATES: "repeat rows",
     MISSING_HISTORY: "rebuild state without part of its history",
-    UNKNOWN_PRICE: "accept an unknown price",
+    UNKNOWN_IMPACT: "accept an unknown impact",
     DOWNSTREAM: "disturb streams that read the table",
 }
 
 
 def consent(plan: Plan) -> str:
-    """Return the label of the approving button, with the accepted prices: ``Approve, and lose 12 rows``."""
-    words = dict.fromkeys(item.price for item in plan.refusals if item.price is not None)
+    """Return the label of the approving button, with the accepted impacts: ``Approve, and lose 12 rows``."""
+    words = dict.fromkeys(item.impact for item in plan.refusals if item.impact is not None)
     costs = [_cost(plan, word) for word in words]
     return f"Approve, and {' and '.join(costs)}" if costs else "Approve"
 
 
-def _cost(plan: Plan, word: Price) -> str:
-    """Return a price as a verb and a number of rows, if all that is accepted with it was counted.
+def _cost(plan: Plan, word: Impact) -> str:
+    """Return an impact as a verb and a number of rows, if all that is accepted with it was counted.
 
     Else in general words.
     """
-    covered = [amount for item in plan.refusals if item.price == word for amount in _covered(plan, item)]
+    covered = [amount for item in plan.refusals if item.impact == word for amount in _covered(plan, item)]
     amounts = [amount for amount in covered if amount is not None and not amount.nothing]
     if (
         word not in _VERBS
@@ -217,7 +217,8 @@ def _covered(plan: Plan, refusal: Refusal) -> list[Amount | None]:
     if IN_THE_TABLE in refusal.covers:
         return [flow.written_again]  # what is read again of the sources is written there
     amounts = {
-        price.source: price.repeated if refusal.price == REPEATS else price.lost for price in flow.prices
+        impact.source: impact.repeated if refusal.impact == DUPLICATES else impact.lost
+        for impact in flow.impacts
     }
     return [amounts.get(name) for name in refusal.covers or ("",)]
 
@@ -245,14 +246,14 @@ def _flow_text(flow: FlowPlan, several: bool) -> Iterator[str]:
     if several:
         yield f"  {flow.flow}: {_becomes(flow)}"
     yield from (f"  {line}" for line in (*_failure(flow), *flow.notes))
-    for price in flow.prices:
-        yield f"  source {price.source}"
-        yield f"    position  {price.now}"
-        yield f"    starts    {price.then}"
-        yield f"    lost      {in_words(price.lost)}"
-        yield f"    repeated  {in_words(price.repeated)}"
-        yield f"    replayed  {in_words(price.replayed)} (state only, not written)"
-        yield from (f"    - {note}" for note in price.notes)
+    for impact in flow.impacts:
+        yield f"  source {impact.source}"
+        yield f"    position  {impact.now}"
+        yield f"    starts    {impact.then}"
+        yield f"    lost      {in_words(impact.lost)}"
+        yield f"    repeated  {in_words(impact.repeated)}"
+        yield f"    replayed  {in_words(impact.replayed)} (state only, not written)"
+        yield from (f"    - {note}" for note in impact.notes)
     if flow.written_again is not None:
         yield f"  table {flow.target}"
         yield f"    written again  {in_words(flow.written_again)}"

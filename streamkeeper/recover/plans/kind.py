@@ -29,7 +29,7 @@ KINDS: dict[str, str] = {
     "reset_checkpoint": "streamkeeper.recover.kinds.reset_checkpoint:KIND",
     "restore_table": "streamkeeper.recover.kinds.restore_table:KIND",
     "full_refresh": "streamkeeper.recover.kinds.full_refresh:KIND",
-    "full_refresh_beside": "streamkeeper.recover.kinds.full_refresh_beside:KIND",
+    "rebuild_without_downtime": "streamkeeper.recover.kinds.rebuild_without_downtime:KIND",
     "full_refresh_with_backup": "streamkeeper.recover.kinds.full_refresh_with_backup:KIND",
     "rewind": "streamkeeper.recover.kinds.rewind:KIND",
     "rehearse": "streamkeeper.recover.rehearse:KIND",

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, TypeVar, cast
 
-from streamkeeper.amounts import NONE, Amount, Price, SourcePrice, in_words
+from streamkeeper.amounts import NONE, Amount, Impact, SourceImpact, in_words
 from streamkeeper.errors import StorageError
 from streamkeeper.flows.generations import InitialState, StartAt
 from streamkeeper.json_values import read_as
@@ -25,22 +25,22 @@ IN_THE_TABLE = "in the table"
 
 @dataclass(frozen=True)
 class Refusal:
-    """A price that must be accepted first, or a reason why the plan cannot be carried out.
+    """An impact that must be accepted first, or a reason why the plan cannot be carried out.
 
-    ``price`` is the word by which it is accepted; None if nothing makes the plan possible. ``flow`` is the
-    flow that has the price, or None if it is the plan's as a whole. ``covers`` names what is accepted with
+    ``impact`` is the word by which it is accepted; None if nothing makes the plan possible. ``flow`` is the
+    flow that has the impact, or None if it is the plan's as a whole. ``covers`` names what is accepted with
     it, such as commits or readers: more of them need another approval.
     """
 
-    price: Price | None
+    impact: Impact | None
     message: str
     flow: str | None = None
     covers: tuple[str, ...] = ()
 
     @property
     def parts(self) -> frozenset[tuple[str | None, str | None, str]]:
-        """What is accepted with it, each by flow, price and name."""
-        return frozenset((self.flow, self.price, name) for name in self.covers or ("",))
+        """What is accepted with it, each by flow, impact and name."""
+        return frozenset((self.flow, self.impact, name) for name in self.covers or ("",))
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class FlowPlan:
     position: dict[str, Any] = field(default_factory=dict)
     stateful: bool | None = None
     operators_before: tuple[str, ...] = ()
-    prices: tuple[SourcePrice, ...] = ()
+    impacts: tuple[SourceImpact, ...] = ()
     notes: tuple[str, ...] = ()
     keeps_schemas: bool = True
     once: bool = False
@@ -131,7 +131,7 @@ class Plan:
 
     @property
     def accept(self) -> tuple[str, ...]:
-        """The prices that were accepted beforehand."""
+        """The impacts that were accepted beforehand."""
         return tuple(self.request.get("accept") or ())
 
     @property
@@ -212,16 +212,16 @@ def _more_written(approved: FlowPlan, again: FlowPlan) -> Iterator[str]:
 
 
 def _worse_sources(approved: FlowPlan, again: FlowPlan) -> Iterator[str]:
-    before = {price.source: price for price in approved.prices}
-    for price in again.prices:
-        old = before.get(price.source)
+    before = {impact.source: impact for impact in approved.impacts}
+    for impact in again.impacts:
+        old = before.get(impact.source)
         if old is None:
-            yield f"source {price.source} was not in the approved plan"
+            yield f"source {impact.source} was not in the approved plan"
             continue
         for name in ("lost", "repeated", "gone"):
-            was, now = getattr(old, name), getattr(price, name)
+            was, now = getattr(old, name), getattr(impact, name)
             if _grew(was, now):
-                yield f"source {price.source}: {name} went from {in_words(was)} to {in_words(now)}"
+                yield f"source {impact.source}: {name} went from {in_words(was)} to {in_words(now)}"
 
 
 def _grew(was: Amount, now: Amount) -> bool:

@@ -136,7 +136,9 @@ class Evidence:
             return driver.seconds * driver.total / driver.rows if driver.rows else None
         flow = self.plan.flow(driver.flow) if self.plan is not None else None
         amounts = (
-            [amount for price in flow.prices for amount in (price.repeated, price.replayed)] if flow else []
+            [amount for impact in flow.impacts for amount in (impact.repeated, impact.replayed)]
+            if flow
+            else []
         )
         rows = [amount.rows for amount in amounts if not amount.nothing]
         if not rows or not driver.rows or any(count is None for count in rows):

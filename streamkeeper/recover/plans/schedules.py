@@ -1,7 +1,7 @@
 """Recoveries that a pipeline schedules.
 
 For example ``dp.schedule("backup_table", table="customers", cron="0 3 * * *")``. They run unattended:
-approval is off, so a plan with a price that the declaration does not accept ends with an alert, and changes
+approval is off, so a plan with an impact that the declaration does not accept ends with an alert, and changes
 nothing.
 """
 

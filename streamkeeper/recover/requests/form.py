@@ -28,7 +28,7 @@ from functools import partial
 from math import isfinite
 from typing import Any, ClassVar, Final, Literal, TypeVar
 
-from streamkeeper.amounts import PRICES
+from streamkeeper.amounts import IMPACTS
 from streamkeeper.declare.model import Pipeline, Table
 from streamkeeper.errors import RequestError
 from streamkeeper.flows.generations import REBUILT, STATES
@@ -110,18 +110,18 @@ def form_fields(*parts: FormField, default: Any = MISSING) -> Any:
 
 
 def accepted() -> Any:
-    """Declare the field for prices that are accepted beforehand."""
+    """Declare the field for impacts that are accepted beforehand."""
     description = (
-        "Prices that are accepted in advance: "
-        + "; ".join(f"{word}: {meaning}" for word, meaning in PRICES.items())
+        "Impacts that are accepted in advance: "
+        + "; ".join(f"{word}: {meaning}" for word, meaning in IMPACTS.items())
         + "."
     )
     return form_field(
         "array",
-        "Accepted price",
+        "Accepted impact",
         description,
         [],
-        enum=tuple(map(str, PRICES)),
+        enum=tuple(map(str, IMPACTS)),
         many=True,
         section="Approval",
         unattended=True,

@@ -1,4 +1,4 @@
-"""The requests of ``full_refresh``, ``full_refresh_beside`` and ``full_refresh_with_backup``."""
+"""The requests of ``full_refresh``, ``rebuild_without_downtime`` and ``full_refresh_with_backup``."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ class RefreshRequest(Rehearsable):
 
 
 @dataclass(frozen=True)
-class BesideRequest(RefreshRequest):
-    """A full refresh beside the table, as requested. ``table`` is ``pipeline.table``."""
+class RebuildRequest(RefreshRequest):
+    """A rebuild without downtime the table, as requested. ``table`` is ``pipeline.table``."""
 
     table: str = _table(
         "The table to rebuild; every flow that writes it reads its sources from the beginning, into a new"
-        " table beside the old one."
+        " table in a side table."
     )
 
 

@@ -17,8 +17,8 @@ _APPROVAL = RUN[0].section
 
 @dataclass(frozen=True, kw_only=True)
 class Rehearsable(Request):
-    """A request of a recovery that can be rehearsed, and has prices. ``rehearsal`` is the id of one that was,
-    or empty.
+    """A request of a recovery that can be rehearsed, and has impacts. ``rehearsal`` is the id of one that
+    was, or empty.
     """
 
     rehearse: bool = form_field(
@@ -33,7 +33,7 @@ class Rehearsable(Request):
         "string",
         "Rehearsed before",
         "The id of a rehearsal of just this. Its evidence is shown with the plan. The plan is refused if the"
-        " generation, the declaration or the price is another one now.",
+        " generation, the declaration or the impact is another one now.",
         "",
         section=_APPROVAL,
     )

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from streamkeeper.amounts import PRICES, REPEATS, UNKNOWN_PRICE, unknown
+from streamkeeper.amounts import DUPLICATES, IMPACTS, UNKNOWN_IMPACT, unknown
 from streamkeeper.checkpoint import Checkpoint, OffsetEntry
-from streamkeeper.delta.log import SEAL, Transactions
+from streamkeeper.delta.log import FENCE, Transactions
 from streamkeeper.errors import CheckpointError, RequestError
 from streamkeeper.flows import generations, past_positions
 from streamkeeper.flows.files import FlowHome, open_home
@@ -109,12 +109,12 @@ def plan_restored(
 def _by_transactions(home: FlowHome, wrote: Mapping[str, int]) -> FlowAt | None:
     """Return a flow's position by the transactions alone of what is restored; None where they do not tell.
 
-    A seal does not say what was the last batch before it, nor which generation had taken over by then.
+    A fence does not say what was the last batch before it, nor which generation had taken over by then.
     """
 
     def last(app_id: str) -> Transactions:
         version = wrote.get(app_id)
-        if version == SEAL:
+        if version == FENCE:
             raise CheckpointError(f"{app_id} was shut out")
         return Transactions(version, None, complete=True)
 
@@ -137,14 +137,18 @@ def _from_an_unknown_batch(planned: Planned, safe: bool, way: StartOptions) -> P
     )
     doubt = None if safe else unknown("the backup does not say up to which batch it has rows of the flow")
     flow = replace(flow, notes=(note, *flow.notes[1:]), written_again=doubt)
-    if safe or REPEATS in way.accept:
+    if safe or DUPLICATES in way.accept:
         return flow, refused
     message = (
-        f"{PRICES[REPEATS]}: the backup has rows of {flow.flow}, which was not declared when it was made, and"
+        f"{IMPACTS[DUPLICATES]}: the backup has rows of {flow.flow}, which was not declared when it was"
+        " made, and"
         " does not say up to which batch. The flow starts with all that its sources have, so an unknown"
-        f" number of rows is duplicated. Choose another backup. To continue anyway, accept `{REPEATS}`."
+        f" number of rows is duplicated. Choose another backup. To continue anyway, accept `{DUPLICATES}`."
     )
-    return flow, (*(item for item in refused if item.price != REPEATS), Refusal(REPEATS, message, flow.flow))
+    return flow, (
+        *(item for item in refused if item.impact != DUPLICATES),
+        Refusal(DUPLICATES, message, flow.flow),
+    )
 
 
 def _kept_place(home: FlowHome, stood: FlowAt) -> KeptPlace | None:
@@ -179,11 +183,11 @@ def _with_kept(planned: Planned, place: KeptPlace, way: StartOptions) -> Planned
     continued.
     """
     flow, refused = planned
-    if not place.watermark_ms or flow.stateful is False or UNKNOWN_PRICE in way.accept:
+    if not place.watermark_ms or flow.stateful is False or UNKNOWN_IMPACT in way.accept:
         return flow, refused
     message = (
-        f"{PRICES[UNKNOWN_PRICE]}: batch {place.batch} is no longer in the checkpoint, and the query has a"
+        f"{IMPACTS[UNKNOWN_IMPACT]}: batch {place.batch} is no longer in the checkpoint, and the query has a"
         " watermark: rows it had emitted by then may be emitted again. To continue anyway, accept"
-        f" `{UNKNOWN_PRICE}`."
+        f" `{UNKNOWN_IMPACT}`."
     )
-    return flow, (*refused, Refusal(UNKNOWN_PRICE, message, flow.flow))
+    return flow, (*refused, Refusal(UNKNOWN_IMPACT, message, flow.flow))

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from streamkeeper.amounts import LOSS, PRICES, UNKNOWN_PRICE
+from streamkeeper.amounts import DATA_LOSS, IMPACTS, UNKNOWN_IMPACT
 from streamkeeper.flows import generations, ledger
 from streamkeeper.flows.files import FlowHome, open_home
 from streamkeeper.flows.generations import AFTER_LAST, EARLIEST, Generation, StartAt
@@ -17,14 +17,14 @@ from streamkeeper.recover.plans.plan import Refusal
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.settings import Settings
 
-_EMPTIES = ("full_refresh", "full_refresh_beside", "full_refresh_with_backup", "restore_table")
+_EMPTIES = ("full_refresh", "rebuild_without_downtime", "full_refresh_with_backup", "restore_table")
 """Recoveries that replace the rows of a table, whatever they are asked for."""
 
 
-def price_of_begun_anew(
+def impact_of_begun_anew(
     settings: Settings, flow: Flow, after: int, request: ResetRequest
 ) -> Iterator[Refusal]:
-    """Yield the price of a start that passes over what later generations were to bring, unless it is
+    """Yield the impact of a start that passes over what later generations were to bring, unless it is
     accepted.
 
     :param after: the generation by whose position the start is found.
@@ -38,16 +38,16 @@ def price_of_begun_anew(
             continue
         number = generation.number
         waits = begun is None or number > begun[0].number
-        price = LOSS if waits else UNKNOWN_PRICE
-        if price in request.accept:
+        impact = DATA_LOSS if waits else UNKNOWN_IMPACT
+        if impact in request.accept:
             continue
         progress = "has not begun" if waits else "began after that position, and may not have come as far"
         yield Refusal(
-            price,
-            f"{PRICES[price]} (generation {number}, decided by {generation.recovery}, {progress}: it brings"
+            impact,
+            f"{IMPACTS[impact]} (generation {number}, decided by {generation.recovery}, {progress}: it brings"
             f" again rows that the recovery took from the table {target}, and this start passes over them)."
             f" Choose `earliest`, or the start that generation {number} has: {generation.start.mode}. To"
-            f" continue anyway, accept `{price}`.",
+            f" continue anyway, accept `{impact}`.",
             flow.full_name,
             covers=(f"generation {number}",),
         )

@@ -1,7 +1,7 @@
 """Checks, just before tables are restored or emptied, that nothing was written to them since the plan was
 made under the hold.
 
-Either undoes everything in the table. Rows written since the plan are in no accepted price: rows of other
+Either undoes everything in the table. Rows written since the plan are in no accepted impact: rows of other
 writers, or of flows that never read them again, as those that are only held or that continue after their last
 batch. Late batches of flows that start elsewhere are read again, so they are allowed.
 """
@@ -15,7 +15,7 @@ from typing import Any
 
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.copy_files import FIRST_COMMIT, Progress, copy_files, files_of
-from streamkeeper.delta.log import SEAL, LogCommit
+from streamkeeper.delta.log import FENCE, LogCommit
 from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.flows.generations import AFTER_LAST
 from streamkeeper.recover.plans.kind import Work
@@ -145,8 +145,8 @@ def before_decided(plan: Plan) -> str:
     )
 
 
-def once_sealed(plan: Plan) -> str:
-    """Return the way out if a table was not emptied although its flows' generations are sealed in it."""
+def once_fenced(plan: Plan) -> str:
+    """Return the way out if a table was not emptied although its flows' generations are fenced in it."""
     return f"It was not emptied, and the generations of its flows are over. {_anew(plan)}"
 
 
@@ -226,10 +226,10 @@ def _writers(work: Work, plan: Plan, returning: bool) -> Iterator[tuple[str, str
 def _is_upkeep(commit: LogCommit) -> bool:
     if commit.changes_data:
         return False
-    seals = [version == SEAL for version in commit.transactions.values()]
+    fences = [version == FENCE for version in commit.transactions.values()]
     # What is remembered without a batch is of one whose MERGE has not followed yet, or was forgotten.
-    remembers = commit.remembered is not None and not seals
-    return commit.operation in _UPKEEP or remembers or bool(seals and all(seals))
+    remembers = commit.remembered is not None and not fences
+    return commit.operation in _UPKEEP or remembers or bool(fences and all(fences))
 
 
 def _describe(commit: LogCommit, names: dict[str, Any]) -> str:

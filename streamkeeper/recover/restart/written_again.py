@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from streamkeeper.amounts import NONE, Amount, SourcePrice, unknown
+from streamkeeper.amounts import NONE, Amount, SourceImpact, unknown
 from streamkeeper.declare.offsets import is_reached
 from streamkeeper.delta import log as delta_log
-from streamkeeper.delta.log import SEAL, LogCommit
+from streamkeeper.delta.log import FENCE, LogCommit
 from streamkeeper.errors import CheckpointError
 from streamkeeper.flows import generations
 from streamkeeper.flows.files import FlowHome, open_home
@@ -24,11 +24,11 @@ from streamkeeper.flows.generations import (
     ADOPTED,
     AFTER_LAST,
     BATCH,
-    BESIDE,
     COPIED,
     EARLIEST,
     EMPTY,
     OFFSETS,
+    SIDE_TABLE,
     Generation,
     InitialState,
     Start,
@@ -90,7 +90,7 @@ class _Line:
 
 
 def written_again(
-    settings: Settings, flow: Flow, present: FlowNow, prices: Sequence[SourcePrice], begins: NextStart
+    settings: Settings, flow: Flow, present: FlowNow, impacts: Sequence[SourceImpact], begins: NextStart
 ) -> Amount | None:
     """Return the rows of a flow's table that its next generation writes once more; None for a table that is
     kept by key and sequence, or replaced, and for a sink, whose rows nobody counts.
@@ -98,7 +98,7 @@ def written_again(
     The amount is exact where the very rows come again, and ``at_most`` where fewer may; it is unknown, with
     the reason, where the table's log does not tell.
 
-    :param prices: of what is read again, by source.
+    :param impacts: of what is read again, by source.
     :raises CheckpointError: the table's log is damaged.
     """
     if flow.declaration.spec is not None or flow.declaration.replaces:
@@ -108,20 +108,20 @@ def written_again(
     forgets = begins.state == EMPTY and present.stateful is not False and begins.start.mode != EARLIEST
     if forgets and not present.lets_rows_through:
         return unknown(EMPTY_STATE)
-    if not forgets and all(price.repeated.nothing for price in prices):
+    if not forgets and all(impact.repeated.nothing for impact in impacts):
         elsewhere = begins.place is None and begins.start.mode not in (AFTER_LAST, EARLIEST)
         if begins.restored or begins.start.mode == AFTER_LAST or (elsewhere and present.lets_rows_through):
             return NONE
     home = open_home(settings, flow.full_name)
     line = _line_of(home, present.standing)
-    undone, exact = _undone(home, line, present, prices, begins)
+    undone, exact = _undone(home, line, present, impacts, begins)
     if forgets and not begins.restored:  # each of its rows may be sent once more, and is then known again
         undone, exact = list(line.parts), False
     if line.gap is not None and (not undone or undone[-1] is line.parts[-1]):
         return unknown(line.gap)
     again = all(
-        price.repeated.rows_unknown is None and not price.repeated.at_most and not price.otherwise
-        for price in prices
+        impact.repeated.rows_unknown is None and not impact.repeated.at_most and not impact.otherwise
+        for impact in impacts
     )
     amount = _rows_of(settings.table_path(flow.declaration.target), undone)
     return (
@@ -132,7 +132,7 @@ def written_again(
 
 
 def _undone(
-    home: FlowHome, line: _Line, present: FlowNow, prices: Sequence[SourcePrice], begins: NextStart
+    home: FlowHome, line: _Line, present: FlowNow, impacts: Sequence[SourceImpact], begins: NextStart
 ) -> tuple[list[_Part], bool]:
     """Return the parts of a line that are written again, and whether they are so exactly."""
     if (
@@ -149,7 +149,7 @@ def _undone(
         return list(line.parts), line.whole and present.stateful is not None
     if begins.start.mode == AFTER_LAST or not present.lets_rows_through:
         return list(line.parts), False
-    position = _read_from(prices, begins.start)
+    position = _read_from(impacts, begins.start)
     return (list(line.parts) if position is None else list(_beyond(line, position))), False
 
 
@@ -168,18 +168,18 @@ def _after_place(line: _Line, other: _Line, place: Place) -> tuple[list[_Part], 
     return undone, False
 
 
-def _read_from(prices: Sequence[SourcePrice], start: StartAt) -> dict[str, Any] | None:
+def _read_from(impacts: Sequence[SourceImpact], start: StartAt) -> dict[str, Any] | None:
     """Return a position before all that is read again, by source; sources of which nothing is are left out.
     None where it is not known.
     """
     position: dict[str, Any] = {}
-    for price in prices:
-        if price.repeated.nothing:
+    for impact in impacts:
+        if impact.repeated.nothing:
             continue
         if start.mode == OFFSETS and start.offsets is not None:
-            position[price.source] = start.offsets.get(price.source)
-        elif price.first_again is not None:
-            position[price.source] = {"logOffset": price.first_again - 1}
+            position[impact.source] = start.offsets.get(impact.source)
+        elif impact.first_again is not None:
+            position[impact.source] = {"logOffset": impact.first_again - 1}
         else:
             return None
     return position
@@ -241,7 +241,7 @@ def _line_of(home: FlowHome, standing: CommittedPosition) -> _Line:
         if mode == ADOPTED and generation.start.query_id is not None:
             parts.append(_Part(0, generation.start.query_id, -1, seed))
             return _Line(tuple(parts), whole)
-        if mode in (EARLIEST, BESIDE) or before is None:
+        if mode in (EARLIEST, SIDE_TABLE) or before is None:
             return _Line(tuple(parts), whole)
         whole = whole and mode in (AFTER_LAST, BATCH)
         number, upto = int(before), start.evidence.get("batch")
@@ -265,7 +265,7 @@ def _rows_of(path: str, undone: Sequence[_Part]) -> Amount:
         ours = {
             app: batch
             for app, batch in commit.transactions.items()
-            if app in parts_by_writer and batch < SEAL
+            if app in parts_by_writer and batch < FENCE
         }
         named.update(ours)
         if any(

@@ -55,12 +55,12 @@ class Forgetting:
 
 @dataclass(frozen=True)
 class CleanUp:
-    """What a clean-up removes; ``beside`` are the recoveries whose side tables go."""
+    """What a clean-up removes; ``side_tables`` are the recoveries whose side tables go."""
 
     remove: tuple[Removal, ...]
     backups: tuple[BackupRemoval, ...]
     tombstones: tuple[Forgetting, ...]
-    beside: tuple[str, ...] = ()
+    side_tables: tuple[str, ...] = ()
 
 
 def remove(work: Work) -> dict[str, Any]:
@@ -102,10 +102,10 @@ def remove_backups(work: Work) -> dict[str, Any]:
     return {"removed": removed, "left": skipped}
 
 
-def remove_beside(work: Work) -> dict[str, Any]:
+def remove_side_table(work: Work) -> dict[str, Any]:
     """Remove the side tables that finished recoveries left behind, but nothing of a living driver."""
     done = {}
-    for recovery in work.plan.details_as(CleanUp).beside:
+    for recovery in work.plan.details_as(CleanUp).side_tables:
         work.check_stop()
         planned = ledger.open(work.book.storage, work.plan.pipeline, recovery).find("planned")
         assert planned is not None, "the plan found it"

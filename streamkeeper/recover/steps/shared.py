@@ -32,28 +32,28 @@ PROGRESS_SECONDS = 600.0
 _LOG = logging.getLogger(__name__)
 
 APPROVED = "approved"
-"""The event of a plan's approval, with the prices that it names (``accepted``)."""
+"""The event of a plan's approval, with the impacts that it names (``accepted``)."""
 APPROVED_AGAIN = "approved_again"
 """The event of the approval of a plan that got worse under the hold."""
 
 
 def check_possible(plan: Plan) -> None:
-    """Check that a plan can be carried out once its prices are accepted.
+    """Check that a plan can be carried out once its impacts are accepted.
 
     :raises PlanRefused: it cannot, whatever is accepted.
     """
-    impossible = [item for item in plan.refusals if item.price is None]
+    impossible = [item for item in plan.refusals if item.impact is None]
     _refuse("The plan cannot be carried out. Nothing was changed:", _listed(impossible))
 
 
 def check_accepted(plan: Plan, accepted: Collection[str] = ()) -> None:
-    """Check that all prices of a plan are accepted.
+    """Check that all impacts of a plan are accepted.
 
     :param accepted: what was accepted with the approval.
     :raises PlanRefused: one is not; the message says which, and how to accept it.
     """
-    unaccepted = [item for item in plan.refusals if item.price is None or item.price not in accepted]
-    _refuse("The plan has a price that was not accepted. Nothing was changed:", _listed(unaccepted))
+    unaccepted = [item for item in plan.refusals if item.impact is None or item.impact not in accepted]
+    _refuse("The plan has an impact that was not accepted. Nothing was changed:", _listed(unaccepted))
 
 
 def _listed(refusals: Sequence[Refusal]) -> list[str]:
@@ -137,7 +137,7 @@ def plan_again(work: Work) -> dict[str, Any]:
             work.settings, manifest, recovery_kind.read_request(plan.request), plan.recovery_id
         )
     )
-    impossible = [item.message for item in again.refusals if item.price is None]
+    impossible = [item.message for item in again.refusals if item.impact is None]
     _refuse("The plan can no longer be carried out. Nothing was changed:", impossible)
     check_same_flows(plan, again)
     reasons = plans.worse(plan, again)
@@ -169,7 +169,7 @@ def _planned_again(work: Work) -> PlannedAgain | None:
 
 
 def check_go(work: Work) -> None:
-    """Check that the price is accepted, and approved again if it got worse.
+    """Check that the impact is accepted, and approved again if it got worse.
 
     Steps that change something call this first.
 
@@ -178,7 +178,7 @@ def check_go(work: Work) -> None:
     _check_consent(work)
     again = _planned_again(work)
     if again is not None and again.worse and work.book.find(APPROVED_AGAIN) is None:
-        heading = "The price got worse since the plan was approved, and the new price is not approved:"
+        heading = "The impact got worse since the plan was approved, and the new impact is not approved:"
         _refuse(heading, again.reasons)
 
 
@@ -215,7 +215,7 @@ def is_decided(work: Work) -> bool:
 def generation_of(plan: Plan, flow: FlowPlan, home: FlowHome) -> Generation:
     """Return a plan's decision for one flow.
 
-    :param plan: made under the hold, if it was made again; its remaining prices were approved again, and are
+    :param plan: made under the hold, if it was made again; its remaining impacts were approved again, and are
         accepted.
     """
     assert flow.next_generation is not None, "only flows that get a generation are decided"
@@ -235,7 +235,7 @@ def generation_of(plan: Plan, flow: FlowPlan, home: FlowHome) -> Generation:
             schemas=previous.schemas if previous is not None and flow.keeps_schemas else {},
             accepted=tuple(
                 dict.fromkeys(
-                    (*plan.accept, *(item.price for item in plan.refusals if item.price is not None))
+                    (*plan.accept, *(item.impact for item in plan.refusals if item.impact is not None))
                 )
             ),
         ),
@@ -378,7 +378,7 @@ HOLD = StepKind(
 )
 PLAN_AGAIN = StepKind(
     "plan_again",
-    "make the plan again while the flows are stopped, and compare its price with the approved one",
+    "make the plan again while the flows are stopped, and compare its impact with the approved one",
     plan_again,
 )
 DECIDE = StepKind(
@@ -395,7 +395,7 @@ VERIFY_TABLES = StepKind(
 )
 RELEASE = StepKind(
     "release",
-    "release holds, parks and locks; each flow's next driver seals the old generation in the sink, creates"
+    "release holds, parks and locks; each flow's next driver fences the old generation in the sink, creates"
     " the new checkpoint, and runs",
     release,
 )

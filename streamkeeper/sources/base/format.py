@@ -1,7 +1,8 @@
 """The protocol of a format of source, the same for a plan and for a driver.
 
 Both hand :meth:`SourceFormat.resolve` the same start. They differ in the look alone, which a plan takes with
-Python clients and a driver with Spark's. So a plan prices the very position that its driver will start from.
+Python clients and a driver with Spark's. So a plan counts from the very position that its driver will start
+from.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from streamkeeper.amounts import NONE, Amount, SourcePrice, in_words, unknown
+from streamkeeper.amounts import NONE, Amount, SourceImpact, in_words, unknown
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.model import Source
 from streamkeeper.errors import CheckpointError, RequestError, SourceError, StorageError
@@ -96,7 +97,7 @@ class Resolved(Generic[P]):
 
 @dataclass(frozen=True)
 class Case:
-    """A reset of one source, to be priced.
+    """A reset of one source, to be impactd.
 
     ``position`` are the old checkpoint's offsets by source, None if they cannot be read; ``offset`` is that
     of this source. ``position_text`` is the old position in words. ``stateful`` tells whether the query as
@@ -133,15 +134,15 @@ class Case:
         """What was read of the source, as :meth:`SourceFormat.resolve` takes it."""
         return Before.of(self.standing, self.source.name, self.offset, strict=False)
 
-    def unreadable(self) -> SourcePrice:
-        """Return the price where the old offsets cannot be read, and nothing else tells what was read."""
+    def unreadable(self) -> SourceImpact:
+        """Return the impact where the old offsets cannot be read, and nothing else tells what was read."""
         mode = self.start.mode
         lost = NONE if mode == EARLIEST else UNREADABLE
-        return self.price(f"start {mode}", lost=lost, repeated=UNREADABLE)
+        return self.impact(f"start {mode}", lost=lost, repeated=UNREADABLE)
 
-    def price(self, then: str, **parts: Any) -> SourcePrice:
-        """Return a price of this case."""
-        return SourcePrice(self.source.name, self.position_text, then, **parts)
+    def impact(self, then: str, **parts: Any) -> SourceImpact:
+        """Return an impact of this case."""
+        return SourceImpact(self.source.name, self.position_text, then, **parts)
 
 
 @dataclass(frozen=True)
@@ -271,7 +272,7 @@ class SourceFormat(ABC, Generic[L, P]):
                 if offset is None:  # nothing of it was read
                     return Resolved(self.beginning(look))
                 return self.at(source, before, look, offset)
-            case StartMode.GENERATION | StartMode.BESIDE | StartMode.ADOPTED:
+            case StartMode.GENERATION | StartMode.SIDE_TABLE | StartMode.ADOPTED:
                 raise ValueError(f"a generation is begun otherwise than by its sources: {start.mode}")
 
     def goes_back(self, start: Any, end: Any) -> bool:
@@ -329,17 +330,17 @@ class PlannedFormat(SourceFormat[L, P]):
         raise NotImplementedError(f"unread data of {source.format} does not expire")
 
     @abstractmethod
-    def price(self, case: Case) -> SourcePrice:
-        """Return the cost of a reset.
+    def impact(self, case: Case) -> SourceImpact:
+        """Return the impact of a reset.
 
         :raises RequestError: the requested position is none of the source's.
         """
 
     @abstractmethod
-    def price_again(self, source: Source, move: Move, price: SourcePrice) -> SourcePrice:
-        """Return the cost of a move to an earlier place.
+    def impact_again(self, source: Source, move: Move, impact: SourceImpact) -> SourceImpact:
+        """Return the impact of a move to an earlier place.
 
-        :param price: what the start after that place costs by itself.
+        :param impact: what the start after that place costs by itself.
         """
 
     @abstractmethod
@@ -367,9 +368,9 @@ class PlannedFormat(SourceFormat[L, P]):
         return None
 
 
-def read_again(price: SourcePrice, amount: Amount, restored: bool) -> SourcePrice:
-    """Add what is read again: duplicates if the table is kept, no price if it is restored to before them."""
+def read_again(impact: SourceImpact, amount: Amount, restored: bool) -> SourceImpact:
+    """Add what is read again: duplicates if the table is kept, no impact if it is restored to before them."""
     if not restored or amount.nothing:
-        return replace(price, repeated=amount)
+        return replace(impact, repeated=amount)
     note = f"{in_words(amount)} are read and written again, into the restored table"
-    return replace(price, repeated=NONE, notes=(*price.notes, note))
+    return replace(impact, repeated=NONE, notes=(*impact.notes, note))

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from streamkeeper.amounts import Amount, SourcePrice, unknown
+from streamkeeper.amounts import Amount, SourceImpact, unknown
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.model import Source
 from streamkeeper.delta.history import (
@@ -33,7 +33,7 @@ from streamkeeper.sources.base.format import (
     not_inspected,
     not_listed,
 )
-from streamkeeper.sources.delta import cost, statistics
+from streamkeeper.sources.delta import impacts, statistics
 from streamkeeper.sources.delta.start import DeltaPosition, DeltaStarts, path_of
 
 MOST = 1000
@@ -47,13 +47,13 @@ class Delta(DeltaStarts, PlannedFormat[History, DeltaPosition]):
     def look(self, source: Source) -> History:
         return require_history(path_of(source), source.name)
 
-    def price(self, case: Case) -> SourcePrice:
+    def impact(self, case: Case) -> SourceImpact:
         if case.position is None:
             return case.unreadable()
-        return cost.price_of(case, partial(self.resolve, case.source, case.start, case.before))
+        return impacts.impact_of(case, partial(self.resolve, case.source, case.start, case.before))
 
-    def price_again(self, source: Source, move: Move, price: SourcePrice) -> SourcePrice:
-        return cost.price_again(source, move, price)
+    def impact_again(self, source: Source, move: Move, impact: SourceImpact) -> SourceImpact:
+        return impacts.impact_again(source, move, impact)
 
     def waiting(self, source: Source, checkpoint: Checkpoint | None, key: str, end: Any) -> Waiting:
         try:

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from streamkeeper.amounts import SourcePrice, counted
+from streamkeeper.amounts import SourceImpact, counted
 from streamkeeper.checkpoint import Checkpoint, FileEntry
 from streamkeeper.checkpoint.files_log import plain_path
 from streamkeeper.declare.model import Source
@@ -27,8 +27,8 @@ from streamkeeper.sources.base.format import (
     age_of,
     not_listed,
 )
-from streamkeeper.sources.files import cost
-from streamkeeper.sources.files.cost import FilesPosition
+from streamkeeper.sources.files import impacts
+from streamkeeper.sources.files.impacts import FilesPosition
 from streamkeeper.sources.files.listing import SourceFile, amount, is_rewritten, iterate_files, list_files
 from streamkeeper.sources.files.options import FileOptions
 
@@ -67,11 +67,11 @@ class Files(PlannedFormat[Listing, FilesPosition]):
             )
         return Resolved(FilesPosition(lambda: log.entries(upto) if upto >= 0 else iter(())))
 
-    def price(self, case: Case) -> SourcePrice:
-        return cost.price_of(case, partial(self.resolve, case.source, case.start, case.before))
+    def impact(self, case: Case) -> SourceImpact:
+        return impacts.impact_of(case, partial(self.resolve, case.source, case.start, case.before))
 
-    def price_again(self, source: Source, move: Move, price: SourcePrice) -> SourcePrice:
-        return cost.price_again(source, move, price)
+    def impact_again(self, source: Source, move: Move, impact: SourceImpact) -> SourceImpact:
+        return impacts.impact_again(source, move, impact)
 
     def waiting(self, source: Source, checkpoint: Checkpoint | None, key: str, end: Any) -> Waiting:
         if checkpoint is None or not isinstance(end, dict):

@@ -7,7 +7,7 @@ import re
 from functools import partial
 from typing import Any
 
-from streamkeeper.amounts import SourcePrice
+from streamkeeper.amounts import SourceImpact
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.model import Source
 from streamkeeper.errors import NotAskable, SourceError
@@ -23,7 +23,7 @@ from streamkeeper.sources.base.format import (
     not_begun,
     not_inspected,
 )
-from streamkeeper.sources.kafka import client, cost
+from streamkeeper.sources.kafka import client, impacts
 from streamkeeper.sources.kafka.offsets import OffsetRange, Offsets, goes_back, records_between
 from streamkeeper.sources.kafka.reading import reading
 from streamkeeper.sources.kafka.start import KafkaLook, KafkaPosition, KafkaStarts
@@ -38,13 +38,13 @@ class Kafka(KafkaStarts, PlannedFormat[KafkaLook, KafkaPosition]):
     def look(self, source: Source) -> KafkaLook:
         return KafkaLook(client.look_at(source), partial(client.at_time, source))
 
-    def price(self, case: Case) -> SourcePrice:
+    def impact(self, case: Case) -> SourceImpact:
         if case.position is None:
             return case.unreadable()
-        return cost.price_of(case, partial(self.resolve, case.source, case.start, case.before))
+        return impacts.impact_of(case, partial(self.resolve, case.source, case.start, case.before))
 
-    def price_again(self, source: Source, move: Move, price: SourcePrice) -> SourcePrice:
-        return cost.price_again(source, move, price)
+    def impact_again(self, source: Source, move: Move, impact: SourceImpact) -> SourceImpact:
+        return impacts.impact_again(source, move, impact)
 
     def waiting(self, source: Source, checkpoint: Checkpoint | None, key: str, end: Any) -> Waiting:
         """Count the records after a position; an unknown position counts as the beginning."""

@@ -9,7 +9,7 @@ from streamkeeper.declare.model import Source
 from streamkeeper.errors import RequestError, SourceError
 from streamkeeper.sources.base.format import Reading
 from streamkeeper.sources.kafka import client as kafka_client
-from streamkeeper.sources.kafka.cost import KafkaSnapshot, records
+from streamkeeper.sources.kafka.impacts import KafkaSnapshot, records
 from streamkeeper.sources.kafka.offsets import LATEST, Offsets, Topics, misfits, records_between, resolved
 
 

@@ -23,7 +23,7 @@ from airflow.sdk.exceptions import (
 )
 from streamkeeper_airflow.operate.notify import page
 from streamkeeper_airflow.recovery import alerts, tasks
-from streamkeeper_airflow.recovery.approvals import PlanApproval, WorsePriceApproval
+from streamkeeper_airflow.recovery.approvals import PlanApproval, WorseImpactApproval
 from streamkeeper_airflow.recovery.tasks import (
     GiveUp,
     Go,
@@ -34,7 +34,7 @@ from streamkeeper_airflow.recovery.tasks import (
     UnaskedStep,
 )
 
-from streamkeeper.amounts import LOSS
+from streamkeeper.amounts import DATA_LOSS
 from streamkeeper.drivers.alerts import AlertKind
 from streamkeeper.errors import PlanRefused, RecoveryError, StorageError, StreamkeeperError, TableLocked
 from streamkeeper.flows import ledger
@@ -207,22 +207,22 @@ def test_secrets_in_the_form_s_values_are_hidden_by_airflow_s_masker(
 
 
 @pytest.mark.parametrize(
-    ("price", "approval", "tellings"),
+    ("impact", "approval", "tellings"),
     [
-        pytest.param("repeats", False, 1, id="nobody is asked"),
+        pytest.param("duplicates", False, 1, id="nobody is asked"),
         pytest.param(None, True, 0, id="nothing makes it go"),
     ],
 )
-def test_a_price_that_nobody_accepts_ends_it_and_is_told_where_nobody_is_asked(
+def test_a_impact_that_nobody_accepts_ends_it_and_is_told_where_nobody_is_asked(
     *,
-    price: str | None,
+    impact: str | None,
     approval: bool,
     tellings: int,
     project: Path,
     told: Told,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    planned = a_plan(Refusal(price, "rows come twice"))
+    planned = a_plan(Refusal(impact, "rows come twice"))
     monkeypatch.setattr(engine, "plan", lambda *_: planned)
     with pytest.raises(AirflowSkipException, match="rows come twice"):
         PlanRecovery(task_id="plan", kind_name=RESET).execute(context({"flow": F, "approval": approval}))
@@ -343,22 +343,22 @@ def test_a_dry_run_whose_trial_failed_tells_nobody_and_is_over(
     assert (told, ended) == ([], [("first", "r1")])
 
 
-def test_nobody_is_asked_again_where_the_price_is_the_approved_one(project: Path) -> None:
+def test_nobody_is_asked_again_where_the_impact_is_the_approved_one(project: Path) -> None:
     assert (
-        WorsePriceApproval(task_id="approve_again").execute(context(plan=PLAN, plan_again={"worse": False}))
+        WorseImpactApproval(task_id="approve_again").execute(context(plan=PLAN, plan_again={"worse": False}))
         is None
     )
 
 
-def test_whoever_approves_accepts_the_prices_that_the_answer_names(
+def test_whoever_approves_accepts_the_impacts_that_the_answer_names(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked_for: list[list[str]] = []
     monkeypatch.setattr(hitl, "upsert_hitl_detail", lambda *, options, **_: asked_for.append(options))
     settings = Settings.from_environment()
-    planned = a_plan(Refusal("loss", "rows go", F))
+    planned = a_plan(Refusal("data-loss", "rows go", F))
     engine.propose(settings, planned)
-    asked = context(plan={**PLAN, "consent": "Approve, and lose 12 rows", "prices": ["loss"]})
+    asked = context(plan={**PLAN, "consent": "Approve, and lose 12 rows", "impacts": ["data-loss"]})
     with pytest.raises(TaskAwaitingInput):
         PlanApproval(task_id="approve").execute(
             cast("Context", {**asked, "task_instance": SimpleNamespace(id="1")})
@@ -374,14 +374,14 @@ def test_whoever_approves_accepts_the_prices_that_the_answer_names(
     )
     book = ledger.open(open_storage(settings.state), "first", "r1")
     [approved] = [event for event in book.events() if event.event == "approved"]
-    assert approved.evidence == {"by": "grace", "accepted": ["loss"]}
+    assert approved.evidence == {"by": "grace", "accepted": ["data-loss"]}
     shared_steps.check_go(Work(settings, planned, book, "decide"))
 
 
-def test_a_worse_price_ends_a_recovery_that_nobody_can_be_asked_about(project: Path) -> None:
+def test_a_worse_impact_ends_a_recovery_that_nobody_can_be_asked_about(project: Path) -> None:
     asked = context(plan={**PLAN, "approval": False}, plan_again={"worse": True})
-    with pytest.raises(AirflowFailException, match=r"The price got worse.*It changed nothing"):
-        WorsePriceApproval(task_id="approve_again").execute(asked)
+    with pytest.raises(AirflowFailException, match=r"The impact got worse.*It changed nothing"):
+        WorseImpactApproval(task_id="approve_again").execute(asked)
 
 
 def test_flows_that_run_once_are_handed_on_to_be_triggered(project: Path) -> None:
@@ -545,7 +545,7 @@ def test_what_go_starts_names_the_rehearsal_and_accepts_what_its_answer_names(pr
         "reason": "",
         "by": "ada",
     }
-    refusals = (Refusal(LOSS, "rows are lost"), Refusal(LOSS, "more are lost"))
+    refusals = (Refusal(DATA_LOSS, "rows are lost"), Refusal(DATA_LOSS, "more are lost"))
     planned = Plan("rehearse", "r1", "first", ("first",), request, (), ("rehearse",), "now", details=tried)
     found = tasks._go(replace(planned, refusals=refusals))
     assert found == {
@@ -555,7 +555,7 @@ def test_what_go_starts_names_the_rehearsal_and_accepts_what_its_answer_names(pr
             "infer_schemas": True,
             "rehearsal": "r1",
             "reason": "go, as rehearsed by r1",
-            "accept": [LOSS],
+            "accept": [DATA_LOSS],
             "approval": False,
         },
     }

@@ -452,7 +452,7 @@ FAILURES: dict[str, tuple[list[str], int, str]] = {
     "a refused plan": (
         ["recover", "reset_checkpoint", "--flow", FLOW, "--start", "earliest", "--yes"],
         1,
-        "accept `repeats`",
+        "accept `duplicates`",
     ),
     "no command": (["frobnicate"], 2, "No such command 'frobnicate'"),
     "no option": (["flows", "--frobnicate"], 2, "No such option"),
@@ -713,11 +713,11 @@ def test_recover_goes_on_with_what_the_approval_accepted_elsewhere(
 ) -> None:
     request = ResetRequest((FLOW,), StartAt(generations.LATEST))
     asked = engine.propose(stands.settings, engine.plan(stands.settings, KIND, request, "r1"))
-    assert [item.price for item in asked.refusals] == ["loss"]
+    assert [item.impact for item in asked.refusals] == ["data-loss"]
     monkeypatch.setattr(running, "drive", Driver(stands))
     refused = runner("--resume", "r1", "--yes")
-    assert "price that was not accepted" in str(refused.exception)
-    engine.approve(stands.settings, "events", "r1", "ada", accepted=["loss"])  # as Airflow's button does
+    assert "impact that was not accepted" in str(refused.exception)
+    engine.approve(stands.settings, "events", "r1", "ada", accepted=["data-loss"])  # as Airflow's button does
     done = runner("--resume", "r1")
     assert done.exit_code == 0, done.exception
     assert not engine.is_open(stands.settings, "events", "r1")
@@ -825,7 +825,7 @@ def test_the_drivers_that_a_recovery_starts_run_on_its_master(
     assert (call.option("--master"), str(submit.JOB) in call.arguments) == (FAR, True)
 
 
-def test_recover_asks_again_where_the_price_got_worse_and_releases_the_flow_on_no(
+def test_recover_asks_again_where_the_impact_got_worse_and_releases_the_flow_on_no(
     runner: Callable[..., Any], stands: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wait = leases.wait_until_gone
@@ -836,12 +836,12 @@ def test_recover_asks_again_where_the_price_got_worse_and_releases_the_flow_on_n
 
     monkeypatch.setattr(leases, "wait_until_gone", slow)
     monkeypatch.setattr(running, "drive", Driver(stands))
-    refused = runner("--start", "latest", "--accept", "loss", said="y\nn\n")
+    refused = runner("--start", "latest", "--accept", "data-loss", said="y\nn\n")
     assert "Continue anyway?" in refused.output
     assert (stands.home.owners(), stands.home.generations()) == ([], [1])
-    assert runner("--start", "latest", "--accept", "loss", said="y\ny\n").exit_code == 0
+    assert runner("--start", "latest", "--accept", "data-loss", said="y\ny\n").exit_code == 0
     assert stands.home.generations() == [1, 2]
-    unattended = runner("--start", "latest", "--accept", "loss", "--yes")
+    unattended = runner("--start", "latest", "--accept", "data-loss", "--yes")
     assert "not approved again" in str(unattended.exception)
     assert stands.home.generations() == [1, 2]
 

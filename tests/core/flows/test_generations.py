@@ -33,7 +33,7 @@ def test_a_decision_is_read_as_it_was_written(world: World) -> None:
     written = decision(
         world,
         start=StartAt(OFFSETS, offsets={"raw": {"logOffset": 7}}),
-        accepted=("loss",),
+        accepted=("data-loss",),
         schemas={"raw": "id INT"},
     )
     assert generations.decide(world.home, written) == written

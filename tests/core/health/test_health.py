@@ -43,7 +43,7 @@ PROGRESS: dict[str, Any] = {
 """A progress of Spark 4.2 with two stateful operators, in the part that is read."""
 SLOW = Batch(3, 0.0, 30.0, 600)
 LEASED, LAST_BEAT = "2026-01-01T00:00:00+00:00", "2026-01-01T00:05:00+00:00"
-SINCE = {"catching up": "2026-01-01T00:01:00+00:00", "retrying": LAST_BEAT, "down": LAST_BEAT}
+SINCE = {"slow": "2026-01-01T00:01:00+00:00", "retrying": LAST_BEAT, "down": LAST_BEAT}
 
 
 def rows(world: World) -> tuple[FlowHealth, ...]:
@@ -91,7 +91,7 @@ def test_recent_batches_are_bounded_and_a_torn_file_is_an_error_that_names_it(wo
     [
         (HERE, Numbers(replace(SLOW, seconds=1.0)), True, "running"),
         (HERE, Numbers(replace(SLOW, seconds=1.0), idle=True), True, "idle"),
-        (HERE, Numbers(SLOW), True, "catching up"),
+        (HERE, Numbers(SLOW), True, "slow"),
         (HERE, Numbers(replace(SLOW, rows=0)), True, "running"),
         (GONE, Numbers(SLOW), True, "retrying"),
         (GONE, Numbers(SLOW), False, "down"),

@@ -117,7 +117,7 @@ def test_a_table_is_tidied_with_the_retention_that_was_asked_for(world: World, m
 
 def test_an_auto_cdc_table_is_tidied_in_the_writers_turn(world: World, manifest: Manifest) -> None:
     write_log(world, "customers", [5.0])
-    assert planned(world, manifest, "customers.customers").turns
+    assert planned(world, manifest, "customers.customers").locked
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_what_a_reader_needs_that_is_decided_and_not_begun_stays(
 
 @pytest.mark.parametrize(
     "start",
-    [StartAt("beside"), StartAt("batch", generation=7, batch=0), StartAt("batch", generation=1, batch=9)],
+    [StartAt("side-table"), StartAt("batch", generation=7, batch=0), StartAt("batch", generation=1, batch=9)],
     ids=str,
 )
 def test_a_reader_of_which_nobody_knows_where_it_begins_leaves_the_table_alone(

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamkeeper.declare.model import Location, Source
-from streamkeeper.sources.kafka.cost import KafkaSnapshot
+from streamkeeper.sources.kafka.impacts import KafkaSnapshot
 from streamkeeper.sources.kafka.offsets import (
     OffsetRange,
     Offsets,
@@ -154,7 +154,7 @@ def test_ids_are_those_of_javas_clients_and_0_is_none() -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(data=st.data(), same=st.sampled_from([True, None, False]))
-def test_no_record_is_lost_or_comes_twice_unpriced_whatever_becomes_of_a_topic(
+def test_no_record_is_lost_or_comes_twice_unimpactd_whatever_becomes_of_a_topic(
     data: st.DataObject, same: bool | None
 ) -> None:
     """The oracle knows each offset's record: whether it is the old one, and whether that was read."""
@@ -178,9 +178,9 @@ def test_no_record_is_lost_or_comes_twice_unpriced_whatever_becomes_of_a_topic(
         for at, (is_old, was_read) in records.items():
             twice += at >= begins and is_old and was_read
             lost += at < begins and not (is_old and was_read)
-    priced = records_between(onward.offsets, snapshot.readable_offsets)
-    assert twice <= priced
-    assert same is None or priced == 0, "of a topic whose id is known, nothing comes twice"
+    impactd = records_between(onward.offsets, snapshot.readable_offsets)
+    assert twice <= impactd
+    assert same is None or impactd == 0, "of a topic whose id is known, nothing comes twice"
     if onward.short or same is False:
         assert onward.losses, "what may be lost is said"
     elif all(expected[part] >= old[part] for part in old):

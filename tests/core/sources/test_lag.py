@@ -25,7 +25,7 @@ from streamkeeper.sources.files.listing import list_files
 from streamkeeper.sources.kafka import client as kafka_client
 from streamkeeper.sources.kafka.offsets import OffsetRange, Offsets, Topics
 from tests.worlds.small_world import EVENTS, World
-from tests.worlds.sources.source_prices import DELTA, FILES, KAFKA, STOOD, Ask, at, begun, broker, table
+from tests.worlds.sources.source_impacts import DELTA, FILES, KAFKA, STOOD, Ask, at, begun, broker, table
 from tests.worlds.tables.delta_logs import START_MS, Table, add
 
 __all__ = ["broker", "table"]

@@ -140,7 +140,7 @@ def test_every_state_is_a_row_in_words_and_texts_of_users_are_text(person: Perso
     person.visit(LIST)
     for one in rows:
         person.reads(f"[data-flow='{one['flow']}']", one["state"])
-        if one["state"] not in ("running", "idle", "catching up"):
+        if one["state"] not in ("running", "idle", "slow"):
             person.reads(f"[data-flow='{one['flow']}']", one["detail"])
     person.await_that("typeof window.hurt === 'undefined'", "no text of a user was run")
     shown = person.await_that("all('[data-flow]').map(one => one.dataset.flow).join()", "the rows")
@@ -231,7 +231,7 @@ def test_a_reset_goes_from_a_click_to_the_first_new_batch_and_a_viewer_only_look
     person.click("[data-start=reset_checkpoint]")
     person.write("input[name=reason]", SPITE)
     person.press("Make the plan")
-    person.read("Price")
+    person.read("Impact")
     viewer.visit(TAB)
     viewer.read("Declaration")
     viewer.await_that("all('[data-start]').length === 0", "a viewer gets no buttons")
@@ -277,7 +277,7 @@ def test_a_recovery_that_stopped_midway_is_ended_by_a_button(
     person.visit(TAB)
     person.click("[data-start=reset_checkpoint]")
     person.press("Make the plan")
-    person.read("Price")
+    person.read("Impact")
     person.await_that("all('[data-answer]').length === 2", "the plan waits for an answer")
     (run, *_) = world.api.runs(RESET)
     # Somebody marks a step as failed in Airflow's own page: the run stops after the generation is decided.

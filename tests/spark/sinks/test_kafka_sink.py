@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql.types import StructType
 from streamkeeper_jobs.sinks import each_batch, kafka_sink
 
-from streamkeeper.amounts import REPEATS
+from streamkeeper.amounts import DUPLICATES
 from streamkeeper.declare.model import KAFKA_SINK, Location, Table
 from streamkeeper.errors import DeclarationError, RequestError
 from streamkeeper.exit_codes import Outcome
@@ -38,9 +38,9 @@ def test_a_batch_that_came_twice_is_dropped_by_its_readers_and_counted_by_the_pl
     with monkeypatch.context() as patch:
         cut_off(each_batch, "_note", 2, patch, after=False)
         assert bed.run() is Outcome.FAILED
-    assert at_work.prices("reset_checkpoint", flow=NAME) == [REPEATS]
+    assert at_work.impacts("reset_checkpoint", flow=NAME) == [DUPLICATES]
     assert bed.run() is Outcome.STOPPED
-    assert at_work.prices("reset_checkpoint", flow=NAME) == []
+    assert at_work.impacts("reset_checkpoint", flow=NAME) == []
     rows = in_topic(bed, options)
     topic_holds(rows, [*bed.events, *bed.events[2:]])
     topic_holds(drop_repeats(rows), bed.events)

@@ -16,7 +16,7 @@ from streamkeeper.exit_codes import Outcome
 from streamkeeper.history import events
 from streamkeeper.sources.base.format import Lag
 from tests.worlds.flow_world import DEDUPE, NAME, Flowbed, event, pipeline
-from tests.worlds.recover.recoveries import price
+from tests.worlds.recover.recoveries import impact
 from tests.worlds.sources import file_names
 from tests.worlds.sources.file_names import HIDDEN, NAMES, PATTERNS, PLAIN
 from tests.worlds.tables.backup_world import Recoverer
@@ -56,7 +56,7 @@ def test_each_file_of_a_batch_is_read_once_and_counts_as_read(names: Sequence[st
     assert bed.run() is Outcome.STOPPED
     bed.holds(bed.events)
     assert measured(bed) == Lag(0, 0, 0, None, 0.0)
-    costs = price(Recoverer.of(bed).plan("reset_checkpoint", "r1", flow=NAME))
+    costs = impact(Recoverer.of(bed).plan("reset_checkpoint", "r1", flow=NAME))
     assert costs.lost.nothing and costs.repeated.nothing and "0 unread" in " ".join(costs.notes), costs
 
 
@@ -67,7 +67,7 @@ def test_each_file_of_a_batch_is_read_once_and_counts_as_read(names: Sequence[st
         ("reset_checkpoint", {"flow": NAME}),
         ("rewind", {"flow": NAME, "batch": "1/0", "target": "restored"}),
         ("full_refresh", {"table": "events.events"}),
-        ("full_refresh_beside", {"table": "events.events"}),
+        ("rebuild_without_downtime", {"table": "events.events"}),
     ],
 )
 def test_each_name_is_read_once_through_a_recovery(

@@ -50,7 +50,7 @@ _PARTS = list(dict.fromkeys(change.part for change in (*CATALOGUE[3:], *BY_NAME)
 def _row(change: Change) -> str:
     same = "and makes the same table" if change.makes_the_same else ""
     then = " ".join(filter(None, (change.but, same)))
-    return f"| {change.name} | {change.fit} | {change.driver}{', ' if then else ''}{then} |"
+    return f"| {change.name} | {change.compatibility} | {change.driver}{', ' if then else ''}{then} |"
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ class Killed(Exception):
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Give the turn to the only writer."""
+    """Give the lock to the only writer."""
     yield
 
 

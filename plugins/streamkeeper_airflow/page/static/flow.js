@@ -55,9 +55,9 @@ const PHASES = { addBatch: "run and write", commitOffsets: "commit", getBatch: "
 
 const positions = (found) => Object.entries(found).map(([name, text]) => `${name}: ${text}`).join("; ");
 
-function Cost({ prices }) {
-  return prices.map((price) => h(Text, { key: price.source, fontSize: "sm" },
-    `${price.source}: lost ${price.lost}, repeated ${price.repeated}`));
+function Cost({ impacts }) {
+  return impacts.map((impact) => h(Text, { key: impact.source, fontSize: "sm" },
+    `${impact.source}: lost ${impact.lost}, repeated ${impact.repeated}`));
 }
 
 function Generations({ generations }) {
@@ -72,7 +72,7 @@ function Generations({ generations }) {
   h(Text, { fontSize: "sm", overflowWrap: "anywhere" },
     `Start ${life.start}, state ${life.state}. From ${positions(life.positions) || "the beginning"}`
     + (life.last_batch === null ? "." : ` to batch ${life.last_batch}.`)),
-  h(Cost, { prices: life.prices })))));
+  h(Cost, { impacts: life.impacts })))));
 }
 
 function Log({ log }) {

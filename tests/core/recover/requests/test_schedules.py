@@ -17,9 +17,9 @@ from tests.worlds.small_world import EVENTS, World
 
 HERE = Location("events.py", 9)
 DAILY = 'dp.schedule("reset_checkpoint", flow="clean_events", {}, cron="@daily")\n'
-NIGHTLY = DAILY.format('start="earliest", accept=["repeats"]').replace("@daily", "0 3 * * *")
+NIGHTLY = DAILY.format('start="earliest", accept=["duplicates"]').replace("@daily", "0 3 * * *")
 BACKFILL = (
-    'dp.schedule("backfill", flow="clean_events", read="table", table="{table}", accept=["repeats"],'
+    'dp.schedule("backfill", flow="clean_events", read="table", table="{table}", accept=["duplicates"],'
     ' cron="@weekly")\n'
 )
 
@@ -44,10 +44,10 @@ def test_a_schedule_comes_through_the_manifest_and_triggers_with_nobody_asked(wo
         "reason": "scheduled: 0 3 * * *",
         "flow": "events.clean_events",
         "start": "earliest",
-        "accept": ["repeats"],
+        "accept": ["duplicates"],
         "approval": False,
     }
-    assert ResetRequest.parse(conf, manifest, "ada").accept == ("repeats",)
+    assert ResetRequest.parse(conf, manifest, "ada").accept == ("duplicates",)
 
 
 def test_of_several_flows_the_first_goes_where_the_form_must_have_one(world: World) -> None:

@@ -1,4 +1,4 @@
-"""Cost of a reset in a files source: which files are read, not read, read again, or gone.
+"""Impact of a reset in a files source: which files are read, not read, read again, or gone.
 
 Sources are only read.
 """
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from streamkeeper.amounts import NONE, Amount, SourcePrice, unknown
+from streamkeeper.amounts import NONE, Amount, SourceImpact, unknown
 from streamkeeper.checkpoint import FileEntry, files_log
 from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import check_fits
@@ -65,8 +65,8 @@ class _Files:
         return [file for path, file in self.present.items() if self.processed.get(path, newest) == newest]
 
 
-def price_of(case: Case, resolve: Resolve) -> SourcePrice:
-    """Return the cost of a reset in a files source."""
+def impact_of(case: Case, resolve: Resolve) -> SourceImpact:
+    """Return the impact of a reset in a files source."""
     source, standing, mode = case.source, case.standing, case.start.mode
     present = file_listing.list_files(source)
     entries: dict[str, FileEntry] = {}
@@ -87,7 +87,7 @@ def price_of(case: Case, resolve: Resolve) -> SourcePrice:
         if mode == AFTER_LAST:
             raise _other_starts(case, error) from error
         doubt = unknown(f"the list of processed files cannot be read: {error}")
-        return case.price(f"start {mode}", lost=doubt, repeated=doubt)
+        return case.impact(f"start {mode}", lost=doubt, repeated=doubt)
     changed = {
         path
         for path, entry in entries.items()
@@ -100,7 +100,7 @@ def price_of(case: Case, resolve: Resolve) -> SourcePrice:
         renamed=bool(renamed),
         listed=listed,
     )
-    return _files_price(case, weighed_files)
+    return _files_impact(case, weighed_files)
 
 
 def _other_starts(case: Case, damage: CheckpointError) -> CheckpointError:
@@ -196,11 +196,11 @@ def _shares(files: _Files, options: FileOptions) -> _Shares:
     )
 
 
-def _files_price(case: Case, files: _Files) -> SourcePrice:
+def _files_impact(case: Case, files: _Files) -> SourceImpact:
     source, options = case.source, FileOptions.of(case.source)
     shares = _shares(files, options)
     gone, replayed = shares.gone, shares.replayed
-    return case.price(
+    return case.impact(
         _words(case, files),
         lost=file_listing.amount(source, shares.lost),
         repeated=file_listing.amount(source, shares.repeated),
@@ -230,7 +230,11 @@ def _words(case: Case, files: _Files) -> str:
         case StartMode.TIMESTAMP:
             return f"files changed at or after {case.moment}"
         case (
-            StartMode.OFFSETS | StartMode.BATCH | StartMode.GENERATION | StartMode.BESIDE | StartMode.ADOPTED
+            StartMode.OFFSETS
+            | StartMode.BATCH
+            | StartMode.GENERATION
+            | StartMode.SIDE_TABLE
+            | StartMode.ADOPTED
         ):
             return f"after files log {(case.start.offsets or {})[case.source.name]['logOffset']}"
 
@@ -289,35 +293,35 @@ def _files_since(source: Source, move: Move) -> _FilesSince:
     )
 
 
-def price_again(source: Source, move: Move, price: SourcePrice) -> SourcePrice:
-    """Return the cost of a move to an earlier place: see :class:`SourceFormat`."""
+def impact_again(source: Source, move: Move, impact: SourceImpact) -> SourceImpact:
+    """Return the impact of a move to an earlier place: see :class:`SourceFormat`."""
     files = _files_since(source, move)
     since, skipped = files.since, files.skipped
     # Rows of files that are too old to be read again are not lost if the table keeps them.
     lost = file_listing.amount(source, files.of(skipped if move.restored else skipped - since))
     read = since - files.other_names if move.restored else since | files.other_names
     again = file_listing.amount(source, files.of(read - skipped))
-    notes = (f"{files.waiting:,} {UNREAD}", *(note for note in price.notes if not note.endswith(UNREAD)))
+    notes = (f"{files.waiting:,} {UNREAD}", *(note for note in impact.notes if not note.endswith(UNREAD)))
     otherwise = bool(files.gone or files.rewritten or skipped)
-    price = replace(price, lost=lost, notes=notes, otherwise=otherwise)
-    price = read_again(price, again, move.restored)
+    impact = replace(impact, lost=lost, notes=notes, otherwise=otherwise)
+    impact = read_again(impact, again, move.restored)
     if files.other_names and move.restored:  # the restored table has them already
-        price = replace(price, repeated=file_listing.amount(source, files.of(files.other_names)))
+        impact = replace(impact, repeated=file_listing.amount(source, files.of(files.other_names)))
     if files.rewritten:
         note = f"{files.rewritten:,} files were rewritten since they were read: they are read as they are now"
-        price = replace(price, notes=(*price.notes, note))
-    return _without_gone(price, files, move.restored) if files.gone else price
+        impact = replace(impact, notes=(*impact.notes, note))
+    return _without_gone(impact, files, move.restored) if files.gone else impact
 
 
-def _without_gone(price: SourcePrice, files: _FilesSince, restored: bool) -> SourcePrice:
-    """Return a price with the files that no longer exist: their rows are lost if the table goes back."""
+def _without_gone(impact: SourceImpact, files: _FilesSince, restored: bool) -> SourceImpact:
+    """Return an impact with the files that no longer exist: their rows are lost if the table goes back."""
     count = len(files.gone)
     if not restored:
         note = f"{count:,} files that were read since are gone: they are not read again"
-        return replace(price, notes=(*price.notes, note))
+        return replace(impact, notes=(*impact.notes, note))
     more = f", and {len(files.skipped):,} are too old by maxFileAge" if files.skipped else ""
     reason = f"the files no longer exist, such as {files.gone[0]}{more}"
-    return replace(price, lost=Amount(count + len(files.skipped), 0, None, reason))
+    return replace(impact, lost=Amount(count + len(files.skipped), 0, None, reason))
 
 
 def _rebuild_notes(gone: list[str], stateful: bool | None, replayed: int) -> Iterator[str]:

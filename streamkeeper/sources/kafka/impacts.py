@@ -1,4 +1,4 @@
-"""Cost of a reset in a Kafka source.
+"""Impact of a reset in a Kafka source.
 
 Records between offsets are upper bounds: compaction and transactions leave gaps.
 """
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
-from streamkeeper.amounts import NONE, Amount, SourcePrice, unknown
+from streamkeeper.amounts import NONE, Amount, SourceImpact, unknown
 from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import describe
 from streamkeeper.errors import RequestError, SourceError
@@ -110,23 +110,23 @@ def records(count: int) -> Amount:
     return Amount(None, 0, count, at_most=count > 0)
 
 
-def price_of(case: Case, resolve: Resolve) -> SourcePrice:
-    """Return the cost of a reset in a Kafka source.
+def impact_of(case: Case, resolve: Resolve) -> SourceImpact:
+    """Return the impact of a reset in a Kafka source.
 
     :raises RequestError: requested offsets omit a partition, or name one that does not exist.
     """
     snapshot = look(case.source, case.standing, case.offset)
-    price, position = _price_of(case, snapshot, resolve)
-    price = replace(price, notes=(*price.notes, *_policy_notes(snapshot)))
+    impact, position = _impact_of(case, snapshot, resolve)
+    impact = replace(impact, notes=(*impact.notes, *_policy_notes(snapshot)))
     if snapshot.uncounted and case.start.mode != AFTER_LAST:
-        price = replace(price, lost=unknown(snapshot.uncounted), notes=(*price.notes, snapshot.uncounted))
-    return _with_state(price, snapshot, position, case.stateful) if case.rebuilds else price
+        impact = replace(impact, lost=unknown(snapshot.uncounted), notes=(*impact.notes, snapshot.uncounted))
+    return _with_state(impact, snapshot, position, case.stateful) if case.rebuilds else impact
 
 
-def _price_of(
+def _impact_of(
     case: Case, snapshot: KafkaSnapshot, resolve: Resolve
-) -> tuple[SourcePrice, KafkaPosition | None]:
-    """Return the cost without that of a rebuilt state, and the position that the driver will start from."""
+) -> tuple[SourceImpact, KafkaPosition | None]:
+    """Return the impact without that of a rebuilt state, and the position that the driver will start from."""
     source, start = case.source, case.start
     if snapshot.topics is None:
         return _unseen(case, snapshot), None
@@ -135,18 +135,18 @@ def _price_of(
         contents = KafkaLook(snapshot.topics, partial(kafka_client.at_time, source))
         resolved = resolve(lambda: contents)
     except SourceError as error:
-        return case.price(words, lost=unknown(str(error)), repeated=unknown(str(error))), None
+        return case.impact(words, lost=unknown(str(error)), repeated=unknown(str(error))), None
     if resolved.wrong:
         raise RequestError(f"offsets of {source.name} cannot be used: {resolved.wrong}.")
     position = resolved.position
     if start.mode == EARLIEST:
         again = records(records_between(snapshot.topics.earliest, snapshot.readable_offsets))
-        return case.price(words, repeated=again), position
+        return case.impact(words, repeated=again), position
     if start.mode != AFTER_LAST:
         assert position is not None, "this start is a position"
-        return _moved(case.price(words), snapshot, position.offsets or {}), position
+        return _moved(case.impact(words), snapshot, position.offsets or {}), position
     if snapshot.offset is None and snapshot.initial is None:
-        return case.price(words), position
+        return case.impact(words), position
     assert position is not None and position.onward is not None, "what was read is continued with"
     waiting = (
         f"at most {records_between(position.onward.offsets, snapshot.topics.latest):,} unread records"
@@ -154,8 +154,8 @@ def _price_of(
     )
     again = records(records_between(position.onward.offsets, snapshot.readable_offsets))
     notes = (waiting, *resolved.notes, *((LOOKED_AT_AGAIN,) if resolved.may_pass else ()))
-    price = case.price(words, lost=_lost(position.onward), repeated=again, notes=notes)
-    return replace(price, expired=bool(resolved.lost)), position
+    impact = case.impact(words, lost=_lost(position.onward), repeated=again, notes=notes)
+    return replace(impact, expired=bool(resolved.lost)), position
 
 
 _DECLARED = "the beginning, as the source declares it"
@@ -176,25 +176,29 @@ def _words(case: Case, snapshot: KafkaSnapshot) -> str:
         case StartMode.TIMESTAMP:
             return f"records written at or after {case.moment}"
         case (
-            StartMode.OFFSETS | StartMode.BATCH | StartMode.GENERATION | StartMode.BESIDE | StartMode.ADOPTED
+            StartMode.OFFSETS
+            | StartMode.BATCH
+            | StartMode.GENERATION
+            | StartMode.SIDE_TABLE
+            | StartMode.ADOPTED
         ):
             return describe((case.start.offsets or {})[case.source.name])
 
 
-def _unseen(case: Case, snapshot: KafkaSnapshot) -> SourcePrice:
-    """Return the cost while the brokers do not answer: what lies between offsets that are numbers."""
-    doubt, price = unknown(snapshot.reason), case.price(_words(case, snapshot))
+def _unseen(case: Case, snapshot: KafkaSnapshot) -> SourceImpact:
+    """Return the impact while the brokers do not answer: what lies between offsets that are numbers."""
+    doubt, impact = unknown(snapshot.reason), case.impact(_words(case, snapshot))
     match case.start.mode:
         case StartMode.AFTER_LAST:
             note = (
                 f"it is unknown whether all unread rows still exist: {snapshot.reason}. The driver checks"
                 " before it changes anything"
             )
-            return replace(price, notes=(note,))
+            return replace(impact, notes=(note,))
         case StartMode.EARLIEST:
-            return replace(price, repeated=doubt if snapshot.offset else NONE)
+            return replace(impact, repeated=doubt if snapshot.offset else NONE)
         case StartMode.LATEST:
-            return replace(price, lost=doubt)
+            return replace(impact, lost=doubt)
         case StartMode.OFFSETS:
             offsets: Offsets = (case.start.offsets or {})[case.source.name]
             if wrong := _left_out(offsets, snapshot.offset or {}):
@@ -203,23 +207,23 @@ def _unseen(case: Case, snapshot: KafkaSnapshot) -> SourcePrice:
                     " partition."
                 )
             if all(end >= 0 for parts in offsets.values() for end in parts.values()):
-                return _moved(price, snapshot, offsets)
-    return replace(price, lost=doubt, repeated=doubt)
+                return _moved(impact, snapshot, offsets)
+    return replace(impact, lost=doubt, repeated=doubt)
 
 
 def _with_state(
-    price: SourcePrice, snapshot: KafkaSnapshot, position: KafkaPosition | None, stateful: bool | None
-) -> SourcePrice:
-    """Add the cost of rebuilding state from history: what is replayed, and what of it is gone."""
+    impact: SourceImpact, snapshot: KafkaSnapshot, position: KafkaPosition | None, stateful: bool | None
+) -> SourceImpact:
+    """Add the impact of rebuilding state from history: what is replayed, and what of it is gone."""
     if snapshot.offset is None:
-        return price
+        return impact
     if snapshot.topics is None or position is None:
-        reason = snapshot.reason or price.lost.rows_unknown or ""
-        return replace(price, replayed=unknown(reason) if stateful else NONE)
+        reason = snapshot.reason or impact.lost.rows_unknown or ""
+        return replace(impact, replayed=unknown(reason) if stateful else NONE)
     count, gone, notes = (
         records_between(position.replay_from, position.offsets or {}),
         position.gone,
-        price.notes,
+        impact.notes,
     )
     if stateful is None:
         notes += (
@@ -243,7 +247,7 @@ def _with_state(
         if holes
         else records(gone)
     )
-    return replace(price, replayed=records(count) if stateful else NONE, gone=missing, notes=notes)
+    return replace(impact, replayed=records(count) if stateful else NONE, gone=missing, notes=notes)
 
 
 def read_again(snapshot: KafkaSnapshot, then: Offsets | None) -> Amount:
@@ -265,24 +269,24 @@ def read_again(snapshot: KafkaSnapshot, then: Offsets | None) -> Amount:
     return records(records_between(start, snapshot.readable_offsets))
 
 
-def price_again(source: Source, move: Move, price: SourcePrice) -> SourcePrice:
-    """Return the cost of a move to an earlier place: see :class:`SourceFormat`."""
+def impact_again(source: Source, move: Move, impact: SourceImpact) -> SourceImpact:
+    """Return the impact of a move to an earlier place: see :class:`SourceFormat`."""
     snapshot, then = look(source, move.standing, move.offset(source)), move.then(source)
     again = read_again(snapshot, then)
     if move.restored and not again.nothing and snapshot.holes:
-        price = replace(price, lost=unknown(snapshot.holes))
+        impact = replace(impact, lost=unknown(snapshot.holes))
     elif snapshot.uncounted:
-        price = replace(price, lost=unknown(snapshot.uncounted))
+        impact = replace(impact, lost=unknown(snapshot.uncounted))
     if move.restored and then is not None and snapshot.reason:
-        price = _unseen_before_restore(price, snapshot.reason, move)
-    return with_read_again(price, UNREADABLE if move.position is None else again, move.restored)
+        impact = _unseen_before_restore(impact, snapshot.reason, move)
+    return with_read_again(impact, UNREADABLE if move.position is None else again, move.restored)
 
 
-def _unseen_before_restore(price: SourcePrice, reason: str, move: Move) -> SourcePrice:
+def _unseen_before_restore(impact: SourceImpact, reason: str, move: Move) -> SourceImpact:
     """Ask for what the driver would check itself before it begins: with a restore, that would be too late."""
     lost = unknown(f"it is unknown whether all unread rows still exist: {reason}")
     history = unknown(f"it is unknown whether all rows that were read still exist: {reason}")
-    return replace(price, lost=lost, gone=history if move.rebuilds else price.gone, notes=())
+    return replace(impact, lost=lost, gone=history if move.rebuilds else impact.gone, notes=())
 
 
 def look(source: Source, standing: CommittedPosition, offset: Offsets | None) -> KafkaSnapshot:
@@ -326,7 +330,7 @@ def _lost(onward: Onward) -> Amount:
     return unknown("; ".join(unsure)) if unsure else records(sum(loss.records or 0 for loss in onward.losses))
 
 
-def _moved(price: SourcePrice, snapshot: KafkaSnapshot, target: Offsets) -> SourcePrice:
+def _moved(impact: SourceImpact, snapshot: KafkaSnapshot, target: Offsets) -> SourceImpact:
     """Compare the flow's position with the new start by partition.
 
     A partition that the flow did not know was not read.
@@ -335,7 +339,7 @@ def _moved(price: SourcePrice, snapshot: KafkaSnapshot, target: Offsets) -> Sour
     for topic, parts in (snapshot.topics.earliest if snapshot.topics else {}).items():
         position[topic] = {**parts, **position.get(topic, {})}
     lost, repeated = records_between(position, target), records_between(target, position)
-    return replace(price, lost=records(lost), repeated=records(repeated if snapshot.offset else 0))
+    return replace(impact, lost=records(lost), repeated=records(repeated if snapshot.offset else 0))
 
 
 def _left_out(offsets: Offsets, old_offsets: Offsets) -> list[str]:

@@ -1,4 +1,4 @@
-"""Cost of a reset in a Delta source, in rows by the statistics of its log."""
+"""Impact of a reset in a Delta source, in rows by the statistics of its log."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from streamkeeper.amounts import NONE, Amount, SourcePrice, unknown
+from streamkeeper.amounts import NONE, Amount, SourceImpact, unknown
 from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import describe
 from streamkeeper.delta.history import (
@@ -63,8 +63,8 @@ class _Table:
         return before(self.history, version, self.offset)
 
 
-def price_of(case: Case, resolve: Resolve) -> SourcePrice:
-    """Return the cost of a reset in a Delta source.
+def impact_of(case: Case, resolve: Resolve) -> SourceImpact:
+    """Return the impact of a reset in a Delta source.
 
     :raises RequestError: the requested offset belongs to another table, or to a version that is not held; or
         the commits after the requested time are unknown.
@@ -78,24 +78,24 @@ def price_of(case: Case, resolve: Resolve) -> SourcePrice:
         raise RequestError(str(error)) from error
     if resolved.wrong:
         raise RequestError(f"offsets of {case.source.name} cannot be used: {resolved.wrong}. Give another.")
-    price = _price_of(case, table, resolved)
-    return _with_state(price, case, table, resolved.position) if case.rebuilds else price
+    impact = _impact_of(case, table, resolved)
+    return _with_state(impact, case, table, resolved.position) if case.rebuilds else impact
 
 
-def _price_of(case: Case, table: _Table, resolved: Resolved[DeltaPosition]) -> SourcePrice:
-    """Return the cost without that of a rebuilt state."""
+def _impact_of(case: Case, table: _Table, resolved: Resolved[DeltaPosition]) -> SourceImpact:
+    """Return the impact without that of a rebuilt state."""
     words = _words(case, resolved)
     if case.start.mode == AFTER_LAST:
-        return _after_last(case.price(words), table, resolved)
+        return _after_last(case.impact(words), table, resolved)
     reason = table.made_anew
     if reason is not None:  # nothing of this table was read
         lost = unknown(reason)
-        return case.price(words, lost=lost, notes=(reason,))
+        return case.impact(words, lost=lost, notes=(reason,))
     if resolved.position is None:
         changed = _changed(table)
         notes = () if changed is None else (changed,)
-        return case.price(words, repeated=_read_so_far(table), notes=notes, otherwise=changed is not None)
-    return _moved(case.price(words), table, resolved.position.offset)
+        return case.impact(words, repeated=_read_so_far(table), notes=notes, otherwise=changed is not None)
+    return _moved(case.impact(words), table, resolved.position.offset)
 
 
 def _words(case: Case, resolved: Resolved[DeltaPosition]) -> str:
@@ -117,28 +117,30 @@ def _words(case: Case, resolved: Resolved[DeltaPosition]) -> str:
             StartMode.OFFSETS
             | StartMode.BATCH
             | StartMode.GENERATION
-            | StartMode.BESIDE
+            | StartMode.SIDE_TABLE
             | StartMode.ADOPTED
             | StartMode.TIMESTAMP
         ):
             return describe((case.start.offsets or {})[case.source.name])
 
 
-def _with_state(price: SourcePrice, case: Case, table: _Table, position: DeltaPosition | None) -> SourcePrice:
-    """Add the cost of rebuilding state from history: the table of that version is read again."""
+def _with_state(
+    impact: SourceImpact, case: Case, table: _Table, position: DeltaPosition | None
+) -> SourceImpact:
+    """Add the impact of rebuilding state from history: the table of that version is read again."""
     if table.offset is None:
-        return price
+        return impact
     if table.made_anew is not None:
-        return replace(price, gone=unknown(f"{table.made_anew}, and so is what was read"))
+        return replace(impact, gone=unknown(f"{table.made_anew}, and so is what was read"))
     if position is None:
-        return price
+        return impact
     version, stateful = position.replayed_version, case.stateful
     if not table.history.holds_snapshot(version):
         words = f"state cannot be rebuilt: {_no_snapshot(case.source, version)}"
         return (
-            replace(price, blocked=f"{words}. Choose state `empty`")
+            replace(impact, blocked=f"{words}. Choose state `empty`")
             if stateful
-            else replace(price, notes=(*price.notes, words))
+            else replace(impact, notes=(*impact.notes, words))
         )
     note = "a rebuilt state lacks rows that were deleted from the source since they were read"
     count = _rows(table, version)
@@ -147,36 +149,36 @@ def _with_state(price: SourcePrice, case: Case, table: _Table, position: DeltaPo
         again = (
             f"if the query keeps state, {rows_in_words} of version {version} are read again, without writing"
         )
-        return replace(price, notes=(*price.notes, again, note))
-    return replace(price, replayed=count, notes=(*price.notes, note)) if stateful else price
+        return replace(impact, notes=(*impact.notes, again, note))
+    return replace(impact, replayed=count, notes=(*impact.notes, note)) if stateful else impact
 
 
 def _no_snapshot(source: Source, version: int) -> str:
     return f"the table of {source.name} cannot be reconstructed at version {version}"
 
 
-def price_again(source: Source, move: Move, price: SourcePrice) -> SourcePrice:
-    """Return the cost of a move to an earlier place: see :class:`SourceFormat`."""
+def impact_again(source: Source, move: Move, impact: SourceImpact) -> SourceImpact:
+    """Return the impact of a move to an earlier place: see :class:`SourceFormat`."""
     then = move.then(source)
     again = UNREADABLE if move.position is None else read_again(source, move.offset(source), then)
     if move.restored and then is not None:
-        price = _before_restore(source, move, price, then)
-    return with_read_again(price, again, move.restored)
+        impact = _before_restore(source, move, impact, then)
+    return with_read_again(impact, again, move.restored)
 
 
-def _before_restore(source: Source, move: Move, price: SourcePrice, then: dict[str, Any]) -> SourcePrice:
+def _before_restore(source: Source, move: Move, impact: SourceImpact, then: dict[str, Any]) -> SourceImpact:
     """Check what the driver would check itself before it begins: with a restore, that would be too late."""
     table = _look(source, then)
     if isinstance(table, str):
         reason = f"it is unknown whether all unread rows still exist: {table}"
-        return replace(price, lost=unknown(reason), notes=())
+        return replace(impact, lost=unknown(reason), notes=())
     obstacle = _why_not_rebuilt(source, table, then) if move.rebuilds else None
-    if obstacle is None or price.blocked is not None:
-        return price
+    if obstacle is None or impact.blocked is not None:
+        return impact
     words = f"state cannot be rebuilt: {obstacle}"
     if move.stateful:
-        return replace(price, blocked=f"{words}. Choose state `empty`")
-    return replace(price, notes=tuple(dict.fromkeys((*price.notes, words))))
+        return replace(impact, blocked=f"{words}. Choose state `empty`")
+    return replace(impact, notes=tuple(dict.fromkeys((*impact.notes, words))))
 
 
 def _why_not_rebuilt(source: Source, table: _Table, offset: dict[str, Any]) -> str | None:
@@ -221,7 +223,7 @@ def read_again(source: Source, offset: dict[str, Any] | None, then: dict[str, An
     return (
         unknown(reason)
         if reason is not None
-        else _moved(SourcePrice(source.name, "", ""), table, then).repeated
+        else _moved(SourceImpact(source.name, "", ""), table, then).repeated
     )
 
 
@@ -234,28 +236,28 @@ def _look(source: Source, offset: dict[str, Any] | None) -> _Table | str:
     return f"there is no Delta table at {source.path}" if history is None else _Table(source, history, offset)
 
 
-def _after_last(price: SourcePrice, table: _Table, resolved: Resolved[DeltaPosition]) -> SourcePrice:
+def _after_last(impact: SourceImpact, table: _Table, resolved: Resolved[DeltaPosition]) -> SourceImpact:
     if table.offset is None:
-        return price
+        return impact
     if resolved.lost:
-        return replace(price, lost=unknown(resolved.lost), notes=resolved.notes, expired=True)
+        return replace(impact, lost=unknown(resolved.lost), notes=resolved.notes, expired=True)
     if resolved.blocked:
         problem = f"source {table.source.name} cannot continue: {resolved.blocked}"
         blocked = f"{problem}. Choose a timestamp, latest or earliest"
-        return replace(price, blocked=blocked)
-    return replace(price, notes=tuple(_waiting(table)))
+        return replace(impact, blocked=blocked)
+    return replace(impact, notes=tuple(_waiting(table)))
 
 
-def _unseen(case: Case, reason: str) -> SourcePrice:
-    """Return the cost while the table's log cannot be read."""
+def _unseen(case: Case, reason: str) -> SourceImpact:
+    """Return the impact while the table's log cannot be read."""
     doubt, mode = unknown(reason), case.start.mode
     if mode == AFTER_LAST:
         note = (
             f"it is unknown whether all unread rows still exist: {reason}. The driver checks before it"
             " changes anything"
         )
-        return case.price("after the last processed batch", notes=(note,))
-    return case.price(
+        return case.impact("after the last processed batch", notes=(note,))
+    return case.impact(
         f"start {mode}",
         lost=NONE if mode == EARLIEST else doubt,
         repeated=NONE if mode == LATEST else doubt,
@@ -288,10 +290,10 @@ def _waiting(table: _Table) -> Iterator[str]:
         )
 
 
-def _moved(price: SourcePrice, table: _Table, target: dict[str, Any]) -> SourcePrice:
+def _moved(impact: SourceImpact, table: _Table, target: dict[str, Any]) -> SourceImpact:
     lost = _amount(table.between(table.position, target))
     repeated = _amount(table.between(target, table.position)) if table.offset is not None else NONE
-    return replace(price, lost=lost, repeated=repeated)
+    return replace(impact, lost=lost, repeated=repeated)
 
 
 def _read_so_far(table: _Table) -> Amount:

@@ -1,4 +1,5 @@
-"""The Spark steps of ``full_refresh_beside``: build a table next to the old one, then replace the old one.
+"""The Spark steps of ``rebuild_without_downtime``: build a table next to the old one, then replace the old
+one.
 
 The new table and the checkpoints of the flows that write it agree at any moment: Delta's log knows their
 batches. So their position need not be that of the old flows. Both are put in place together: the files by one
@@ -19,10 +20,10 @@ from pyspark.sql import SparkSession
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta import remembered
 from streamkeeper.delta.copy_files import FIRST_COMMIT, Progress, copy_files, files_of
-from streamkeeper.delta.log import SEAL
+from streamkeeper.delta.log import FENCE
 from streamkeeper.errors import RecoveryError
 from streamkeeper.flows import generations, holds
-from streamkeeper.flows.generations import BESIDE, StartAt
+from streamkeeper.flows.generations import SIDE_TABLE, StartAt
 from streamkeeper.flows.position import last_begun
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.plans.plan import Plan
@@ -36,7 +37,7 @@ from streamkeeper.tables.past_versions import PUT_IN_PLACE, app_id
 from streamkeeper.times import now
 from streamkeeper_jobs.recover.backup_table import make_table
 from streamkeeper_jobs.recover.restore_table import replace_table
-from streamkeeper_jobs.recover.rewind import seal_flows
+from streamkeeper_jobs.recover.rewind import fence_flows
 from streamkeeper_jobs.recover.side_table import (
     Builder,
     builders,
@@ -86,7 +87,7 @@ def put_in_place(spark: SparkSession, work: Work) -> dict[str, Any]:
 
     Until a generation is decided, the old flows can continue after everything that this step changes.
 
-    :raises PlanRefused: the price was not accepted.
+    :raises PlanRefused: the impact was not accepted.
     :raises RecoveryError: the table's definition has changed, something was written to it since the plan was
         made under the hold, or a flow could not be completed.
     """
@@ -103,7 +104,7 @@ def put_in_place(spark: SparkSession, work: Work) -> dict[str, Any]:
         put_backs.check_unchanged(work, plan, put_backs.before_decided(plan))
     stop_for_good(work, flows)
     brought = _bring(spark, work)
-    seal_flows(spark, work, plan)
+    fence_flows(spark, work, plan)
     standing = {
         builder.flow.full_name: _begin(builder, plan)
         for builder in flows
@@ -131,7 +132,7 @@ def _define(snapshot: Snapshot, plan: Plan) -> None:
         _DEFINITION: _digest(snapshot),
     }
     table_id = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{plan.recovery_id}/{TARGET}"))
-    make_table(tables.beside, empty, parameters, table_id=table_id)
+    make_table(tables.side, empty, parameters, table_id=table_id)
 
 
 def _is_definition(action: JsonObject) -> bool:
@@ -154,7 +155,7 @@ def _check_definition(spark: SparkSession, plan: Plan) -> None:
     :raises RecoveryError: it was changed; nothing was touched.
     """
     tables = plan.details_as(SideTables)
-    first = open_storage(tables.beside).read(FIRST_COMMIT)
+    first = open_storage(tables.side).read(FIRST_COMMIT)
     info = json.loads(first.splitlines()[0]).get("commitInfo", {}) if first else {}
     made_by = info.get("operationParameters", {}).get(_DEFINITION)
     if made_by is not None and made_by != _digest(read_snapshot(spark, tables.path)):
@@ -168,16 +169,16 @@ def _check_definition(spark: SparkSession, plan: Plan) -> None:
 def _bring(spark: SparkSession, work: Work) -> int:
     """Copy the files of the side table into the table's folder, yet unreferenced; return their number."""
     tables = work.plan.details_as(SideTables)
-    if not delta_log.exists(tables.beside):
+    if not delta_log.exists(tables.side):
         raise RecoveryError(
-            f"There is no table at {tables.beside}: its sources had no rows yet, or someone removed it. The"
+            f"There is no table at {tables.side}: its sources had no rows yet, or someone removed it. The"
             " old table was not changed."
         )
-    built = read_snapshot(spark, tables.beside)
+    built = read_snapshot(spark, tables.side)
     actions = chain(built.others, ({"add": add} for add in built.adds))
     files = list(files_of(json.dumps(action) for action in actions))
     progress = Progress(work.progress, work.check_stop, len(files))
-    copy_files(open_storage(tables.beside), open_storage(tables.path), files, progress, share=True)
+    copy_files(open_storage(tables.side), open_storage(tables.path), files, progress, share=True)
     return len(files)
 
 
@@ -195,13 +196,13 @@ def _begin(builder: Builder, plan: Plan) -> dict[str, Any]:
     begun, number = last_begun(builder.side), builder.plan.next_generation
     assert begun is not None and number is not None, "asked for flows that have begun beside"
     beside, start = begun
-    decided = shared_steps.generation_of(plan, replace(builder.plan, start=StartAt(BESIDE)), builder.home)
+    decided = shared_steps.generation_of(plan, replace(builder.plan, start=StartAt(SIDE_TABLE)), builder.home)
     generations.decide(builder.home, replace(decided, query_id=beside.query_id, schemas=start.schemas))
     epochs = builder.home.epochs()
     evidence = {
         **start.evidence,
-        "beside": plan.recovery_id,
-        "sealed": [earlier for earlier in builder.home.generations() if earlier < number],
+        "rebuild": plan.recovery_id,
+        "fenced": [earlier for earlier in builder.home.generations() if earlier < number],
     }
     generations.begin(
         builder.home,
@@ -216,9 +217,9 @@ def _begin(builder: Builder, plan: Plan) -> dict[str, Any]:
 def _replace(spark: SparkSession, plan: Plan) -> dict[str, Any]:
     """Replace the table, in one commit that carries the batches of the queries that will continue with it."""
     tables, writer = plan.details_as(SideTables), app_id(plan.recovery_id, PUT_IN_PLACE)
-    path, beside = tables.path, tables.beside
+    path, beside = tables.path, tables.side
     built, before = read_snapshot(spark, beside), delta_log.latest_version(path)
-    wrote = [action for action in built.others if "txn" in action and int(action["txn"]["version"]) < SEAL]
+    wrote = [action for action in built.others if "txn" in action and int(action["txn"]["version"]) < FENCE]
     if before is None:
         parameters = {"source": beside, "sourceVersion": str(built.version), "recovery": plan.recovery_id}
         make_table(path, built, parameters)
@@ -226,6 +227,6 @@ def _replace(spark: SparkSession, plan: Plan) -> dict[str, Any]:
     else:
         numbers = replace_table(spark, path, built, writer, wrote)
     version = delta_log.latest_version(path)
-    say(f"{path} was replaced by the table built beside, in version {version}.")
+    say(f"{path} was replaced by the side table, in version {version}.")
     replaced = {"path": path, "version_before": before, "version": version}
     return {**replaced, "rows": built.rows, **numbers}
