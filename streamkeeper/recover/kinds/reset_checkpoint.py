@@ -37,7 +37,7 @@ def plan(settings: Settings, manifest: Manifest, request: ResetRequest, recovery
     :raises CheckpointError: a checkpoint cannot be read as far as the plan needs it.
     """
     flows = [manifest.find(name) for name in request.flows]
-    planned = [plan_flow(settings, flow, request.of(flow)) for flow in flows]
+    planned = [plan_flow(settings, flow, request.for_flow(flow)) for flow in flows]
     return Plan(
         recovery=RECOVERY,
         recovery_id=recovery_id,
@@ -63,7 +63,7 @@ def refusals_of_all(planned: Sequence[Planned]) -> tuple[Refusal, ...]:
 def plan_flow(settings: Settings, flow: Flow, request: ResetRequest) -> Planned:
     """Plan the next generation of one flow, and give the impacts that the request does not accept.
 
-    :param request: of this flow (:meth:`ResetRequest.of`).
+    :param request: of this flow (:meth:`ResetRequest.for_flow`).
     :raises RequestError: the flow has no checkpoint to reset, or the position asked for is not one of its
         checkpoint.
     :raises CheckpointError: the checkpoint cannot be read as far as the plan needs it.

@@ -162,7 +162,7 @@ class ResetRequest(Rehearsable):
             mode: int(argument) if argument.isdecimal() and mode == GENERATION else argument,
         }
 
-    def of(self, flow: Flow) -> ResetRequest:
+    def for_flow(self, flow: Flow) -> ResetRequest:
         """Return the request of one of the flows: explicit offsets are limited to its sources."""
         return replace(self, flows=(flow.full_name,), start=start_of(self.start, flow))
 

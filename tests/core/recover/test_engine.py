@@ -20,7 +20,7 @@ from streamkeeper.recover.kinds import reset_checkpoint
 from streamkeeper.recover.plans import kind as recovery_kind
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.plan import FlowPlan, Plan
-from streamkeeper.recover.requests.form import TABLE, Request, accepted, asked
+from streamkeeper.recover.requests.form import TABLE, Request, accepted, form_field
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
 from streamkeeper.tables import recovery_lock
@@ -277,7 +277,7 @@ class StampRequest(Request):
 
     refused = "The stamp was not planned"
 
-    table: str = asked("string", "Table", "Which.", names=TABLE)
+    table: str = form_field("string", "Table", "Which.", names=TABLE)
     accept: tuple[str, ...] = accepted()
 
 

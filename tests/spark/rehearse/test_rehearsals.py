@@ -177,7 +177,7 @@ def test_a_backfill_reads_no_more_than_its_bounds_and_what_it_takes_for_real_is_
     asked = {"flow": NAME, "recovery": "backfill", "request": {"read": "history"}, "files": 2}
     evidence = rehearse(bed, planned(bed, "rehearse", **asked))
     [driver], [table] = evidence.drivers, evidence.tables
-    assert (driver.whole, driver.total, evidence.left) == (False, 30, ("verify", "unlock"))
+    assert (driver.whole, driver.total, evidence.skipped_steps) == (False, 30, ("verify", "unlock"))
     assert 2 <= driver.rows < 30 and table.only_after % 2 == 0, "each batch read two files"
     assert table.only_after >= driver.rows, evidence.as_text()
     assert f"{NAME}, for real: about" in evidence.as_text()
