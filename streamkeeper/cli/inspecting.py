@@ -24,8 +24,8 @@ from streamkeeper.storage import open_storage
 from streamkeeper.times import describe_age, ms_in_iso
 
 if TYPE_CHECKING:
-    from streamkeeper.flows.files import FlowHome
     from streamkeeper.flows.generations import Generation, Start
+    from streamkeeper.flows.observed import Observed
     from streamkeeper.manifest.manifest import Flow
 
 
@@ -78,14 +78,15 @@ def _split(place: str) -> tuple[str, str]:
 def _inspect_flow(settings: Settings, name: str, files: bool) -> tuple[dict[str, Any], str]:
     from streamkeeper.checkpoint import Checkpoint
     from streamkeeper.drivers.submit import written_by
-    from streamkeeper.flows import generations, past_positions
+    from streamkeeper.flows import past_positions
     from streamkeeper.flows.files import open_home
-    from streamkeeper.flows.position import last_begun
+    from streamkeeper.flows.observed import Observed
     from streamkeeper.manifest.manifest import read_manifest
 
     flow = read_manifest(settings).find(name)
     home = open_home(settings, flow.full_name)
-    newest, begun = generations.latest(home), last_begun(home)
+    observed = Observed(home)
+    newest, begun = observed.newest, observed.begun
     if newest is None or begun is None:
         raise _not_begun(flow.full_name, newest)
     generation, start = begun
@@ -98,7 +99,7 @@ def _inspect_flow(settings: Settings, name: str, files: bool) -> tuple[dict[str,
             flow=flow.full_name,
             generation=start.number,
             schemas=start.schemas,
-            problems=(*inspection.problems, *_contradictions(settings, flow, home, begun)),
+            problems=(*inspection.problems, *_contradictions(settings, flow, observed)),
         )
     except CheckpointError as error:
         raise CheckpointError(
@@ -143,13 +144,10 @@ def _not_begun(flow: str, newest: Generation | None) -> RequestError:
     )
 
 
-def _contradictions(
-    settings: Settings, flow: Flow, home: FlowHome, begun: tuple[Generation, Start]
-) -> Iterator[Problem]:
+def _contradictions(settings: Settings, flow: Flow, observed: Observed) -> Iterator[Problem]:
     """Yield what parks a flow at its next start though its checkpoint is whole: its table, or no state."""
-    from streamkeeper.flows.position import look
-
-    standing = look(home, settings.table_path(flow.declaration.target), *begun)
+    standing = observed.position(settings.table_path(flow.declaration.target))
+    assert standing is not None, "the flow began"
     restore = "Restore the newer one, or reset the flow with reset_checkpoint from another start."
     if standing.is_older_copy:
         yield Problem(
@@ -167,7 +165,7 @@ def _contradictions(
             restore,
             ERROR,
         )
-    start = begun[1]
+    start = standing.start
     if start.operators and standing.last_commit is not None and not standing.checkpoint.operators():
         yield Problem(
             "state",

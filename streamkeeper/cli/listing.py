@@ -15,7 +15,7 @@ from streamkeeper.delta.summary import newest_summary
 from streamkeeper.drivers.batch_numbers import Batch, machinery, recent, told_by
 from streamkeeper.errors import RequestError, StreamkeeperError
 from streamkeeper.flows.files import open_home
-from streamkeeper.flows.status import Kept
+from streamkeeper.flows.observed import Observed
 from streamkeeper.health import advise as advice
 from streamkeeper.health import flows as health
 from streamkeeper.health import metrics, otlp
@@ -156,7 +156,7 @@ def show_advice(name: str, as_json: bool) -> None:
     settings = settings_in_use()
     flow = read_manifest(settings).find(name)
     home = open_home(settings, flow.full_name)
-    batches, beat = recent(home), Kept(home).beat
+    batches, beat = recent(home), Observed(home).heartbeat
     if not batches:
         raise RequestError(f"{flow.full_name} has no recent batch to judge. Start it, and ask again.")
     target = settings.table_path(flow.declaration.target)

@@ -14,10 +14,11 @@ from typing import Any
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import misfit_of
-from streamkeeper.drivers.pending_input import Read, pause_after
+from streamkeeper.drivers.pending_input import pause_after
 from streamkeeper.errors import SourceError, StorageError, StreamkeeperError
 from streamkeeper.flows import generations
 from streamkeeper.flows.files import FlowHome, of_each
+from streamkeeper.flows.observed import Observed
 from streamkeeper.history import events
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.redaction import redact_text
@@ -146,10 +147,13 @@ def measure(home: FlowHome, flow: Flow, opened: Callable[[Flow], Flow]) -> Measu
     try:
         if flow.declaration.once and generations.finished(home) is not None:
             return None
-        has_read = Read.from_home(home)
-        generation = has_read.generation
-        sources = has_read.sources(opened(flow))
-        lags = {source.name: _lag_of(source, has_read.checkpoint, key, end) for source, key, end in sources}
+        observed = Observed(home)
+        generation = None if observed.begun is None else observed.begun[0].number
+        ends, checkpoint = observed.offsets, observed.checkpoint
+        lags = {
+            source.name: _lag_of(source, checkpoint, source.name, ends.get(source.name))
+            for source in opened(flow).sources
+        }
     except Exception as error:  # noqa: BLE001 - whatever is wrong in one flow, the others are measured
         lags = _unknown(flow, _in_words(error))
     return Measured(lags, generation, time.monotonic() - begun)

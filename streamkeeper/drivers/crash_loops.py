@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 
 from streamkeeper.drivers.progress import position as position_of
 from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.observed import Observed
 from streamkeeper.storage import read_record, to_json
 from streamkeeper.times import in_iso
 
@@ -48,7 +49,7 @@ def note(home: FlowHome, now: float | None = None) -> Failures:
     :raises StorageError: the state folder cannot be read or written.
     """
     moment = time.time() if now is None else now
-    before, position = read(home), str(position_of(home))
+    before, position = read(home), str(position_of(Observed(home)))
     recent = (
         [failed_at for failed_at in before.times if moment - failed_at <= WINDOW]
         if before and before.position == position
@@ -63,14 +64,14 @@ def note(home: FlowHome, now: float | None = None) -> Failures:
     return failures
 
 
-def since_commit(home: FlowHome) -> Failures | None:
+def since_commit(observed: Observed) -> Failures | None:
     """Return the recorded failures that came after the last committed batch, at most :data:`FAILURES`; None
     if there is none.
 
     :raises StorageError: a file of the flow is damaged.
     """
-    failures = read(home)
-    return None if failures is None or failures.position != str(position_of(home)) else failures
+    failures = read(observed.home)
+    return None if failures is None or failures.position != str(position_of(observed)) else failures
 
 
 def read(home: FlowHome) -> Failures | None:

@@ -13,16 +13,12 @@ that became another kind under its old name cannot be read at all: that counts, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import misfit_of
-from streamkeeper.flows.files import FlowHome
-from streamkeeper.flows.position import last_begun
+from streamkeeper.flows.observed import Observed
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.sources.base.format import Waiting
 from streamkeeper.sources.formats import format_of
@@ -38,66 +34,26 @@ def pause_after(seconds: float) -> float:
     return DUTY * seconds if DUTY * seconds > LOOK_SECONDS else 0.0
 
 
-@dataclass(frozen=True)
-class Read:
-    """What a flow has read: up to the ``last`` committed batch of the ``checkpoint`` of its newest begun
-    generation; nothing without one.
-    """
-
-    generation: int | None = None
-    checkpoint: Checkpoint | None = None
-    last: int | None = None
-
-    @classmethod
-    def from_home(cls, home: FlowHome) -> Read:
-        """Return what a flow has read.
-
-        :raises StorageError: its files are damaged.
-        """
-        begun = last_begun(home)
-        if begun is None:
-            return cls()
-        checkpoint = Checkpoint(home.storage, begun[1].checkpoint)
-        return cls(begun[1].number, checkpoint, checkpoint.last_commit())
-
-    @cached_property
-    def ends(self) -> Mapping[str, Any]:
-        """The offsets of that batch, by the sources' names in the checkpoint.
-
-        :raises CheckpointError: they cannot be read.
-        """
-        if self.checkpoint is None or self.last is None:
-            return {}
-        return self.checkpoint.offsets(self.last).sources
-
-    def sources(self, flow: Flow) -> Iterator[tuple[Source, str, Any]]:
-        """Yield each source that a flow reads, its name in the checkpoint, and the offset up to which it was
-        read.
-        """
-        for source in flow.sources:
-            yield source, source.name, self.ends.get(source.name)
-
-
-def what_waits(home: FlowHome, flow: Flow) -> Waiting:
+def what_waits(observed: Observed, flow: Flow) -> Waiting:
     """Return whether a flow has anything to read.
 
     :param flow: with its sources opened (:mod:`streamkeeper.manifest.environment`).
     :raises CheckpointError: its checkpoint's newest entries cannot be read.
     :raises StorageError: a source's folder cannot be listed.
     """
-    read, descriptions = Read.from_home(home), []
-    planned = read.checkpoint.offset_batches() if read.checkpoint is not None else []
-    if planned and (read.last is None or planned[-1] > read.last):
+    checkpoint, last, descriptions = observed.checkpoint, observed.last_commit, []
+    planned = checkpoint.offset_batches() if checkpoint is not None else []
+    if planned and (last is None or planned[-1] > last):
         return Waiting(True, f"batch {planned[-1]} is planned and not committed")
-    for source, key, end in read.sources(flow):
-        waiting = _waits_in(source, read.checkpoint, key, end)
+    for source in flow.sources:
+        waiting = _waits_in(source, checkpoint, observed.offsets.get(source.name))
         if waiting.pending:
             return waiting
         descriptions.append(waiting.description)
     return Waiting(False, "; ".join(filter(None, descriptions)))
 
 
-def _waits_in(source: Source, checkpoint: Checkpoint | None, key: str, end: Any) -> Waiting:
+def _waits_in(source: Source, checkpoint: Checkpoint | None, end: Any) -> Waiting:
     misfit = misfit_of(source.format, end)
     if misfit is not None:
         return Waiting(
@@ -105,4 +61,4 @@ def _waits_in(source: Source, checkpoint: Checkpoint | None, key: str, end: Any)
             f"the source {source.name} was another kind of source at the last commit, so the flow cannot"
             f" continue: {misfit}",
         )
-    return format_of(source).waiting(source, checkpoint, key, end)
+    return format_of(source).waiting(source, checkpoint, source.name, end)

@@ -18,16 +18,15 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
 
-from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.drivers.alerts import TROUBLES, Alert
-from streamkeeper.drivers.pending_input import Read, pause_after, what_waits
-from streamkeeper.flows import generations, leases, status
+from streamkeeper.drivers.pending_input import pause_after, what_waits
+from streamkeeper.flows import leases, status
 from streamkeeper.flows.files import LOOKED, FlowHome
 from streamkeeper.flows.leases import Life
-from streamkeeper.flows.position import last_begun
+from streamkeeper.flows.observed import Observed
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.sources.base.format import Waiting
-from streamkeeper.storage import Storage, read_json, read_record, to_json
+from streamkeeper.storage import Storage, one_look, read_json, read_record, to_json
 from streamkeeper.times import describe_age
 
 
@@ -159,6 +158,7 @@ class Look:
         return f"{self.flow}: {self.state.value} ({self.position}{age}; {self.driver}{waits})"
 
 
+@one_look()
 def look(home: FlowHome, flow: Flow, now: float, *, monotonic: Callable[[], float] = time.monotonic) -> Look:
     """Judge the progress of one flow, and keep the result.
 
@@ -167,13 +167,14 @@ def look(home: FlowHome, flow: Flow, now: float, *, monotonic: Callable[[], floa
     :raises StreamkeeperError: a file of the flow, or a source, cannot be read.
     """
     allowed = flow.pipeline.no_progress_after
-    before, present = _read_note(home), position(home)
-    started, on_hold, driver = _started(home), bool(home.owners()), _driver(home)
-    done = flow.declaration.once and generations.finished(home) is not None
+    observed = Observed(home)
+    before, present = _read_note(home), position(observed)
+    started, on_hold = _started(home), bool(home.owners())
+    done = flow.declaration.once and observed.is_done
     waiting, cost = None, 0.0
     if started and not on_hold and not done and needs_listing(present, before, now, allowed):
         begun = monotonic()
-        waiting = what_waits(home, flow)
+        waiting = what_waits(observed, flow)
         cost = monotonic() - begun
     state, note = judge(Observation(present, started, on_hold, waiting, done), before, now, allowed)
     if waiting is not None:
@@ -183,8 +184,11 @@ def look(home: FlowHome, flow: Flow, now: float, *, monotonic: Callable[[], floa
         home.storage.overwrite(home.progress, to_json(asdict(note)))
     silent = now - note.since if note.since is not None else None
     waits = waiting.description if waiting is not None else "input waits" if silent is not None else ""
-    age = None if present.batch is None else _age(home, now)  # a generation's seed is no commit of it
-    return Look(flow.full_name, state, present, age, silent, waits, driver)
+    written = (
+        None if present.batch is None else observed.committed_at
+    )  # a seed is no commit of the generation
+    age = None if written is None else max(0.0, now - written)
+    return Look(flow.full_name, state, present, age, silent, waits, _driver(observed))
 
 
 def note_look(storage: Storage, now: float) -> None:
@@ -204,19 +208,15 @@ def looked_at(storage: Storage) -> float | None:
     return float(at) if isinstance(at, (int, float)) else None
 
 
-def position(home: FlowHome) -> Position:
-    """Read a flow's position from its newest checkpoint, and the progress of a rebuilt state from its
-    driver's heartbeat.
+def position(observed: Observed) -> Position:
+    """Return a flow's position, and the progress of a rebuilt state.
 
     :raises StorageError: a generation's files are damaged.
     """
-    begun = last_begun(home)
-    if begun is None:
+    if observed.begun is None:
         return Position()
-    start = begun[1]
-    last = generations.committed(home, start.number, Checkpoint(home.storage, start.checkpoint).last_commit())
-    seeded = last is not None and start.seed_batch is not None and last <= start.seed_batch
-    return Position(start.number, None if seeded else last, status.rebuild_progress(home, start.number + 1))
+    number = observed.begun[0].number
+    return Position(number, observed.own_commit, status.progress_in(observed.heartbeat, number + 1))
 
 
 def is_over(trouble: Alert, present: Position) -> bool:
@@ -237,22 +237,15 @@ def _started(home: FlowHome) -> bool:
     return bool(home.epochs()) or home.storage.read(home.supervisor) is not None
 
 
-def _driver(home: FlowHome) -> str:
-    lease = leases.current(home)
+def _driver(observed: Observed) -> str:
+    lease = observed.lease
     if lease is None:
         return "no driver yet"
-    life = leases.life(home, lease)
     return (
         f"driver {leases.describe(lease)}"
-        if life in (Life.ALIVE, Life.UNKNOWN)
+        if observed.life in (Life.ALIVE, Life.UNKNOWN)
         else f"no driver: the last one, epoch {lease.epoch}, is gone"
     )
-
-
-def _age(home: FlowHome, now: float) -> float | None:
-    read = Read.from_home(home)
-    written = None if read.checkpoint is None else read.checkpoint.committed_at(read.last)
-    return None if written is None else max(0.0, now - written)
 
 
 def waiting_since(home: FlowHome) -> float | None:

@@ -21,7 +21,7 @@ from streamkeeper.errors import RecoveryError
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.history import events
 from streamkeeper.history.events import Kind
-from streamkeeper.storage import read_record, to_json
+from streamkeeper.storage import read_once, read_record, to_json
 from streamkeeper.times import now
 
 T = TypeVar("T")
@@ -324,7 +324,7 @@ def is_over(home: FlowHome, number: int) -> bool:
     """Return whether a generation was fenced in its table, or is about to be: then no driver may write in
     it.
     """
-    return home.storage.read(home.over(number)) is not None
+    return read_once(home.storage, home.over(number)) is not None
 
 
 def retire(home: FlowHome, number: int, recovery: str) -> None:
@@ -335,7 +335,7 @@ def retire(home: FlowHome, number: int, recovery: str) -> None:
 
 def is_gone(home: FlowHome, number: int) -> bool:
     """Return whether a generation's checkpoint was removed, perhaps only in part."""
-    return home.storage.read(home.gone(number)) is not None
+    return read_once(home.storage, home.gone(number)) is not None
 
 
 def finish(home: FlowHome, number: int, last_commit: int | None) -> None:
@@ -359,7 +359,7 @@ def finished(home: FlowHome) -> int | None:
     :raises StorageError: the state folder cannot be read.
     """
     numbers = home.generations()
-    return numbers[-1] if numbers and home.storage.read(home.done(numbers[-1])) is not None else None
+    return numbers[-1] if numbers and read_once(home.storage, home.done(numbers[-1])) is not None else None
 
 
 def with_number(generation: Generation, home: FlowHome, number: int) -> Generation:

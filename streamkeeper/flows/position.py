@@ -7,7 +7,6 @@ transaction)]``.
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +14,7 @@ from streamkeeper.checkpoint import Checkpoint, OffsetEntry
 from streamkeeper.checkpoint.implied_offsets import Beginning, implied, newest_before
 from streamkeeper.checkpoint.log_entries import gaps
 from streamkeeper.delta.log import last_transaction
-from streamkeeper.errors import CheckpointError, StorageError
+from streamkeeper.errors import CheckpointError
 from streamkeeper.flows import generations
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import EMPTY, Generation, Start
@@ -163,17 +162,6 @@ def own_commits(checkpoint: Checkpoint, start: Start) -> list[int]:
     return [batch for batch in checkpoint.commit_batches() if batch > least]
 
 
-def last_begun(home: FlowHome) -> tuple[Generation, Start] | None:
-    """Return the newest generation that a driver began, with its start file; None if there is none."""
-    for number in reversed(home.generations()):
-        start = generations.read_start(home, number)
-        if start is not None:
-            generation = generations.read(home, number)
-            assert generation is not None, f"generation {number} was listed"
-            return generation, start
-    return None
-
-
 def look(home: FlowHome, table_path: str, generation: Generation, start: Start) -> CommittedPosition:
     """Return the position of a generation; nothing is changed.
 
@@ -199,23 +187,3 @@ def sources_of(home: FlowHome, number: int) -> tuple[str, ...]:
     """Return the sources that the last driver of a generation read; none if nobody wrote them down."""
     sources = (read_json(home.storage, home.last_run(number)) or {}).get("sources")
     return tuple(sources) if isinstance(sources, dict) else ()
-
-
-def is_known(home: FlowHome, table_path: str) -> bool:
-    """Return whether a flow's next generation can begin after its last batch, as far as its checkpoint tells:
-    whether offsets and lists of processed files can be read.
-    """
-    begun = last_begun(home)
-    if begun is None:
-        return True
-    try:
-        standing = look(home, table_path, *begun)
-        entry = standing.offsets()
-        for name, offset in ({} if entry is None else entry.sources).items():
-            if isinstance(offset, dict) and offset.keys() == {"logOffset"}:
-                deque(standing.checkpoint.files_log(name).entries(offset["logOffset"]), maxlen=0)
-    except CheckpointError:
-        return False
-    except StorageError:
-        return True  # nothing says that it is not: whoever plans finds out
-    return True

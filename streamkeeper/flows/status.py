@@ -7,17 +7,14 @@ from __future__ import annotations
 import time
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from functools import cached_property
 from typing import Any
 
-from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, holds, leases
 from streamkeeper.flows.files import FlowHome
-from streamkeeper.flows.generations import Generation
 from streamkeeper.flows.holds import Hold
 from streamkeeper.flows.leases import Heartbeat, Lease, Life
-from streamkeeper.flows.position import last_begun
+from streamkeeper.flows.observed import Observed
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.storage import Storage
 from streamkeeper.times import describe_age
@@ -64,59 +61,28 @@ class FlowStatus:
         return asdict(self)
 
 
-@dataclass(frozen=True)
-class Kept:
-    """What is kept of a flow: each file is read once, when it is asked for first."""
-
-    home: FlowHome
-
-    @cached_property
-    def newest(self) -> Generation | None:
-        """The newest generation that is decided."""
-        return generations.latest(self.home)
-
-    @cached_property
-    def lease(self) -> Lease | None:
-        """The lease that holds."""
-        return leases.current(self.home)
-
-    @cached_property
-    def beat(self) -> Heartbeat | None:
-        """The last heartbeat of that lease's driver."""
-        return None if self.lease is None else leases.read_heartbeat(self.home, self.lease.epoch)
-
-    @cached_property
-    def holds(self) -> list[Hold]:
-        """All holds, by owner."""
-        return holds.all_of(self.home)
-
-
 def look(storage: Storage, flow: Flow) -> FlowStatus:
     """Return the status of one flow."""
-    return look_at(Kept(FlowHome(storage, flow.pipeline.name, flow.name)), flow)
+    return look_at(Observed(FlowHome(storage, flow.pipeline.name, flow.name)), flow)
 
 
-def look_at(records: Kept, flow: Flow) -> FlowStatus:
-    """Return the status of one flow, from what is kept of it."""
-    begun, newest, lease = last_begun(records.home), records.newest, records.lease
-    checkpoint = Checkpoint(records.home.storage, begun[1].checkpoint) if begun else None
-    batch = checkpoint.last_commit() if checkpoint else None
-    written = checkpoint.committed_at(batch) if checkpoint else None
-    state, detail = _state(records, flow)
+def look_at(observed: Observed, flow: Flow) -> FlowStatus:
+    """Return the status of one flow, from what was observed of it."""
+    newest, lease, written = observed.newest, observed.lease, observed.committed_at
+    state, detail = _state(observed, flow)
     return FlowStatus(
         flow.full_name,
         state,
         newest.number if newest else None,
-        batch,
+        observed.last_commit,
         None if written is None else max(0.0, time.time() - written),
         lease.epoch if lease else None,
         detail,
     )
 
 
-def _state(records: Kept, flow: Flow) -> tuple[FlowState, str]:
-    home, flow_holds, lease = records.home, records.holds, records.lease
-    life = leases.life(home, lease) if lease else None
+def _state(observed: Observed, flow: Flow) -> tuple[FlowState, str]:
+    home, flow_holds, lease, life = observed.home, observed.holds, observed.lease, observed.life
     may_live = life in (Life.ALIVE, Life.UNKNOWN)
     if flow_holds:
         park = any(hold.owner == holds.PARK for hold in flow_holds)
@@ -135,7 +101,7 @@ def _state(records: Kept, flow: Flow) -> tuple[FlowState, str]:
         stopped = reason == Outcome.STOPPED.name.lower()
         how = "ended normally" if stopped else f"ended ({reason.replace('_', ' ')})" if reason else "is gone"
         return FlowState.STOPPED if stopped else FlowState.DOWN, f"its driver {how}: {leases.describe(lease)}"
-    beat = records.beat
+    beat = observed.heartbeat
     state = FlowState.RUNNING if beat and beat.phase == "running" else FlowState.STARTING
     progress = progress_in(beat)
     detail = f"{leases.describe(lease)}; {progress}" if progress else leases.describe(lease)

@@ -15,12 +15,13 @@ from streamkeeper.drivers.crash_loops import Failures
 from streamkeeper.errors import StreamkeeperError
 from streamkeeper.flows import leases, status
 from streamkeeper.flows.files import FlowHome, of_each
-from streamkeeper.flows.status import FlowState, FlowStatus, Kept
+from streamkeeper.flows.observed import Observed
+from streamkeeper.flows.status import FlowState, FlowStatus
 from streamkeeper.history.rows import Totals
 from streamkeeper.manifest.manifest import Flow, Manifest, read_manifest
 from streamkeeper.preflight import change
 from streamkeeper.settings import Settings
-from streamkeeper.storage import Storage, open_storage
+from streamkeeper.storage import Storage, one_look, open_storage
 from streamkeeper.times import in_iso, in_seconds
 
 IDLE, SLOW, RETRYING, UNREADABLE = "idle", "slow", "retrying", "unreadable"
@@ -127,21 +128,22 @@ def look_at_all(
     return tuple(of_each(storage, list(flows), row))
 
 
+@one_look()
 def look(home: FlowHome, flow: Flow) -> FlowHealth:
     """Return the row of one flow.
 
     :raises StreamkeeperError: a file of it cannot be read.
     """
-    records = Kept(home)
-    flow_status, numbers = refused_or(records, flow), told_by(records.beat)
-    newest, lease = records.newest, records.lease
+    observed = Observed(home)
+    flow_status, numbers = refused_or(observed, flow), told_by(observed.heartbeat)
+    newest, lease = observed.newest, observed.lease
     recovered = newest is not None and newest.previous is not None
-    state, failing = _in_a_word(home, flow, flow_status, numbers), crash_loops.since_commit(home)
-    failed = _newest_failure(records) if failing is not None and state in _FAILS else None
+    state, failing = _in_a_word(home, flow, flow_status, numbers), crash_loops.since_commit(observed)
+    failed = _newest_failure(observed) if failing is not None and state in _FAILS else None
     lag = None if flow_status.state is FlowState.DONE else behind.read(home)
     return replace(
         _row(flow, state, _detail(state, flow_status.detail, failing, failed)),
-        since=_since(records, flow, state, lag, failing),
+        since=_since(observed, flow, state, lag, failing),
         generation=flow_status.generation,
         batch=flow_status.batch,
         age=flow_status.age,
@@ -156,11 +158,11 @@ def look(home: FlowHome, flow: Flow) -> FlowHealth:
     )
 
 
-def _newest_failure(records: Kept) -> str | None:
+def _newest_failure(observed: Observed) -> str | None:
     """Return what ended the last driver that said so: the newest, or, while that starts, the one before."""
-    newest = 0 if records.lease is None else records.lease.epoch
+    newest = 0 if observed.lease is None else observed.lease.epoch
     recorded_failures = (
-        leases.failure_of(records.home, epoch) for epoch in (newest, newest - 1) if epoch > 0
+        leases.failure_of(observed.home, epoch) for epoch in (newest, newest - 1) if epoch > 0
     )
     return next(
         (failures.brief(failure) for one in recorded_failures if (failure := failures.read(one or {}))), None
@@ -181,15 +183,17 @@ def _detail(state: str, detail: str, failing: Failures | None, failed: str | Non
     )
 
 
-def _since(records: Kept, flow: Flow, state: str, lag: Behind | None, failing: Failures | None) -> str | None:
+def _since(
+    observed: Observed, flow: Flow, state: str, lag: Behind | None, failing: Failures | None
+) -> str | None:
     """Return since when a flow is in its state, by the clock of whoever noted it; None if it never started.
 
     A flow that runs does so since its driver took the lease, catches up since input waits, and retries since
     the first failure.
     """
-    home, lease, beat = records.home, records.lease, records.beat
-    if records.holds:
-        return min(hold.at for hold in records.holds)
+    home, lease, beat = observed.home, observed.lease, observed.heartbeat
+    if observed.holds:
+        return min(hold.at for hold in observed.holds)
     if lease is None:
         return None
     if failing is not None and state in _FAILS:
@@ -202,11 +206,11 @@ def _since(records: Kept, flow: Flow, state: str, lag: Behind | None, failing: F
     return lease.at if changed is None else changed.at or lease.at
 
 
-def refused_or(records: Kept, flow: Flow) -> FlowStatus:
+def refused_or(observed: Observed, flow: Flow) -> FlowStatus:
     """Return a flow's status as it runs: with the code that it had, where a change of it is refused."""
-    runs = change.to_run(records.home, flow)
-    flow_status = status.look_at(records, runs)
-    kept_out = change.read(records.home, flow.fingerprint) if runs is not flow else None
+    runs = change.to_run(observed.home, flow)
+    flow_status = status.look_at(observed, runs)
+    kept_out = change.read(observed.home, flow.fingerprint) if runs is not flow else None
     if kept_out is None or flow_status.state is not FlowState.RUNNING:
         return flow_status
     reason = "; ".join(kept_out.verdict.reasons) or kept_out.verdict.compatibility

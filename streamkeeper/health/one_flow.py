@@ -18,7 +18,7 @@ from streamkeeper.flows import generations, holds, leases
 from streamkeeper.flows.files import FlowHome, open_home
 from streamkeeper.flows.generations import Generation
 from streamkeeper.flows.holds import Hold
-from streamkeeper.flows.position import last_begun
+from streamkeeper.flows.observed import Observed
 from streamkeeper.flows.status import FlowState
 from streamkeeper.health.driver_log import last_lines, output_of
 from streamkeeper.health.flows import IDLE, SLOW, FlowHealth
@@ -31,6 +31,7 @@ from streamkeeper.recover.plans.plan import FlowPlan
 from streamkeeper.redaction import redact, redact_text
 from streamkeeper.settings import Settings
 from streamkeeper.sources.delta.statistics import amount_at
+from streamkeeper.storage import one_look
 from streamkeeper.tables import backups
 
 GENERATIONS, BACKUPS, EVENTS, LINES = 20, 10, 50, 20
@@ -41,6 +42,7 @@ COUNTED_FILES = 2_000
 """Files of a table up to which its rows are counted, from the statistics in its log."""
 
 
+@one_look()
 def look(settings: Settings, flow: Flow, row: FlowHealth) -> dict[str, Any]:
     """Return a flow: its row, recent batches, generations, holds, the verdict on a change, its sources, its
     table and backups, its newest events, what is declared, and the end of its driver's log.
@@ -128,7 +130,7 @@ def impacts_of(flow: FlowPlan) -> list[dict[str, str]]:
 
 def _sources(home: FlowHome, flow: Flow) -> list[dict[str, Any]]:
     """Return each source and its position, which is None where the flow has read nothing of it yet."""
-    begun = last_begun(home)
+    begun = Observed(home).begun
     positions = () if begun is None else inspect(home.storage, begun[1].checkpoint).sources
     read = [{"name": one.name, "kind": one.kind, "position": str(one.position)} for one in positions]
     names = {one["name"] for one in read}

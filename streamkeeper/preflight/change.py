@@ -13,7 +13,7 @@ from streamkeeper.declare.model import RESTART
 from streamkeeper.errors import StorageError
 from streamkeeper.flows.files import FlowHome, of_each
 from streamkeeper.flows.holds import parked_flows
-from streamkeeper.flows.position import last_begun
+from streamkeeper.flows.observed import Observed
 from streamkeeper.history import events
 from streamkeeper.history.events import Kind
 from streamkeeper.manifest.manifest import Flow, Manifest
@@ -70,7 +70,7 @@ class Change:
 
 def read(home: FlowHome, fingerprint: str) -> Change | None:
     """Return what became of a declaration under the generation that runs; None if nobody tried it."""
-    begun = last_begun(home)
+    begun = Observed(home).begun
     if begun is None:
         return None
     name, way = home.change(begun[0].number), "Remove it: it is tried anew."
@@ -103,7 +103,7 @@ def ill(storage: Storage, manifest: Manifest) -> dict[str, str]:
 
 def write(home: FlowHome, change: Change, by: str = "driver") -> None:
     """Write down what became of a change under the generation that runs."""
-    begun = last_begun(home)
+    begun = Observed(home).begun
     assert begun is not None, "a change is tried on the state of a generation that began"
     plain = {**asdict(change), "at": now()}
     home.storage.overwrite(home.change(begun[0].number), to_json(plain))
@@ -117,8 +117,9 @@ def last_runnable(home: FlowHome) -> LastRun | None:
     """Return what ran last, if it can be run again: its files are known, and no newer generation is
     decided.
     """
-    begun, numbers = last_begun(home), home.generations()
-    if begun is None or begun[0].number != numbers[-1]:
+    observed = Observed(home)
+    begun = observed.begun
+    if begun is None or begun[0].number != observed.generations[-1]:
         return None
     ran = last_run.read(home, begun[0].number)
     return ran if ran is not None and ran.files else None

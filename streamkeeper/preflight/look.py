@@ -14,7 +14,7 @@ from streamkeeper.errors import StreamkeeperError
 from streamkeeper.exit_codes import described
 from streamkeeper.flows import generations
 from streamkeeper.flows.files import FlowHome, open_home
-from streamkeeper.flows.position import last_begun
+from streamkeeper.flows.observed import Observed
 from streamkeeper.json_values import read_as
 from streamkeeper.manifest import names
 from streamkeeper.manifest.environment import opened_flow, opened_if_possible
@@ -103,7 +103,8 @@ def _gone(
 def look(settings: Settings, flow: Flow) -> Verdict | None:
     """Return the verdict on a flow as far as its files tell it; None if Spark must try."""
     home = open_home(settings, flow.full_name)
-    newest, begun = generations.latest(home), last_begun(home)
+    observed = Observed(home)
+    newest, begun = observed.newest, observed.begun
     if newest is None:
         return Verdict(
             flow.full_name, Compatibility.COMPATIBLE, ("It never ran: its start makes its first checkpoint.",)

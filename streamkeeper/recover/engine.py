@@ -23,7 +23,7 @@ from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.steps import rehearse
 from streamkeeper.recover.steps.shared import APPROVED, APPROVED_AGAIN, release_all
 from streamkeeper.settings import Settings
-from streamkeeper.storage import open_storage
+from streamkeeper.storage import one_look, open_storage
 from streamkeeper.tables import recovery_lock
 
 InSpark = Callable[[str, Work], dict[str, Any]]
@@ -40,6 +40,7 @@ def recovery_id(recovery: str, run: str) -> str:
     return f"{recovery}-{short}-{hashlib.sha256(f'{recovery}/{run}'.encode()).hexdigest()[:8]}"
 
 
+@one_look()
 def plan(settings: Settings, recovery_kind: Kind, request: Any, recovery: str, on_copy: bool = False) -> Plan:
     """Return the plan of a recovery as the ledger will keep it, without secrets; change nothing.
 

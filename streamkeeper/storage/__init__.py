@@ -13,7 +13,15 @@ What has returned outlives a power cut (docs/decisions/0042).
 
 from __future__ import annotations
 
-from streamkeeper.storage.base import Storage, check_create, read_json, read_record, to_json
+from streamkeeper.storage.base import (
+    Storage,
+    check_create,
+    one_look,
+    read_json,
+    read_once,
+    read_record,
+    to_json,
+)
 from streamkeeper.storage.local import LocalStorage
 from streamkeeper.storage.remote import RemoteStorage
 
@@ -22,8 +30,10 @@ __all__ = [
     "RemoteStorage",
     "Storage",
     "check_create",
+    "one_look",
     "open_storage",
     "read_json",
+    "read_once",
     "read_record",
     "to_json",
 ]

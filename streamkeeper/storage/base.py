@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any, BinaryIO, Protocol, TypeVar
 
 from streamkeeper.errors import StorageError
@@ -110,12 +111,47 @@ class Storage(Protocol):
         ...
 
 
+_LOOK: ContextVar[dict[tuple[str, str], bytes | None] | None] = ContextVar("_LOOK", default=None)
+"""What :func:`read_once` has read since the look began, by the storage's root and the file's name."""
+
+
+@contextlib.contextmanager
+def one_look() -> Iterator[None]:
+    """Let :func:`read_once`, and so all readers of JSON files, read each file once, however many ask for it.
+
+    So a plan sees one state of the folder, and asks a remote store once a file. It holds for this thread,
+    until the outermost look ends. Within, nobody may wait for a file to change, or read what he wrote.
+    """
+    if _LOOK.get() is not None:
+        yield
+        return
+    token = _LOOK.set({})
+    try:
+        yield
+    finally:
+        _LOOK.reset(token)
+
+
+def read_once(storage: Storage, name: str) -> bytes | None:
+    """Return a state file's bytes, within :func:`one_look` as they were at first; None if there is no such
+    file.
+
+    :raises FileTooLarge: it is larger than any state file.
+    """
+    look = _LOOK.get()
+    if look is None:
+        return storage.read(name, MOST_READ)
+    if (storage.root, name) not in look:
+        look[storage.root, name] = storage.read(name, MOST_READ)
+    return look[storage.root, name]
+
+
 def read_json(storage: Storage, name: str) -> dict[str, Any] | None:
     """Return the JSON object in a file; None if there is no such file.
 
     :raises StorageError: the content is not one JSON object.
     """
-    content = storage.read(name, MOST_READ)
+    content = read_once(storage, name)
     if content is None:
         return None
     try:

@@ -19,7 +19,7 @@ from streamkeeper.flows import generations
 from streamkeeper.flows.adopted_checkpoint import open_adopted
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import Generation, Start, StartMode
-from streamkeeper.flows.position import last_begun
+from streamkeeper.flows.observed import Observed
 from streamkeeper.manifest.environment import opened_if_possible
 from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.settings import Settings
@@ -102,7 +102,8 @@ def needs_of(storage: Storage, flow: Flow, source: Source, history: History) -> 
     :raises SourceError: the commits at the time of that start were cleaned up.
     """
     reader = _Reader(FlowHome(storage, flow.pipeline.name, flow.name), flow, source, history)
-    begun, newest = last_begun(reader.home), generations.latest(reader.home)
+    observed = Observed(reader.home)
+    begun, newest = observed.begun, observed.newest
     if begun is not None:
         current_version = reader.version(reader.generation_offset(begun[1]))
         if current_version is not None:

@@ -15,7 +15,7 @@ EMPTY_WORDS = frozenset(
         "told", "of", "seen", "stands", "held", "known", "left", "rest", "heard", "anew",
     )
 )  # fmt: skip
-CEILING = 7.7
+CEILING = 0.3
 """Percent of all bound names that may be empty words. Lower it with every pass, and never raise it."""
 SLACK = 0.3
 """Percentage points by which the share may lie below the ceiling, before that has to follow."""

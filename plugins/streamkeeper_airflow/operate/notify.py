@@ -24,6 +24,7 @@ from streamkeeper.drivers import alerts, progress
 from streamkeeper.drivers.alerts import Alert, AlertKind
 from streamkeeper.errors import StreamkeeperError
 from streamkeeper.flows.files import FlowHome, open_home
+from streamkeeper.flows.observed import Observed
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.redaction import redact_text
 from streamkeeper.settings import Settings
@@ -67,7 +68,7 @@ def record_alert(
 def _position(home: FlowHome) -> progress.Position:
     """Return where a flow stands; nowhere if that cannot be read, which its alert does not wait for."""
     try:
-        return progress.position(home)
+        return progress.position(Observed(home))
     except StreamkeeperError as error:
         log.warning("Where %s stands cannot be read: %s", home.full_name, error)
         return progress.Position()

@@ -42,7 +42,7 @@ from streamkeeper.flows import generations, holds, leases
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import Generation, Start
 from streamkeeper.flows.leases import Heartbeat, Lease
-from streamkeeper.flows.position import is_known
+from streamkeeper.flows.observed import Observed
 from streamkeeper.manifest import pipeline_files
 from streamkeeper.manifest.environment import opened_flow
 from streamkeeper.manifest.import_file import fingerprint
@@ -329,7 +329,9 @@ def _fail(  # noqa: PLR0917 - how a flow failed, and where
         say(f"{lost} It had failed: {error}")
         return Outcome.LEASE_LOST
     failure = _with_schema_in_force(flow, _look_for_damage(home, heartbeat.generation, _classify(error)))
-    if failure.recovery is not None and not is_known(home, settings.table_path(flow.declaration.target)):
+    if failure.recovery is not None and not Observed(home).knows_position(
+        settings.table_path(flow.declaration.target)
+    ):
         failure = replace(failure, context={**failure.context, failures.START: failures.OTHER_STARTS})
     if failure.classed is FailureClass.BAD_INPUT:
         failure = _counted(home, lease, heartbeat.generation, failure, flow.declaration.park_after)

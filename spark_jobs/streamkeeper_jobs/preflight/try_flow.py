@@ -17,7 +17,7 @@ from streamkeeper.checkpoint.log_entries import PARTITIONS
 from streamkeeper.drivers.failures import FailureClass
 from streamkeeper.errors import SettingsError, SourceError, StorageError, StreamkeeperError
 from streamkeeper.flows.files import FlowHome
-from streamkeeper.flows.position import last_begun
+from streamkeeper.flows.observed import Observed
 from streamkeeper.manifest.environment import opened_flow
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.preflight import last_run
@@ -61,7 +61,7 @@ def _tried(
     spark: SparkSession, settings: Settings, home: FlowHome, flow: Flow, scratch: Storage, *, folder: str
 ) -> Verdict:
     verdict = Verdict(flow.full_name, Compatibility.COMPATIBLE, tried=True)
-    begun = last_begun(home)
+    begun = Observed(home).begun
     assert begun is not None, "a flow that never began needs no Spark"
     generation, start = begun
     checkpoint = Checkpoint(home.storage, start.checkpoint)

@@ -18,7 +18,7 @@ from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.model import UPDATE
 from streamkeeper.errors import StreamkeeperError
 from streamkeeper.flows.files import FlowHome
-from streamkeeper.flows.position import last_begun
+from streamkeeper.flows.observed import Observed
 from streamkeeper.manifest.environment import opened_flow
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.settings import Settings
@@ -53,7 +53,7 @@ def warm_up(spark: SparkSession, settings: Settings, home: FlowHome, flow: Flow)
 
 
 def _run(spark: SparkSession, home: FlowHome, flow: Flow, folder: str) -> None:
-    begun = last_begun(home)
+    begun = Observed(home).begun
     checkpoint = Checkpoint(home.storage, begun[1].checkpoint) if begun else None
     last = checkpoint.last_commit() if checkpoint is not None else None
     if begun is None or checkpoint is None or last is None:

@@ -18,9 +18,9 @@ from streamkeeper.delta.history import require_history, with_new_rows
 from streamkeeper.errors import RecoveryError, RequestError, StreamkeeperError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations
-from streamkeeper.flows import position as flow_position
 from streamkeeper.flows.backfill_flow import HISTORY, KIND, SEQUENCE, TABLE, name_of
 from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.observed import Observed
 from streamkeeper.manifest.environment import opened
 from streamkeeper.manifest.import_file import load_pipeline
 from streamkeeper.manifest.manifest import Flow
@@ -86,9 +86,8 @@ def fill(
 
 
 def _evidence(settings: Settings, home: FlowHome, derived: Flow) -> Filled:
-    begun = flow_position.last_begun(home)
-    assert begun is not None, "it is done"
-    position = flow_position.look(home, settings.table_path(derived.declaration.target), *begun)
+    position = Observed(home).position(settings.table_path(derived.declaration.target))
+    assert position is not None, "it is done"
     return Filled(
         home.full_name,
         position.generation.query_id,
@@ -108,7 +107,7 @@ def _prepare(spark: SparkSession, filling: Filling) -> tuple[FlowHome, Flow]:
             f" ({filling.fingerprint} → {flow.fingerprint}). The backfill stops here. Give this recovery"
             " up, and plan a new one. Rows already filled in are kept."
         )
-    begun = flow_position.last_begun(home)
+    begun = Observed(home).begun
     schemas = begun[1].schemas if begun else {}
     sources = tuple(
         replace(item, schema=item.schema or schemas.get(item.name)) for item in flow.pipeline.sources

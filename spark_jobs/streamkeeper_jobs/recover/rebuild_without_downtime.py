@@ -24,7 +24,7 @@ from streamkeeper.delta.log import FENCE
 from streamkeeper.errors import RecoveryError
 from streamkeeper.flows import generations, holds
 from streamkeeper.flows.generations import SIDE_TABLE, StartAt
-from streamkeeper.flows.position import last_begun
+from streamkeeper.flows.observed import Observed
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.restart import put_back as put_backs
@@ -108,11 +108,11 @@ def put_in_place(spark: SparkSession, work: Work) -> dict[str, Any]:
     standing = {
         builder.flow.full_name: _begin(builder, plan)
         for builder in flows
-        if last_begun(builder.side) is not None
+        if Observed(builder.side).begun is not None
     }
     replaced = _replace(spark, plan)
     for builder in flows:
-        if last_begun(builder.side) is None:  # its sources are still empty
+        if Observed(builder.side).begun is None:  # its sources are still empty
             generations.decide(builder.home, shared_steps.generation_of(plan, builder.plan, builder.home))
     return {"table": replaced, "files": brought, "flows": standing}
 
@@ -193,7 +193,7 @@ def _begin(builder: Builder, plan: Plan) -> dict[str, Any]:
 
     Between the two files it is a generation that no driver can begin; its start mode says so.
     """
-    begun, number = last_begun(builder.side), builder.plan.next_generation
+    begun, number = Observed(builder.side).begun, builder.plan.next_generation
     assert begun is not None and number is not None, "asked for flows that have begun beside"
     beside, start = begun
     decided = shared_steps.generation_of(plan, replace(builder.plan, start=StartAt(SIDE_TABLE)), builder.home)

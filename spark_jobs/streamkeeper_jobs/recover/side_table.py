@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 
 from pyspark.sql import SparkSession
 
-from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.drivers.submit import spark_settings
 from streamkeeper.errors import RecoveryError
 from streamkeeper.flows import generations, holds, leases, side_flow
 from streamkeeper.flows.files import FlowHome
-from streamkeeper.flows.position import last_begun
+from streamkeeper.flows.observed import Observed
 from streamkeeper.flows.side_flow import SideHome
 from streamkeeper.manifest.import_file import load_pipeline
 from streamkeeper.manifest.manifest import Flow
@@ -120,8 +119,7 @@ def _decide_side_flow(builder: Builder, plan: Plan) -> None:
 
 def last_commit(side: SideHome) -> int:
     """Return the last batch that a flow's checkpoint has committed; -1 if there is none."""
-    begun = last_begun(side)
-    batch = Checkpoint(side.storage, begun[1].checkpoint).last_commit() if begun is not None else None
+    batch = Observed(side).last_commit
     return -1 if batch is None else batch
 
 

@@ -7,15 +7,14 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from streamkeeper.amounts import DUPLICATES, Amount, in_words
-from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.model import Source
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.summary import check_takes_backup_rows
 from streamkeeper.errors import RecoveryError, RequestError
-from streamkeeper.flows import generations, holds
-from streamkeeper.flows import position as flow_position
+from streamkeeper.flows import holds
 from streamkeeper.flows.backfill_flow import BACKUP, HISTORY, name_of
 from streamkeeper.flows.files import FlowHome, open_home
+from streamkeeper.flows.observed import Observed
 from streamkeeper.manifest.environment import opened_if_possible
 from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
@@ -49,7 +48,7 @@ def plan(settings: Settings, manifest: Manifest, request: BackfillRequest, recov
             f"The table {flow.declaration.target} is not there yet, so there is nothing to fill in. Start the"
             f" flow first: its DAG, or streamkeeper run {flow.full_name}."
         )
-    begun = flow_position.last_begun(home)
+    begun = Observed(home).begun
     if flow.declaration.replaces and request.read != BACKUP:
         raise RequestError(
             f"{flow.full_name} is a flow in the mode {flow.declaration.mode}: its rows are results of its"
@@ -132,7 +131,7 @@ def check_rows_fit(settings: Settings, flow: Flow) -> None:
 def _is_filling(work: Work) -> bool:
     """Return whether a chunk may be in the table already."""
     return (
-        flow_position.last_begun(own_home(work)) is not None
+        Observed(own_home(work)).begun is not None
     )  # until then nothing of a generation is in the table (docs/decisions/0003)
 
 
@@ -207,14 +206,7 @@ def _chosen(reading: Reading, request: BackfillRequest) -> Reading:
 
 def _read_upto(home: FlowHome, source: Source) -> dict[str, dict[str, int]] | None:
     """Return the offsets that a flow has read a Kafka source up to; None where it read nothing yet."""
-    begun = flow_position.last_begun(home)
-    if begun is None:
-        return None
-    checkpoint = Checkpoint(home.storage, begun[1].checkpoint)
-    last = generations.committed(home, begun[0].number, checkpoint.last_commit())
-    offsets: dict[str, dict[str, int]] | None = (
-        checkpoint.offsets(last).sources.get(source.name) if last is not None else None
-    )
+    offsets: dict[str, dict[str, int]] | None = Observed(home).offsets.get(source.name)
     return offsets
 
 

@@ -19,7 +19,7 @@ from streamkeeper.errors import CheckpointError, RequestError, StorageError
 from streamkeeper.flows import generations
 from streamkeeper.flows.files import open_home
 from streamkeeper.flows.generations import EARLIEST, REBUILT, Restart, StartAt
-from streamkeeper.flows.position import last_begun
+from streamkeeper.flows.observed import Observed
 from streamkeeper.manifest.environment import opened_if_possible
 from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.recover.kinds import reset_checkpoint
@@ -91,7 +91,7 @@ def _plan_flow(settings: Settings, flow: Flow, request: RefreshRequest) -> Plann
     """Plan the next generation of one flow. One that never began needs none: its first reads everything as it
     is.
     """
-    if last_begun(open_home(settings, flow.full_name)) is None:
+    if Observed(open_home(settings, flow.full_name)).begun is None:
         note = "The flow never ran: its first generation will read everything."
         return replace(never_begun(settings, flow, note), start=StartAt(EARLIEST)), ()
     present = look_at(settings, flow, strict=False)

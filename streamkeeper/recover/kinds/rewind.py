@@ -15,8 +15,8 @@ from streamkeeper.errors import RequestError
 from streamkeeper.flows import past_positions
 from streamkeeper.flows.files import FlowHome, open_home
 from streamkeeper.flows.generations import OFFSETS, TIMESTAMP
+from streamkeeper.flows.observed import Observed
 from streamkeeper.flows.past_positions import Place
-from streamkeeper.flows.position import last_begun
 from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.recover.kinds import reset_checkpoint
 from streamkeeper.recover.plans.consent import impact_of_other_writers, impact_of_readers
@@ -123,7 +123,7 @@ def _place(table: _Table, flow: Flow, request: RewindRequest) -> Place:
         return past_positions.at_moment(home, table.path, request.to.timestamp_ms)
     number = request.to.generation
     if number is None:
-        begun = last_begun(home)
+        begun = Observed(home).begun
         if begun is None:
             raise RequestError(
                 f"The flow {flow.full_name} has no checkpoint yet, so there is nothing to rewind."

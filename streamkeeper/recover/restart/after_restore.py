@@ -19,8 +19,8 @@ from streamkeeper.errors import CheckpointError, RequestError
 from streamkeeper.flows import generations, past_positions
 from streamkeeper.flows.files import FlowHome, open_home
 from streamkeeper.flows.generations import OFFSETS, StartAt
+from streamkeeper.flows.observed import Observed
 from streamkeeper.flows.past_positions import Place
-from streamkeeper.flows.position import last_begun
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.recover.plans.plan import Refusal
 from streamkeeper.recover.restart.flow_now import look_at
@@ -78,7 +78,7 @@ def plan_restored(
     :raises CheckpointError: its checkpoint cannot be read.
     """
     home = open_home(settings, flow.full_name)
-    if last_begun(home) is None:
+    if Observed(home).begun is None:
         return held_meanwhile(settings, flow), ()
     if stood is None and wrote and not wrote.keys().isdisjoint(query_ids(home).values()):
         stood = _by_transactions(home, wrote)

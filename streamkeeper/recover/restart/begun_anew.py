@@ -11,7 +11,7 @@ from streamkeeper.flows import generations, ledger
 from streamkeeper.flows.files import FlowHome, open_home
 from streamkeeper.flows.generations import AFTER_LAST, EARLIEST, Generation, StartAt
 from streamkeeper.flows.ledger import PLANNED
-from streamkeeper.flows.position import last_begun
+from streamkeeper.flows.observed import Observed
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.recover.plans.plan import Refusal
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
@@ -32,7 +32,7 @@ def impact_of_begun_anew(
     if request.start.mode == EARLIEST:
         return
     home, target = open_home(settings, flow.full_name), flow.declaration.target
-    begun = last_begun(home)
+    begun = Observed(home).begun
     for generation in (item for item in generations.decided(home) if item.number > after):
         if generation.start in (StartAt(AFTER_LAST), request.start) or not _took_rows(home, generation):
             continue

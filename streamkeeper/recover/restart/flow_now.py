@@ -8,10 +8,10 @@ from typing import Any
 
 from streamkeeper.declare.model import AutoCdcFlow
 from streamkeeper.errors import CheckpointError, RequestError
-from streamkeeper.flows import generations, holds
 from streamkeeper.flows.files import open_home
 from streamkeeper.flows.holds import Hold
-from streamkeeper.flows.position import CommittedPosition, last_begun, look
+from streamkeeper.flows.observed import Observed
+from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.settings import Settings
 
@@ -72,15 +72,14 @@ def look_at(settings: Settings, flow: Flow, strict: bool) -> FlowNow:
     :raises RequestError: it has no checkpoint.
     :raises CheckpointError: its checkpoint cannot be read as far as it must.
     """
-    home = open_home(settings, flow.full_name)
-    newest, begun = generations.latest(home), last_begun(home)
-    if newest is None or begun is None:
+    observed = Observed(open_home(settings, flow.full_name))
+    newest, standing = observed.newest, observed.position(settings.table_path(flow.declaration.target))
+    if newest is None or standing is None:
         raise RequestError(
             f"The flow {flow.full_name} has no checkpoint yet, so there is nothing to reset. Start it first:"
             f" its DAG, or streamkeeper run {flow.full_name}."
         )
-    standing = look(home, settings.table_path(flow.declaration.target), *begun)
-    park = holds.parked(home)
+    park = observed.park
     operators = _operators(standing)
     declared = (park.details.get("operators") if park else None) or ()
     return FlowNow(

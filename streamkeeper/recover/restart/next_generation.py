@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from streamkeeper.amounts import DATA_LOSS, DUPLICATES, IMPACTS, Amount, SourceImpact
 from streamkeeper.declare.model import FILE_SINKS, UPDATE, quarantine_of
 from streamkeeper.errors import RequestError
-from streamkeeper.flows import generations
 from streamkeeper.flows.files import open_home
 from streamkeeper.flows.generations import (
     ADOPTED,
@@ -24,8 +23,9 @@ from streamkeeper.flows.generations import (
     StartAt,
     given_before,
 )
+from streamkeeper.flows.observed import Observed
 from streamkeeper.flows.past_positions import Place, state_from
-from streamkeeper.flows.position import CommittedPosition, last_begun
+from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.manifest.environment import opened_if_possible
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.recover.plans.consent import refusals_of
@@ -126,7 +126,7 @@ def held_meanwhile(settings: Settings, flow: Flow) -> FlowPlan:
     One that never began is held, too: what it wrote meanwhile would be undone, and its checkpoint would not
     know.
     """
-    if last_begun(open_home(settings, flow.full_name)) is None:
+    if Observed(open_home(settings, flow.full_name)).begun is None:
         note = "It never started. It is held during the restore and then starts as declared."
         return never_begun(settings, flow, note)
     present = look_at(settings, flow, strict=False)
@@ -148,9 +148,9 @@ def never_begun(settings: Settings, flow: Flow, note: str) -> FlowPlan:
     :raises RequestError: it has adopted a query and continues after that one's last batch, whatever becomes
         of the rows in the table.
     """
-    home = open_home(settings, flow.full_name)
-    newest = generations.latest(home)
-    if newest is not None and newest.start.mode == ADOPTED and last_begun(home) is None:
+    observed = Observed(open_home(settings, flow.full_name))
+    newest = observed.newest
+    if newest is not None and newest.start.mode == ADOPTED and observed.begun is None:
         raise RequestError(
             f"{flow.full_name} has adopted {newest.start.checkpoint} and has not started yet: it will"
             " continue after the last batch there, so rows that this recovery removes would not come again."

@@ -13,6 +13,7 @@ from streamkeeper.drivers.alerts import Alert, AlertKind, storage_now
 from streamkeeper.drivers.pending_input import DUTY, what_waits
 from streamkeeper.drivers.progress import Note, Observation, Position, State, is_over, judge, needs_listing
 from streamkeeper.flows import generations, holds, leases
+from streamkeeper.flows.observed import Observed
 from streamkeeper.sources.base.format import Waiting
 from streamkeeper.storage import to_json
 from tests.worlds.small_world import CHANGES, RATE, World, write_manifest
@@ -111,7 +112,7 @@ def test_what_waits_is_found_by_files_and_batches(
 ) -> None:
     world.processed(done + planned, committed=done)
     world.add_files(new)
-    found = what_waits(world.home, world.flow)
+    found = what_waits(Observed(world.home), world.flow)
     assert (found.pending, found.description.startswith(waits)) == (bool(waits), True)
 
 
@@ -127,10 +128,10 @@ def test_a_late_file_that_was_read_long_ago_is_looked_up_before_it_counts(world:
     world.home.storage.overwrite(f"{log}/9.compact", b"".join(write_files_log(entries)))
     for number in range(10):
         world.home.storage.remove(f"{log}/{number}")
-    assert not what_waits(world.home, world.flow).pending
+    assert not what_waits(Observed(world.home), world.flow).pending
     world.clock_ms += 3_600_000
     world.add_files(1)
-    assert what_waits(world.home, world.flow).description.startswith("a file waits")
+    assert what_waits(Observed(world.home), world.flow).description.startswith("a file waits")
 
 
 def test_of_a_long_log_only_the_end_is_read(world: World) -> None:
@@ -148,14 +149,14 @@ def test_files_that_spark_leaves_out_do_not_wait(world: World) -> None:
     world.processed(1)
     for name in ("_SUCCESS", ".f.json.crc", "f.json._COPYING_"):
         (world.root / "data" / "events" / name).write_text("{}")
-    assert not what_waits(world.home, world.flow).pending
+    assert not what_waits(Observed(world.home), world.flow).pending
 
 
 def test_rows_of_the_rate_source_wait_all_the_time(world: World) -> None:
     world.declare(RATE)
     world.begin([], 0, 0)
     assert (
-        what_waits(world.home, world.flow).description
+        what_waits(Observed(world.home), world.flow).description
         == "the source events_raw (rate) has new rows all the time"
     )
 
@@ -213,9 +214,9 @@ def test_a_folder_that_takes_long_to_list_is_listed_rarely(world: World) -> None
 
 def test_a_seed_is_no_progress(world: World) -> None:
     start = world.processed(3)
-    assert progress.position(world.home) == Position(1, 2)
+    assert progress.position(Observed(world.home)) == Position(1, 2)
     world.home.storage.overwrite(world.home.start(1), to_json(asdict(replace(start, seed_batch=2))))
-    assert progress.position(world.home) == Position(1, None)
+    assert progress.position(Observed(world.home)) == Position(1, None)
     told = str(progress.look(world.home, world.flow, storage_now(world.home.storage)))
     assert ("no batch committed" in told, "last commit" in told) == (True, False)
 

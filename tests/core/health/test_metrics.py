@@ -21,6 +21,7 @@ from streamkeeper.drivers.batch_numbers import Batch, Numbers
 from streamkeeper.drivers.behind import Behind
 from streamkeeper.errors import SettingsError, StreamkeeperError
 from streamkeeper.flows import ledger
+from streamkeeper.flows.observed import Observed
 from streamkeeper.health import metrics, otlp
 from streamkeeper.health.flows import FlowHealth
 from streamkeeper.health.metrics import Metric, Sample, Snapshot
@@ -133,11 +134,11 @@ def test_failures_before_the_last_commit_do_not_count(world: World) -> None:
     start = world.processed(2, committed=1)
     crash_loops.note(world.home, 100.0)
     crash_loops.note(world.home, 101.0)
-    failures = crash_loops.since_commit(world.home)
+    failures = crash_loops.since_commit(Observed(world.home))
     assert failures is not None
     assert len(failures.times) == 2
     world.home.storage.overwrite(f"{start.checkpoint}/commits/1", b'v1\n{"nextBatchWatermarkMs":0}')
-    assert crash_loops.since_commit(world.home) is None
+    assert crash_loops.since_commit(Observed(world.home)) is None
 
 
 def test_every_metric_is_in_the_documentation(driven: World) -> None:

@@ -12,7 +12,7 @@ import pytest
 from streamkeeper.delta.log import last_transaction
 from streamkeeper.errors import SourceError
 from streamkeeper.flows import position
-from streamkeeper.flows.position import last_begun
+from streamkeeper.flows.observed import Observed
 from streamkeeper.preflight.standing import standing
 from streamkeeper.preflight.verdict import Compatibility, Verdict
 from streamkeeper.sources.kafka.offsets import OffsetRange, Topics
@@ -22,7 +22,7 @@ from tests.worlds.sources.source_impacts import KAFKA, STOOD, begun
 
 
 def found(world: World, look: Callable[[Any], Any] = lambda source: None) -> Verdict:
-    begun = last_begun(world.home)
+    begun = Observed(world.home).begun
     assert begun is not None
     return standing(world.settings, world.home, world.flow, begun, look)
 
@@ -130,11 +130,11 @@ def test_a_source_that_does_not_answer_is_said(world: World) -> None:
     ids=["the same", "without an id", "made anew"],
 )
 def test_an_end_that_may_be_right_again_in_a_moment_breaks_nothing(
-    held: Topics, known: str, fit: Compatibility, world: World
+    held: Topics, known: str, compatibility: Compatibility, world: World
 ) -> None:
     begun(world, KAFKA, STOOD, topics={"events_raw": {"orders": known}})
     verdict = found(world, lambda source: KafkaLook(held, lambda moment_ms: STOOD))
-    assert verdict.compatibility is fit
+    assert verdict.compatibility is compatibility
     assert any("the driver looks again for 60 s" in why for why in verdict.reasons) is (
-        fit is Compatibility.RESULTS_DIFFER
+        compatibility is Compatibility.RESULTS_DIFFER
     )

@@ -21,7 +21,7 @@ from streamkeeper.drivers import failures
 from streamkeeper.drivers.failures import FailureClass
 from streamkeeper.errors import CheckpointError
 from streamkeeper.flows.generations import StartAt
-from streamkeeper.flows.position import is_known
+from streamkeeper.flows.observed import Observed
 from streamkeeper.settings import PROJECT
 from tests.worlds.recover.recoveries import plan_reset, refused
 from tests.worlds.small_world import World
@@ -185,7 +185,7 @@ def check(world: World, start: StartAt | str) -> None:
 @pytest.mark.parametrize("harm", [*DAMAGE.values(), *SPARKS.values()], ids=[*DAMAGE, *SPARKS])
 def test_the_recovery_that_a_park_names_can_be_planned(harm: Harm, ran: World) -> None:
     harm(ran)
-    if is_known(ran.home, ran.settings.table_path("events")):
+    if Observed(ran.home).knows_position(ran.settings.table_path("events")):
         check(ran, "after-last")
         return
     with pytest.raises(CheckpointError) as refusal:

@@ -14,6 +14,7 @@ from streamkeeper.declare.offsets import check_fits
 from streamkeeper.drivers.pending_input import what_waits
 from streamkeeper.errors import RequestError
 from streamkeeper.flows.generations import StartAt
+from streamkeeper.flows.observed import Observed
 from streamkeeper.settings import PROJECT
 from streamkeeper.sources.formats import FORMATS
 from streamkeeper.sources.starts import STARTS
@@ -76,7 +77,7 @@ def test_an_offset_and_pending_input_are_the_formats_own_to_judge(
 ) -> None:
     toy_source.register(monkeypatch)
     begun(world, TOY, STOOD)
-    assert "rows always wait in events_raw" in what_waits(world.home, world.flow).description
+    assert "rows always wait in events_raw" in what_waits(Observed(world.home), world.flow).description
     said = check_fits(toy_source.NAME, {"logOffset": 3})
     assert said is not None
     assert "is an offset of a files source; a rate-micro-batch source has" in said

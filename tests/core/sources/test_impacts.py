@@ -13,6 +13,7 @@ from streamkeeper.declare.model import Location, Source
 from streamkeeper.drivers.pending_input import what_waits
 from streamkeeper.errors import NotAskable, RequestError, SourceError
 from streamkeeper.flows.generations import StartAt
+from streamkeeper.flows.observed import Observed
 from streamkeeper.recover.plans.plan import Plan, worse
 from streamkeeper.settings import PIPELINE_ENV
 from streamkeeper.sources.kafka import client as kafka_client
@@ -368,7 +369,7 @@ def test_the_monitor_asks_the_brokers_whether_records_wait(
 ) -> None:
     broker(held)
     begun(world, KAFKA, STOOD)
-    found = what_waits(world.home, world.flow)
+    found = what_waits(Observed(world.home), world.flow)
     assert found.pending is there
     assert said in found.description
 
@@ -376,7 +377,7 @@ def test_the_monitor_asks_the_brokers_whether_records_wait(
 def test_what_cannot_be_asked_from_here_alarms_nobody_and_is_told(world: World) -> None:
     world.more[PIPELINE_ENV] = "SURELY_NOT_SET"
     begun(world, KAFKA.replace("b:1", "{env:SURELY_NOT_SET}"), STOOD)
-    found = what_waits(world.home, world.flow)
+    found = what_waits(Observed(world.home), world.flow)
     assert not found.pending
     said = "whether records wait in the source events_raw is unknown: the environment variable SURELY_NOT_SET"
     assert said in found.description
@@ -391,13 +392,13 @@ def test_the_monitor_reads_from_a_tables_log_whether_commits_wait(
     offset: dict[str, Any], waits: bool, world: World, table: Table
 ) -> None:
     begun(world, DELTA, offset)
-    assert what_waits(world.home, world.flow).pending is waits
+    assert what_waits(Observed(world.home), world.flow).pending is waits
 
 
 def test_a_commit_without_rows_is_nothing_to_wait_for(world: World, table: Table) -> None:
     begun(world, DELTA, at(3))
     table.commit({"txn": {"appId": "a", "version": 1}})
-    assert not what_waits(world.home, world.flow).pending
+    assert not what_waits(Observed(world.home), world.flow).pending
 
 
 JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="ada" password="p w";'

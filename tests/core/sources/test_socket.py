@@ -12,6 +12,7 @@ from streamkeeper.declare.offsets import check_fits, describe
 from streamkeeper.drivers.pending_input import what_waits
 from streamkeeper.errors import DeclarationError, RequestError
 from streamkeeper.flows.generations import StartAt
+from streamkeeper.flows.observed import Observed
 from streamkeeper.manifest.import_file import load_pipeline
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
@@ -58,10 +59,10 @@ def test_starts_that_a_socket_has_not_are_refused(world: World) -> None:
 
 def test_whether_lines_wait_is_not_known_and_counts_as_nothing(world: World) -> None:
     begun(world, SOCKET, 40)
-    assert not what_waits(world.home, world.flow).pending
+    assert not what_waits(Observed(world.home), world.flow).pending
     assert (
         "whether lines wait in events_raw (socket), nobody can tell"
-        in what_waits(world.home, world.flow).description
+        in what_waits(Observed(world.home), world.flow).description
     )
 
 

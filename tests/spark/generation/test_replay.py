@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from streamkeeper.drivers import progress
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, leases, ledger, status
+from streamkeeper.flows.observed import Observed
 from streamkeeper.sources.replay_steps import BYTES, FILES, RECORDS
 from tests.killing import Killed, dying
 from tests.oracle import first_per
@@ -107,7 +108,7 @@ def test_a_replay_that_was_cut_off_goes_on_after_its_last_step(
     is_killed_in(3, bed, after=moment == "after the step")
     assert generations.read_start(bed.home, 2) is None
     assert status.rebuild_progress(bed.home) == "state of generation 2 rebuilt by 2 of 4 steps, 6 rows"
-    assert str(progress.position(bed.home)).endswith("2 of 4 steps, 6 rows")
+    assert str(progress.position(Observed(bed.home))).endswith("2 of 4 steps, 6 rows")
     bed.arrive(12)
     assert steps_of_the_next(bed, monkeypatch) == (2 if moment == "before the step" else 1)
     bed.holds(first_per(bed.events, ["n"])[:11])

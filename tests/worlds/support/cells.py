@@ -17,7 +17,7 @@ KAFKA, DELTA = f"{SOURCES}/test_kafka_source.py", f"{SOURCES}/test_delta_source.
 WORDS, SOCKET = f"{SHIPPED}/test_word_count.py", "tests/core/sources/test_socket.py"
 LAG = "tests/core/sources/test_lag.py"
 BACKFILL, REWIND = f"{RECOVER}/test_backfill.py", f"{RECOVER}/test_rewind.py"
-SIDE_TABLE = f"{RECOVER}/full_refresh/test_full_refresh_beside.py"
+SIDE_TABLE = f"{RECOVER}/full_refresh/test_rebuild_without_downtime.py"
 TOTALS, QUARANTINE = f"{SINKS}/test_totals.py", f"{SINKS}/test_quarantine.py"
 FUNCTION, TOPIC, FOLDER = (
     f"{SINKS}/test_each_batch.py",
@@ -122,7 +122,7 @@ FORMATS = Part(
             ),
             yes(f"{GENERATION}/test_replay.py::test_a_table_as_it_was_is_replayed_step_by_step"),
             yes(
-                "tests/core/sources/test_backfill_cost.py::test_the_history_of_a_delta_source_is_its_table_as_it_is"
+                "tests/core/sources/test_impacts_of_backfills.py::test_the_history_of_a_delta_source_is_its_table_as_it_is"
             ),
             yes(
                 f"{LAG}::test_versions_that_were_not_read_are_counted_by_the_table_s_log",

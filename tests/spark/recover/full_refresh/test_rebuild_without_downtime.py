@@ -212,7 +212,7 @@ def test_the_job_is_killed_while_it_builds_and_what_is_given_up_leaves_nothing(
     assert engine.give_up(bed.settings, "events", NAME, "rejected")
     assert tables(bed.root) == ["events"]
     assert [
-        name for name in bed.home.storage.names("events/clean_events/checkpoints") if "beside" in name
+        name for name in bed.home.storage.names("events/clean_events/checkpoints") if "rebuild" in name
     ] == []
     bed.arrive(60, 0)
     assert bed.run() is Outcome.STOPPED
