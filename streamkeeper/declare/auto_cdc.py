@@ -192,8 +192,8 @@ def with_keys(flow: AnyFlow, table: Table) -> AnyFlow:
     if table.sink is not None and (flow.replaces or isinstance(flow, AutoCdcFlow)):
         raise DeclarationError(
             f"{flow.location}: the flow {flow.name} writes the sink {table.name} ({table.location}), which"
-            " takes rows that"
-            " are appended. Declare it with dp.append_flow, or give it a table of dp.create_streaming_table."
+            " takes rows that are appended. Declare it with dp.append_flow, or give it a table of"
+            " dp.create_streaming_table."
         )
     if isinstance(flow, AppendFlow) and flow.mode == UPDATE:
         if not table.keys:

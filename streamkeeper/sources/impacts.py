@@ -14,7 +14,7 @@ from streamkeeper.declare.offsets import check_fits, describe
 from streamkeeper.errors import RequestError
 from streamkeeper.flows.generations import AFTER_LAST, EMPTY, REBUILT, Restart, StartAt
 from streamkeeper.flows.position import CommittedPosition
-from streamkeeper.sources.base.format import Case, Move
+from streamkeeper.sources.base.format import Case, SourceMove
 from streamkeeper.sources.formats import format_of
 
 UNREAD = "unknown: the checkpoint's offsets cannot be read"
@@ -63,7 +63,7 @@ def impact_of(
     return format_of(source).impact(case)
 
 
-def impact_from(source: Source, move: Move) -> SourceImpact:
+def impact_from(source: Source, move: SourceMove) -> SourceImpact:
     """Return the impact of a move to an earlier place in one source: what the start needs, what is read
     again.
 

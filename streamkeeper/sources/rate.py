@@ -16,9 +16,9 @@ from streamkeeper.sources.base.format import (
     Before,
     Case,
     Lag,
-    Move,
     PlannedFormat,
     Resolved,
+    SourceMove,
     Waiting,
     age_of,
     read_again,
@@ -75,7 +75,7 @@ class Rate(PlannedFormat[None, RatePosition]):
             )
         return case.impact("the beginning", repeated=unknown)
 
-    def impact_again(self, source: Source, move: Move, impact: SourceImpact) -> SourceImpact:
+    def impact_again(self, source: Source, move: SourceMove, impact: SourceImpact) -> SourceImpact:
         if move.position is None:
             return read_again(impact, UNREADABLE, move.restored)
         again = NONE if move.then(source) == move.offset(source) else no_history(source)

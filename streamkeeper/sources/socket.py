@@ -19,9 +19,9 @@ from streamkeeper.sources.base.format import (
     UNREADABLE,
     Before,
     Case,
-    Move,
     PlannedFormat,
     Resolved,
+    SourceMove,
     Waiting,
 )
 
@@ -59,7 +59,7 @@ class Socket(PlannedFormat[None, None]):
         gone = _gone(case.source) if case.rebuilds else NONE
         return replace(impact, lost=_under_way(case), gone=gone)
 
-    def impact_again(self, source: Source, move: Move, impact: SourceImpact) -> SourceImpact:
+    def impact_again(self, source: Source, move: SourceMove, impact: SourceImpact) -> SourceImpact:
         standing, place = move.standing, move.place
         same = (standing.generation.number, standing.batch) == (place.generation.number, place.batch)
         since = NONE if same else _gone(source)

@@ -146,8 +146,7 @@ def require(source: Source, resolved: Resolved[Any], accepted: tuple[str, ...]) 
         raise RecoveryError(
             f"The source {source.name} cannot continue from its position: {resolved.lost}. Nothing was"
             f" changed. reset_checkpoint continues with the rows that still exist, if `{DATA_LOSS}` is"
-            " accepted;"
-            " its plan counts the loss."
+            " accepted; its plan counts the loss."
         )
     return [f"source {source.name}: {note}" for note in resolved.notes]
 

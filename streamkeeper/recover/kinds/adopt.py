@@ -30,16 +30,16 @@ from streamkeeper.errors import CheckpointError, RequestError
 from streamkeeper.flows import generations
 from streamkeeper.flows.adopted_checkpoint import AdoptedCheckpoint, normal_place, open_adopted, standing_of
 from streamkeeper.flows.files import FlowHome, kept_flows, kept_pipelines, open_home
-from streamkeeper.flows.generations import ADOPTED, AFTER_LAST, COPIED, EMPTY, Restart, StartAt
+from streamkeeper.flows.generations import ADOPTED, AFTER_LAST, COPIED, EMPTY, StartAt
 from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.manifest.environment import opened_if_possible
 from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.recover.kinds import adopt_notes
 from streamkeeper.recover.plans.consent import refusals_of
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
+from streamkeeper.recover.plans.move import Move
 from streamkeeper.recover.plans.plan import CopyPlan, Plan, Refusal
 from streamkeeper.recover.requests.adopt import AdoptRequest
-from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.restart.adopted_sources import match_sources
 from streamkeeper.recover.restart.adoption_rehearsal import check_still, remove_rehearsals
 from streamkeeper.recover.restart.flow_now import FlowNow, is_safe_to_repeat
@@ -101,7 +101,9 @@ def plan(settings: Settings, manifest: Manifest, request: AdoptRequest, recovery
     home = open_home(settings, flow.full_name)
     newest = _check_new(home)
     query = _look(settings, manifest, flow, request)
-    reset_request = ResetRequest((flow.full_name,), StartAt(AFTER_LAST), state=EMPTY, accept=request.accept)
+    from_last = Move(
+        StartAt(AFTER_LAST), EMPTY, request.accept
+    )  # as its sources are asked: nothing is rebuilt
     entry = query.standing.offsets()
     assert entry is not None, "a checkpoint without a batch is refused"
     impacts = tuple(
@@ -110,7 +112,7 @@ def plan(settings: Settings, manifest: Manifest, request: AdoptRequest, recovery
                 opened_if_possible(source, settings),
                 query.standing,
                 entry.sources,
-                reset_request.restart,
+                from_last.restart,
                 False,
             ),
             query,
@@ -125,11 +127,11 @@ def plan(settings: Settings, manifest: Manifest, request: AdoptRequest, recovery
     start = StartAt(ADOPTED, checkpoint=request.checkpoint, query_id=query.query_id, sources=query.names)
     notes = tuple(adopt_notes.notes(settings, flow, request, query))
     again = _written_again(flow, query)
-    planned = next_plan(flow, present, Restart(start, COPIED), impacts, notes, again=again)
+    planned = next_plan(flow, present, Move(start, COPIED), impacts, notes, again=again)
     planned = replace(
         planned, generation=newest, previous=None, position={**planned.position, "planned": query.planned}
     )
-    refusals = (*_refusals(settings, flow, request, query), *refusals_of(impacts, reset_request, False))
+    refusals = (*_refusals(settings, flow, request, query), *refusals_of(impacts, from_last, False))
     return Plan(
         recovery=RECOVERY,
         recovery_id=recovery_id,
@@ -250,8 +252,7 @@ def _impact(impact: SourceImpact, query: OldQuery, offsets: dict[str, Any], tabl
     blocked = (
         f"an adopted checkpoint continues right after its last batch, and {impact.source} no longer has what"
         f" follows there ({in_words(impact.lost)}). Without an adoption the flow starts as its sources"
-        " declare"
-        " (start=)"
+        " declare (start=)"
     )
     return replace(
         impact,

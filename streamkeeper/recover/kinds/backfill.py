@@ -254,8 +254,7 @@ def _repeats(flow: Flow, read: Amount) -> Refusal:
         DUPLICATES,
         f"{flow.full_name} appends: rows among these that it has read, or will read, are duplicated in"
         f" {flow.declaration.target} ({in_words(again)}). Accept `{DUPLICATES}`, or limit the backfill to"
-        " rows"
-        " that are missing from the table.",
+        " rows that are missing from the table.",
         flow.full_name,
     )
 

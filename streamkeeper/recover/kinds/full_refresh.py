@@ -18,17 +18,17 @@ from streamkeeper.delta.summary import check_rows_may_go
 from streamkeeper.errors import CheckpointError, RequestError, StorageError
 from streamkeeper.flows import generations
 from streamkeeper.flows.files import open_home
-from streamkeeper.flows.generations import EARLIEST, REBUILT, Restart, StartAt
+from streamkeeper.flows.generations import EARLIEST, Restart, StartAt
 from streamkeeper.flows.observed import Observed
 from streamkeeper.manifest.environment import opened_if_possible
 from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.recover.kinds import reset_checkpoint
 from streamkeeper.recover.plans.consent import impact_of_others, impact_of_readers
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
+from streamkeeper.recover.plans.move import Move
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.requests.form import declared_table
 from streamkeeper.recover.requests.full_refresh import Emptying, RefreshRequest
-from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.restart import pinned_settings
 from streamkeeper.recover.restart.flow_now import FlowNow, look_at
 from streamkeeper.recover.restart.next_generation import Planned, never_begun, plan_next
@@ -95,24 +95,23 @@ def _plan_flow(settings: Settings, flow: Flow, request: RefreshRequest) -> Plann
         note = "The flow never ran: its first generation will read everything."
         return replace(never_begun(settings, flow, note), start=StartAt(EARLIEST)), ()
     present = look_at(settings, flow, strict=False)
-    start, infer = StartAt(EARLIEST), request.infer_schemas
-    reset_request = ResetRequest((flow.full_name,), start, REBUILT, infer, accept=request.accept)
+    move = Move(StartAt(EARLIEST), accept=request.accept, keeps_schemas=not request.infer_schemas)
     sources = [opened_if_possible(source, settings) for source in flow.sources]
-    impacts = tuple(_impact(source, present, reset_request) for source in sources)
+    impacts = tuple(_impact(source, present, move) for source in sources)
     notes = (
         *(("It runs once, and will be run again.",) if flow.declaration.once else ()),
         *pinned_settings.changes(flow, present.standing),
     )
-    return plan_next(flow, present, reset_request, impacts, notes, free=True)
+    return plan_next(flow, present, move, impacts, notes, free=True)
 
 
-def _impact(source: Source, present: FlowNow, request: ResetRequest) -> SourceImpact:
+def _impact(source: Source, present: FlowNow, move: Move) -> SourceImpact:
     """Return what a source has lost since it was read. What it still has is read again into a table that is
     empty: nothing comes twice.
 
     What is gone is what a rebuild of all state from the history would lack.
     """
-    again = impact_of(source, present.standing, present.position, request.restart, present.stateful)
+    again = impact_of(source, present.standing, present.position, move.restart, present.stateful)
     if not source.kind.history:
         doubt = unknown(f"{source.format} keeps no history: {HISTORY}")
         return replace(again, lost=doubt, repeated=doubt)
@@ -121,7 +120,7 @@ def _impact(source: Source, present: FlowNow, request: ResetRequest) -> SourceIm
             source,
             present.standing,
             present.position,
-            Restart(StartAt(generations.AFTER_LAST), request.state),
+            Restart(StartAt(generations.AFTER_LAST), move.state),
             True,
         )
     except (CheckpointError, RequestError, StorageError) as error:

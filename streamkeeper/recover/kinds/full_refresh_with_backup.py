@@ -20,11 +20,11 @@ from streamkeeper.flows.generations import AFTER_LAST, EMPTY, REBUILT, StartAt
 from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.recover.kinds import backfill, backup_table, full_refresh, reset_checkpoint
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
+from streamkeeper.recover.plans.move import Move
 from streamkeeper.recover.plans.plan import FlowPlan, Plan, Refusal
 from streamkeeper.recover.requests.backfill import BackfillRequest
 from streamkeeper.recover.requests.backup_table import BackupRequest
 from streamkeeper.recover.requests.full_refresh import SOURCES, WithBackupRequest, filler
-from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.restart.backfill_source import FILL, Backup, FillingIn
 from streamkeeper.recover.restart.flow_now import look_at
 from streamkeeper.recover.steps import rehearse
@@ -119,8 +119,8 @@ def _goes_on(
     # Where changes that come again change nothing, the state need not know what came before: its history may
     # be gone.
     state = EMPTY if look_at(settings, flow, strict=True).is_safe_to_repeat else REBUILT
-    reset_request = ResetRequest((flow.full_name,), StartAt(AFTER_LAST), state, accept=request.accept)
-    going_on, refused = reset_checkpoint.plan_flow(settings, flow, reset_request)
+    move = Move(StartAt(AFTER_LAST), state, request.accept)
+    going_on, refused = reset_checkpoint.plan_flow(settings, flow, move)
     return going_on, tuple(item for item in refused if item.impact != DUPLICATES)
 
 

@@ -147,10 +147,9 @@ def _impact_of_cleaned(cleaned: Mapping[str, list[str]], accepted: Collection[st
     for flow, sources in cleaned.items() if DATA_LOSS not in accepted else ():
         message = (
             f"{IMPACTS[DATA_LOSS]} ({flow}, {', '.join(sources)}: {_GOES_ON}, by cleanSource, and files"
-            " removed"
-            " before the new table has read them are missing from it). Choose full_refresh, which holds"
-            f" the flow, or hold it until this recovery is over (streamkeeper hold {flow}). To continue,"
-            f" accept `{DATA_LOSS}`."
+            " removed before the new table has read them are missing from it). Choose full_refresh, which"
+            f" holds the flow, or hold it until this recovery is over (streamkeeper hold {flow}). To"
+            f" continue, accept `{DATA_LOSS}`."
         )
         yield Refusal(DATA_LOSS, message, flow, covers=tuple(sources))
 
@@ -180,9 +179,8 @@ def _copy(path: str, beside: str) -> CopyPlan:
 
 def _notes(request: RebuildRequest, beside: str, felt: tuple[str, ...]) -> Iterator[str]:
     yield (
-        f"{request.table} is rebuilt in a side table, at {beside}: until it is replaced, about the size"
-        " of the"
-        " table is needed twice."
+        f"{request.table} is rebuilt in a side table, at {beside}: until it is replaced, about the size of"
+        " the table is needed twice."
     )
     yield (
         "Its flows keep running, and readers see the old table, until one commit replaces it by the new one."

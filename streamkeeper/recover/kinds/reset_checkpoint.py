@@ -13,13 +13,14 @@ from streamkeeper.flows.past_positions import at_end
 from streamkeeper.manifest.environment import opened_if_possible
 from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.recover.plans.kind import Kind
+from streamkeeper.recover.plans.move import Move
 from streamkeeper.recover.plans.plan import Plan, Refusal
-from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
+from streamkeeper.recover.requests.reset_checkpoint import ResetRequest, start_of
 from streamkeeper.recover.restart import pinned_settings
 from streamkeeper.recover.restart.begun_anew import impact_of_begun_anew
 from streamkeeper.recover.restart.flow_now import FlowNow, look_at
-from streamkeeper.recover.restart.next_generation import Planned, StartOptions, plan_next, plan_place
-from streamkeeper.recover.restart.written_again import NextStart, written_again
+from streamkeeper.recover.restart.next_generation import Planned, plan_next, plan_place
+from streamkeeper.recover.restart.written_again import written_again
 from streamkeeper.recover.steps import rehearse
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
@@ -37,7 +38,7 @@ def plan(settings: Settings, manifest: Manifest, request: ResetRequest, recovery
     :raises CheckpointError: a checkpoint cannot be read as far as the plan needs it.
     """
     flows = [manifest.find(name) for name in request.flows]
-    planned = [plan_flow(settings, flow, request.for_flow(flow)) for flow in flows]
+    planned = [plan_flow(settings, flow, _move(flow, request)) for flow in flows]
     return Plan(
         recovery=RECOVERY,
         recovery_id=recovery_id,
@@ -60,49 +61,37 @@ def refusals_of_all(planned: Sequence[Planned]) -> tuple[Refusal, ...]:
     )
 
 
-def plan_flow(settings: Settings, flow: Flow, request: ResetRequest) -> Planned:
-    """Plan the next generation of one flow, and give the impacts that the request does not accept.
+def _move(flow: Flow, request: ResetRequest) -> Move:
+    """Return what a request asks of one of its flows."""
+    start, keeps = start_of(request.start, flow), not request.infer_schemas
+    return Move(start, request.state, request.accept, keeps_schemas=keeps)
 
-    :param request: of this flow (:meth:`ResetRequest.for_flow`).
+
+def plan_flow(settings: Settings, flow: Flow, move: Move) -> Planned:
+    """Plan the next generation of one flow, and give the impacts that the move does not accept.
+
     :raises RequestError: the flow has no checkpoint to reset, or the position asked for is not one of its
         checkpoint.
     :raises CheckpointError: the checkpoint cannot be read as far as the plan needs it.
     """
-    if request.start.mode == GENERATION:
-        return _from_generation(settings, flow, request)
-    present = look_at(settings, flow, strict=request.start.mode == AFTER_LAST)
-    standing, safe = present.standing, present.is_safe_to_repeat
+    if move.start.mode == GENERATION:
+        assert move.start.generation is not None, "a start from a generation names it"
+        home, path = open_home(settings, flow.full_name), settings.table_path(flow.declaration.target)
+        return plan_place(settings, flow, at_end(home, path, move.start.generation), move)
+    present = look_at(settings, flow, strict=move.start.mode == AFTER_LAST)
+    standing, safe, stateful = present.standing, present.is_safe_to_repeat, present.stateful
     sources = (opened_if_possible(source, settings) for source in flow.sources)
     impacts = tuple(
-        impact_of(source, standing, present.position, request.restart, present.stateful) for source in sources
+        impact_of(source, standing, present.position, move.restart, stateful) for source in sources
     )
-    again = written_again(settings, flow, present, impacts, NextStart(request.start, request.state))
-    notes = (
-        *_notes(flow, present, request),
-        *pinned_settings.changes(flow, standing),
-    )
+    again = written_again(settings, flow, present, impacts, move)
+    notes = (*_notes(flow, present, move), *pinned_settings.changes(flow, standing))
     missing = standing.missing_in_sink
-    planned, refused = plan_next(
-        flow, present, request, impacts, notes, free=safe, again=again, missing=missing
-    )
-    return planned, (*refused, *impact_of_begun_anew(settings, flow, standing.generation.number, request))
+    planned, refused = plan_next(flow, present, move, impacts, notes, free=safe, again=again, missing=missing)
+    return planned, (*refused, *impact_of_begun_anew(settings, flow, standing.generation.number, move))
 
 
-def _from_generation(settings: Settings, flow: Flow, request: ResetRequest) -> Planned:
-    """Plan a generation that continues after the last batch of an earlier one, with a copy of its checkpoint
-    where that fits.
-    """
-    assert request.start.generation is not None, "a request from a generation names it"
-    place = at_end(
-        open_home(settings, flow.full_name),
-        settings.table_path(flow.declaration.target),
-        request.start.generation,
-    )
-    planned, refused = plan_place(settings, flow, place, StartOptions(request.state, request.accept))
-    return replace(planned, keeps_schemas=not request.infer_schemas), refused
-
-
-def _notes(flow: Flow, present: FlowNow, request: ResetRequest) -> Iterator[str]:
+def _notes(flow: Flow, present: FlowNow, move: Move) -> Iterator[str]:
     standing, safe = present.standing, present.is_safe_to_repeat
     batch = standing.batch
     if batch is None:
@@ -138,14 +127,14 @@ def _notes(flow: Flow, present: FlowNow, request: ResetRequest) -> Iterator[str]
         )
     if present.stateful is False:
         yield "The query, as declared now, keeps no state."
-    elif request.state == EMPTY and not safe and not flow.declaration.replaces:
+    elif move.state == EMPTY and not safe and not flow.declaration.replaces:
         yield (
             "State starts empty: rows that the old state would have dropped as duplicates count as new, so"
             " the target may get them again."
         )
     old_sources = set(standing.start.positions) | set(present.position or {})
     new = [source.name for source in flow.sources if old_sources and source.name not in old_sources]
-    if new and request.start.mode == AFTER_LAST:
+    if new and move.start.mode == AFTER_LAST:
         yield f"New sources start at their beginning: {', '.join(new)}."
     dropped_sources = sorted(old_sources - {source.name for source in flow.sources})
     if dropped_sources:

@@ -18,15 +18,17 @@ from streamkeeper.delta.copy_files import FIRST_COMMIT
 from streamkeeper.delta.summary import check_may_become, newest_summary
 from streamkeeper.errors import RequestError
 from streamkeeper.flows.files import open_home
+from streamkeeper.flows.generations import EARLIEST, StartAt
 from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.recover.plans.consent import impact_of_other_writers, impact_of_readers
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
+from streamkeeper.recover.plans.move import Move
 from streamkeeper.recover.plans.plan import CopyPlan, FlowPlan, Plan, Refusal
 from streamkeeper.recover.requests.form import declared_table
 from streamkeeper.recover.requests.restore_table import RestoreRequest
 from streamkeeper.recover.restart import put_back
 from streamkeeper.recover.restart.after_restore import plan_restored
-from streamkeeper.recover.restart.next_generation import StartOptions, held_meanwhile
+from streamkeeper.recover.restart.next_generation import held_meanwhile
 from streamkeeper.recover.restart.put_back import Restoring, TableToRestore
 from streamkeeper.recover.steps import rehearse
 from streamkeeper.recover.steps import shared as shared_steps
@@ -74,7 +76,7 @@ def plan(settings: Settings, manifest: Manifest, request: RestoreRequest, recove
             request, backup=backups.find(open_storage(settings.state), pipeline.name, table.name, NEWEST).id
         )
     chosen = _chosen(settings, pipeline, table.name, writers, request)
-    way = StartOptions(request.state, request.accept, restored=True)
+    way = Move(StartAt(EARLIEST), request.state, request.accept, restores_table=True)
     planned = [
         (
             (held_meanwhile(settings, flow), ())

@@ -21,12 +21,11 @@ from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.recover.kinds import reset_checkpoint
 from streamkeeper.recover.plans.consent import impact_of_other_writers, impact_of_readers
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
+from streamkeeper.recover.plans.move import Move
 from streamkeeper.recover.plans.plan import Plan, Refusal
-from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.requests.rewind import RESTORED, RewindRequest
 from streamkeeper.recover.restart.next_generation import (
     Planned,
-    StartOptions,
     held_meanwhile,
     plan_beginning,
     plan_place,
@@ -100,12 +99,12 @@ Parts = tuple[list[Planned], Rewinding, tuple[str, ...], tuple[Refusal, ...]]
 def _planned(table: _Table, flow: Flow, request: RewindRequest) -> Parts:
     """Return the plans of the flows, what is restored, and what is to be said of the table."""
     if request.to.mode == OFFSETS:
-        reset_request = ResetRequest((flow.full_name,), request.to, request.state, accept=request.accept)
-        return [reset_checkpoint.plan_flow(table.settings, flow, reset_request)], Rewinding(), (), ()
+        move = Move(request.to, request.state, request.accept)
+        return [reset_checkpoint.plan_flow(table.settings, flow, move)], Rewinding(), (), ()
     place = _place(table, flow, request)
-    way = StartOptions(request.state, request.accept, request.target == RESTORED)
+    way = Move(request.to, request.state, request.accept, restores_table=request.target == RESTORED)
     first = plan_place(table.settings, flow, place, way)
-    if not way.restored:
+    if not way.restores_table:
         return [first], Rewinding(place=str(place)), (), ()
     past = flows_at_version.look_back(
         table.target, table.path, past_versions.version_after(place, table.path), table.homes
@@ -134,7 +133,7 @@ def _place(table: _Table, flow: Flow, request: RewindRequest) -> Place:
 
 
 def _others(
-    table: _Table, flow: Flow, past: PastVersion, request: RewindRequest, way: StartOptions
+    table: _Table, flow: Flow, past: PastVersion, request: RewindRequest, way: Move
 ) -> tuple[list[Planned], list[Refusal]]:
     """Plan what becomes of the other flows of a table that is restored; refuse those that would have to go
     along and were not named.
@@ -163,7 +162,7 @@ def _others(
     return planned, missing
 
 
-def _along(table: _Table, flow: Flow, stood: FlowAt, way: StartOptions) -> Planned:
+def _along(table: _Table, flow: Flow, stood: FlowAt, way: Move) -> Planned:
     if stood.generation is None or stood.batch is None:
         return plan_beginning(table.settings, flow, way)
     home = open_home(table.settings, flow.full_name)

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator
 from streamkeeper import amounts
 from streamkeeper.amounts import DATA_LOSS, DOWNSTREAM, IMPACTS, Amount, Impact, SourceImpact, in_words
 from streamkeeper.flows.generations import EARLIEST, LATEST
+from streamkeeper.recover.plans.move import Move
 from streamkeeper.recover.plans.plan import IN_THE_TABLE, Refusal
-from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.tables.readers import ReaderEffects
 
 
@@ -46,14 +46,14 @@ def _unless_accepted(
 
 def refusals_of(
     impacts: tuple[SourceImpact, ...],
-    request: ResetRequest,
+    move: Move,
     stateful: bool | None,
     missing_in_sink: str | None = None,
     *,
     target: str = "",
     again: Amount | None = None,
 ) -> Iterator[Refusal]:
-    """Yield every impact that the request does not accept.
+    """Yield every impact that the move does not accept.
 
     :param again: duplicates in the table ``target``, according to its log; None if that is not counted, and
         what is read again counts.
@@ -62,14 +62,14 @@ def refusals_of(
     for impact in impacts:
         if impact.blocked is not None:
             yield Refusal(None, f"It cannot be carried out: {impact.blocked}.")
-    impactd_parts = _of_sources(impacts, stateful)
-    lost, repeated = impactd_parts[amounts.DATA_LOSS], impactd_parts[amounts.DUPLICATES]
-    if request.start.mode == LATEST and not lost:
+    parts_by_impact = _of_sources(impacts, stateful)
+    lost, repeated = parts_by_impact[amounts.DATA_LOSS], parts_by_impact[amounts.DUPLICATES]
+    if move.start.mode == LATEST and not lost:
         lost["what arrives"] = (
             "nothing is unread now, but rows that arrive before the new generation begins are skipped and"
             " not counted"
         )
-    if missing_in_sink is not None and request.start.mode != EARLIEST:
+    if missing_in_sink is not None and move.start.mode != EARLIEST:
         lost["missing in the table"] = (
             f"the table lacks {missing_in_sink}, which the checkpoint has committed"
         )
@@ -78,9 +78,9 @@ def refusals_of(
             repeated[IN_THE_TABLE] = f"the table {target}: {in_words(again)} that it has"
     elif again is not None:
         unclear = f"duplicates in the table {target}: {again.rows_unknown}"
-        impactd_parts[amounts.UNKNOWN_IMPACT][IN_THE_TABLE] = unclear
-    for word, parts in impactd_parts.items():
-        if parts and word not in request.accept:
+        parts_by_impact[amounts.UNKNOWN_IMPACT][IN_THE_TABLE] = unclear
+    for word, parts in parts_by_impact.items():
+        if parts and word not in move.accept:
             yield _refusal(word, "; ".join(parts.values()), parts)
 
 

@@ -54,7 +54,8 @@ class AdoptRequest(Request):
         place = normal_place(checkpoint) if checkpoint is not None else ""
         if checkpoint is not None and not (place.startswith("/") or "://" in place):
             asking.wrong.append(
-                f"checkpoint is {checkpoint!r}. Allowed is an absolute path, or a URL such as s3://bucket/folder."
+                f"checkpoint is {checkpoint!r}. Allowed is an absolute path, or a URL such as"
+                " s3://bucket/folder."
             )
         if asking.flow is not None and sources is not None:
             asking.wrong += _misfits(sources, asking.flow)

@@ -22,7 +22,6 @@ from streamkeeper.flows.generations import (
     STATES,
     TIMESTAMP,
     InitialState,
-    Restart,
     StartAt,
     StartMode,
 )
@@ -118,11 +117,6 @@ class ResetRequest(Rehearsable):
     )
     infer_schemas: bool = schemas_inferred("State")
 
-    @property
-    def restart(self) -> Restart:
-        """The restart for the next generation, without who asks and why."""
-        return Restart(self.start, self.state)
-
     @classmethod
     def parse(
         cls, values: Mapping[str, Any], manifest: Manifest, by: str, now: datetime | None = None
@@ -161,10 +155,6 @@ class ResetRequest(Rehearsable):
             "start": mode,
             mode: int(argument) if argument.isdecimal() and mode == GENERATION else argument,
         }
-
-    def for_flow(self, flow: Flow) -> ResetRequest:
-        """Return the request of one of the flows: explicit offsets are limited to its sources."""
-        return replace(self, flows=(flow.full_name,), start=start_of(self.start, flow))
 
 
 def start_of(start: StartAt, flow: Flow) -> StartAt:

@@ -22,11 +22,11 @@ from streamkeeper.flows.generations import OFFSETS, StartAt
 from streamkeeper.flows.observed import Observed
 from streamkeeper.flows.past_positions import Place
 from streamkeeper.manifest.manifest import Flow
+from streamkeeper.recover.plans.move import Move
 from streamkeeper.recover.plans.plan import Refusal
 from streamkeeper.recover.restart.flow_now import look_at
 from streamkeeper.recover.restart.next_generation import (
     Planned,
-    StartOptions,
     held_meanwhile,
     plan_beginning,
     plan_place,
@@ -65,7 +65,7 @@ def plan_restored(
     settings: Settings,
     flow: Flow,
     stood: FlowAt | None,
-    way: StartOptions,
+    way: Move,
     wrote: Mapping[str, int] | None = None,
 ) -> Planned:
     """Plan what one flow does after its table was restored to where it stood so.
@@ -124,7 +124,7 @@ def _by_transactions(home: FlowHome, wrote: Mapping[str, int]) -> FlowAt | None:
         return None
 
 
-def _from_an_unknown_batch(planned: Planned, safe: bool, way: StartOptions) -> Planned:
+def _from_an_unknown_batch(planned: Planned, safe: bool, way: Move) -> Planned:
     """Return the refusal for what a flow that begins from its beginning brings again: rows of it are in what
     is put back.
 
@@ -140,9 +140,8 @@ def _from_an_unknown_batch(planned: Planned, safe: bool, way: StartOptions) -> P
     if safe or DUPLICATES in way.accept:
         return flow, refused
     message = (
-        f"{IMPACTS[DUPLICATES]}: the backup has rows of {flow.flow}, which was not declared when it was"
-        " made, and"
-        " does not say up to which batch. The flow starts with all that its sources have, so an unknown"
+        f"{IMPACTS[DUPLICATES]}: the backup has rows of {flow.flow}, which was not declared when it was made,"
+        " and does not say up to which batch. The flow starts with all that its sources have, so an unknown"
         f" number of rows is duplicated. Choose another backup. To continue anyway, accept `{DUPLICATES}`."
     )
     return flow, (
@@ -178,7 +177,7 @@ def _kept_place(home: FlowHome, stood: FlowAt) -> KeptPlace | None:
     )
 
 
-def _with_kept(planned: Planned, place: KeptPlace, way: StartOptions) -> Planned:
+def _with_kept(planned: Planned, place: KeptPlace, way: Move) -> Planned:
     """Return the refusal for what a query may emit once more: the watermark that it had by then is not
     continued.
     """

@@ -13,33 +13,31 @@ from streamkeeper.flows.generations import AFTER_LAST, EARLIEST, Generation, Sta
 from streamkeeper.flows.ledger import PLANNED
 from streamkeeper.flows.observed import Observed
 from streamkeeper.manifest.manifest import Flow
+from streamkeeper.recover.plans.move import Move
 from streamkeeper.recover.plans.plan import Refusal
-from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.settings import Settings
 
 _EMPTIES = ("full_refresh", "rebuild_without_downtime", "full_refresh_with_backup", "restore_table")
 """Recoveries that replace the rows of a table, whatever they are asked for."""
 
 
-def impact_of_begun_anew(
-    settings: Settings, flow: Flow, after: int, request: ResetRequest
-) -> Iterator[Refusal]:
+def impact_of_begun_anew(settings: Settings, flow: Flow, after: int, move: Move) -> Iterator[Refusal]:
     """Yield the impact of a start that passes over what later generations were to bring, unless it is
     accepted.
 
     :param after: the generation by whose position the start is found.
     """
-    if request.start.mode == EARLIEST:
+    if move.start.mode == EARLIEST:
         return
     home, target = open_home(settings, flow.full_name), flow.declaration.target
     begun = Observed(home).begun
     for generation in (item for item in generations.decided(home) if item.number > after):
-        if generation.start in (StartAt(AFTER_LAST), request.start) or not _took_rows(home, generation):
+        if generation.start in (StartAt(AFTER_LAST), move.start) or not _took_rows(home, generation):
             continue
         number = generation.number
         waits = begun is None or number > begun[0].number
         impact = DATA_LOSS if waits else UNKNOWN_IMPACT
-        if impact in request.accept:
+        if impact in move.accept:
             continue
         progress = "has not begun" if waits else "began after that position, and may not have come as far"
         yield Refusal(

@@ -5,7 +5,7 @@ if it is only held.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from streamkeeper.amounts import DATA_LOSS, DUPLICATES, IMPACTS, Amount, SourceImpact
 from streamkeeper.declare.model import FILE_SINKS, UPDATE, quarantine_of
@@ -19,78 +19,63 @@ from streamkeeper.flows.generations import (
     EMPTY,
     REBUILT,
     InitialState,
-    Restart,
     StartAt,
     given_before,
 )
 from streamkeeper.flows.observed import Observed
 from streamkeeper.flows.past_positions import Place, state_from
-from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.manifest.environment import opened_if_possible
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.recover.plans.consent import refusals_of
+from streamkeeper.recover.plans.move import Move
 from streamkeeper.recover.plans.plan import FlowPlan, Refusal
-from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.restart import other_batches, pinned_settings
 from streamkeeper.recover.restart.begun_anew import impact_of_begun_anew
 from streamkeeper.recover.restart.flow_now import FlowNow, look_at
-from streamkeeper.recover.restart.written_again import NextStart, written_again
+from streamkeeper.recover.restart.written_again import written_again
 from streamkeeper.settings import Settings
-from streamkeeper.sources.base.format import Move, read_again
+from streamkeeper.sources.base.format import SourceMove, read_again
 from streamkeeper.sources.impacts import impact_from, impact_of
-
-
-@dataclass(frozen=True)
-class StartOptions:
-    """How a flow goes back: with which state if one is asked for, what was accepted, and whether its table is
-    restored with it.
-    """
-
-    state: InitialState = REBUILT
-    accept: tuple[str, ...] = ()
-    restored: bool = False
-
 
 Planned = tuple[FlowPlan, tuple[Refusal, ...]]
 
 
-def plan_place(settings: Settings, flow: Flow, place: Place, way: StartOptions) -> Planned:
+def plan_place(settings: Settings, flow: Flow, place: Place, way: Move) -> Planned:
     """Plan a generation that begins after a place, and give the impacts that were not accepted.
 
+    :param way: its state, what is accepted, and whether the table goes back, too; its start is the place's.
     :raises RequestError: the flow has no checkpoint, or the place's position is none of its sources any more.
     :raises CheckpointError: a checkpoint cannot be read as far as the plan needs it.
     """
     present = look_at(settings, flow, strict=False)
     sources = [opened_if_possible(source, settings) for source in flow.sources]
 
-    def with_impact(state: InitialState) -> tuple[SourceImpact, ...]:
-        move = Move(present.standing, present.position, place, state, present.stateful, way.restored)
+    def impacts_with(state: InitialState) -> tuple[SourceImpact, ...]:
+        position, restores = present.position, way.restores_table
+        move = SourceMove(present.standing, position, place, state, present.stateful, restores)
         return tuple(impact_from(source, move) for source in sources)
 
     state, reason = state_from(place, flow.fingerprint, way.state)
-    impacts = with_impact(state)
+    impacts = impacts_with(state)
     if state == COPIED and (gone := [impact.source for impact in impacts if impact.expired]):
         state, reason = REBUILT, f"a copied one would continue with data that {', '.join(gone)} no longer has"
-        impacts = with_impact(state)
-    begins = NextStart(place.start_at, state, place, way.restored)
-    again = written_again(settings, flow, present, impacts, begins)
+        impacts = impacts_with(state)
+    move = replace(way, start=place.start_at, state=state, place=place)
+    again = written_again(settings, flow, present, impacts, move)
     notes = (
         f"It begins after {place} ({place.found_by}).",
         f"Its state is {state}: {reason}.",
-        *_table_notes(flow, present, way, again),
+        *_table_notes(flow, present, move, again),
         *(pinned_settings.changes(flow, place.standing) if state != COPIED else ()),
     )
-    request = ResetRequest((flow.full_name,), begins.start, state=state, accept=way.accept)
-    free = present.is_safe_to_repeat and begins.start.mode == BATCH
-    planned, refused = plan_next(
-        flow, present, request, impacts, notes, free=free, again=again, standing=place.standing
-    )
-    if way.restored:
+    free = present.is_safe_to_repeat and move.start.mode == BATCH
+    planned, refused = plan_next(flow, present, move, impacts, notes, free=free, again=again)
+    if move.restores_table:
         return planned, refused
-    return planned, (*refused, *impact_of_begun_anew(settings, flow, place.generation.number, request))
+    return planned, (*refused, *impact_of_begun_anew(settings, flow, place.generation.number, move))
 
 
-def plan_beginning(settings: Settings, flow: Flow, way: StartOptions) -> Planned:
+def plan_beginning(settings: Settings, flow: Flow, way: Move) -> Planned:
     """Plan a generation that reads everything again, for a flow that had written nothing at the version that
     its table is restored to.
 
@@ -105,18 +90,17 @@ def plan_beginning(settings: Settings, flow: Flow, way: StartOptions) -> Planned
             " were declared to start elsewhere than at their beginning. That position is no longer known."
             " Keep the target, or reset the flow on its own."
         )
-    request = ResetRequest((flow.full_name,), StartAt(EARLIEST), REBUILT, accept=way.accept)
+    move = replace(way, start=StartAt(EARLIEST), state=REBUILT, place=None)
     sources = (opened_if_possible(source, settings) for source in flow.sources)
     restart_impacts = (
-        impact_of(source, present.standing, present.position, request.restart, present.stateful)
+        impact_of(source, present.standing, present.position, move.restart, present.stateful)
         for source in sources
     )
-    impacts = tuple(read_again(impact, impact.repeated, way.restored) for impact in restart_impacts)
-    begins = NextStart(request.start, REBUILT, restored=way.restored)
-    again = written_again(settings, flow, present, impacts, begins)
+    impacts = tuple(read_again(impact, impact.repeated, move.restores_table) for impact in restart_impacts)
+    again = written_again(settings, flow, present, impacts, move)
     first = "It had written nothing at that version. It starts with all that its sources have."
-    notes = (first, *_table_notes(flow, present, way, again))
-    return plan_next(flow, present, request, impacts, notes, free=present.is_safe_to_repeat, again=again)
+    notes = (first, *_table_notes(flow, present, move, again))
+    return plan_next(flow, present, move, impacts, notes, free=present.is_safe_to_repeat, again=again)
 
 
 def held_meanwhile(settings: Settings, flow: Flow) -> FlowPlan:
@@ -173,17 +157,13 @@ def never_begun(settings: Settings, flow: Flow, note: str) -> FlowPlan:
 def next_plan(
     flow: Flow,
     present: FlowNow,
-    restart: Restart,
+    move: Move,
     impacts: tuple[SourceImpact, ...],
     notes: tuple[str, ...],
     *,
     again: Amount | None = None,
-    keeps_schemas: bool = True,
-    standing: CommittedPosition | None = None,
 ) -> FlowPlan:
     """Return the plan of a flow's next generation.
-
-    :param standing: where it continues, if that is not where the flow stands now.
 
     :param again: the rows of its table that it writes again; None where that is not counted.
     """
@@ -194,19 +174,19 @@ def next_plan(
         next_generation=present.newest + 1,
         previous=present.standing.generation.number,
         fingerprint=flow.fingerprint,
-        start=restart.start,
-        state=restart.state,
+        start=move.start,
+        state=move.state,
         position={**present.standing.evidence(), "offsets": present.position},
         stateful=present.stateful,
         operators_before=present.operators,
         impacts=impacts,
         notes=(
             *notes,
-            *other_batches.notes_of(present, restart, standing or present.standing),
-            *_initial_state_notes(flow, present, restart),
+            *other_batches.notes_of(present, move),
+            *_initial_state_notes(flow, present, move),
             *_quarantine_notes(flow),
         ),
-        keeps_schemas=keeps_schemas,
+        keeps_schemas=move.keeps_schemas,
         once=flow.declaration.once,
         failure=present.failure,
         written_again=again,
@@ -216,79 +196,71 @@ def next_plan(
 def plan_next(
     flow: Flow,
     present: FlowNow,
-    request: ResetRequest,
+    move: Move,
     impacts: tuple[SourceImpact, ...],
     notes: tuple[str, ...],
     *,
     free: bool,
     again: Amount | None = None,
     missing: str | None = None,
-    standing: CommittedPosition | None = None,
 ) -> Planned:
-    """Return the plan of a flow's next generation as it is asked for, and the impacts that were not accepted.
+    """Return the plan of a flow's next generation by a move, and the impacts that were not accepted.
 
     :param free: whether rows that are read again cost nothing in the table.
     :param missing: the batches that the checkpoint counts as done and the table has not, in words.
-    :param standing: where it continues, if that is not where the flow stands now.
     """
-    stateful = False if request.state == COPIED else present.stateful  # history is not looked at for a copy
+    stateful = False if move.state == COPIED else present.stateful  # history is not looked at for a copy
     replaces = flow.declaration.replaces
     refused = [
-        *refusals_of(impacts, request, stateful, missing, target=flow.declaration.target, again=again),
-        *_given_again(flow, present, request),
-        *other_batches.impact_of(
-            flow, present, request.restart, standing or present.standing, request.accept
-        ),
-        *(_totals_lost(flow, request, impacts) if replaces else ()),
+        *refusals_of(impacts, move, stateful, missing, target=flow.declaration.target, again=again),
+        *_given_again(flow, present, move),
+        *other_batches.impact_of(flow, present, move),
+        *(_totals_lost(flow, move, impacts) if replaces else ()),
     ]
-    schemas = not request.infer_schemas
     notes = (*notes, *_result_notes(flow)) if replaces else notes
-    planned = next_plan(
-        flow, present, request.restart, impacts, notes, again=again, keeps_schemas=schemas, standing=standing
-    )
+    planned = next_plan(flow, present, move, impacts, notes, again=again)
     free = free or replaces  # what it writes again replaces what it wrote
     return planned, tuple(
         replace(item, flow=flow.full_name) for item in refused if not (free and item.impact == DUPLICATES)
     )
 
 
-def _given_again(flow: Flow, present: FlowNow, request: ResetRequest) -> Iterator[Refusal]:
+def _given_again(flow: Flow, present: FlowNow, move: Move) -> Iterator[Refusal]:
     """Yield the impact of a batch that was given to a sink's function, which may have written it, unless it
     is accepted.
     """
     sink = flow.sink
     # Of files, Spark's log tells: the next driver looks there before it fences.
-    if sink is None or sink.sink in FILE_SINKS or DUPLICATES in request.accept:
+    if sink is None or sink.sink in FILE_SINKS or DUPLICATES in move.accept:
         return
     planned, batch = max(present.standing.checkpoint.offset_batches(), default=-1), present.standing.batch
     if planned > (-1 if batch is None else batch):
         yield Refusal(
             DUPLICATES,
-            f"{IMPACTS[DUPLICATES]} (batch {planned} may be in the sink {flow.declaration.target}, whose"
-            " log does"
-            " not have it, and comes again under the new generation's transaction). To avoid that, start the"
-            f" flow once more, so that it ends the batch. To continue anyway, accept `{DUPLICATES}`.",
+            f"{IMPACTS[DUPLICATES]} (batch {planned} may be in the sink {flow.declaration.target}, whose log"
+            " does not have it, and comes again under the new generation's transaction). To avoid that,"
+            " start the flow once more, so that it ends the batch. To continue anyway, accept"
+            f" `{DUPLICATES}`.",
             covers=("in the sink",),
         )
 
 
-def _totals_lost(flow: Flow, request: ResetRequest, impacts: Sequence[SourceImpact]) -> Iterator[Refusal]:
+def _totals_lost(flow: Flow, move: Move, impacts: Sequence[SourceImpact]) -> Iterator[Refusal]:
     """Yield the impact of results that lack rows which the present ones have, unless it is accepted."""
-    if DATA_LOSS in request.accept or (request.state != EMPTY and request.start.mode != EARLIEST):
+    if DATA_LOSS in move.accept or (move.state != EMPTY and move.start.mode != EARLIEST):
         return
     missing = [impact.source for impact in impacts if impact.otherwise]
-    if request.start.mode == EARLIEST and not missing:
+    if move.start.mode == EARLIEST and not missing:
         return
     reason = (
         f"rows that are gone or have changed in {', '.join(missing)} are not in the new results"
-        if request.start.mode == EARLIEST
+        if move.start.mode == EARLIEST
         else "the state starts empty, so the new results have no row from before the start"
     )
     yield Refusal(
         DATA_LOSS,
-        f"{IMPACTS[DATA_LOSS]} ({reason}, and they replace those in {flow.declaration.target}). To"
-        " continue anyway,"
-        f" accept `{DATA_LOSS}`.",
+        f"{IMPACTS[DATA_LOSS]} ({reason}, and they replace those in {flow.declaration.target}). To continue"
+        f" anyway, accept `{DATA_LOSS}`.",
         covers=("from the results",),
     )
 
@@ -304,20 +276,20 @@ def _result_notes(flow: Flow) -> Iterator[str]:
         yield f"The first batch of the new generation replaces all rows of {target}."
 
 
-def _initial_state_notes(flow: Flow, present: FlowNow, restart: Restart) -> Iterator[str]:
+def _initial_state_notes(flow: Flow, present: FlowNow, move: Move) -> Iterator[str]:
     """Yield whether a flow's initial state is given to the next generation."""
     initial_state = flow.declaration.initial_state
     if initial_state is None:
         return
-    before, read = given_before(present.standing.start.evidence, initial_state, restart), ""
+    before, read = given_before(present.standing.start.evidence, initial_state, move.restart), ""
     if initial_state.table is not None:
         read = " It is read as it is when the generation begins."
         if before is not None:
             number = present.standing.generation.number
             read = f" It is read at version {before['version']}, as for generation {number}."
-    if restart.state == COPIED:
+    if move.state == COPIED:
         yield f"Initial state {initial_state}: not given again, since the copied state began with its own."
-    elif restart.state == REBUILT:
+    elif move.state == REBUILT:
         yield f"Initial state {initial_state}: given again, and history after it.{read}"
     else:
         yield f"Initial state {initial_state}: given again; the state starts with it and nothing else.{read}"
@@ -332,9 +304,9 @@ def _quarantine_notes(flow: Flow) -> Iterator[str]:
         )
 
 
-def _table_notes(flow: Flow, present: FlowNow, way: StartOptions, again: Amount | None) -> Iterator[str]:
+def _table_notes(flow: Flow, present: FlowNow, move: Move, again: Amount | None) -> Iterator[str]:
     target = flow.declaration.target
-    if way.restored:
+    if move.restores_table:
         yield f"The table {target} is restored with it."
     elif present.is_safe_to_repeat:
         yield (

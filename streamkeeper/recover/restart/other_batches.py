@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from streamkeeper.amounts import IMPACTS, UNKNOWN_IMPACT
-from streamkeeper.flows.generations import AFTER_LAST, BATCH, EARLIEST, REBUILT, Restart
+from streamkeeper.flows.generations import AFTER_LAST, BATCH, EARLIEST, REBUILT
 from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.manifest.manifest import Flow
+from streamkeeper.recover.plans.move import Move
 from streamkeeper.recover.plans.plan import Refusal
 from streamkeeper.recover.restart.flow_now import FlowNow
 from streamkeeper.sources.replay_steps import OWN_STATE, Bound, forgets_by_batches
@@ -25,16 +26,14 @@ REBUILT_OTHERWISE = (
 )
 
 
-def notes_of(present: FlowNow, restart: Restart, standing: CommittedPosition) -> Iterator[str]:
-    """Yield what a plan says of the batches in which a history comes again.
-
-    :param standing: where the new generation continues.
-    """
-    if restart.state != REBUILT or present.stateful is False or present.is_safe_to_repeat:
+def notes_of(present: FlowNow, move: Move) -> Iterator[str]:
+    """Yield what a plan says of the batches in which a history comes again."""
+    standing = _continued(present, move)
+    if move.state != REBUILT or present.stateful is False or present.is_safe_to_repeat:
         return
-    if restart.start.mode == EARLIEST:
+    if move.start.mode == EARLIEST:
         yield REFRESHED
-    elif _all_known(restart, standing):
+    elif _all_known(move, standing):
         yield (
             "If the query has a watermark, or a state that its own code makes: history is replayed in the"
             f" {len(standing.kept_batches()):,} batches that it came in, each with the watermark that it had."
@@ -46,32 +45,33 @@ def notes_of(present: FlowNow, restart: Restart, standing: CommittedPosition) ->
         yield OWN_STATE
 
 
-def impact_of(
-    flow: Flow, present: FlowNow, restart: Restart, standing: CommittedPosition, accept: tuple[str, ...]
-) -> Iterator[Refusal]:
+def impact_of(flow: Flow, present: FlowNow, move: Move) -> Iterator[Refusal]:
     """Yield the impact of a state that may have forgotten keys which the old one knows, unless it is
     accepted.
-
-    :param standing: where the new generation continues.
     """
+    standing = _continued(present, move)
     declared = (present.failure or {}).get("operators")
     forgets = forgets_by_batches(present.operators) and (declared is None or forgets_by_batches(declared))
-    harmless = present.is_safe_to_repeat or flow.declaration.replaces or UNKNOWN_IMPACT in accept
-    if restart.state != REBUILT or restart.start.mode == EARLIEST or not forgets or harmless:
+    harmless = present.is_safe_to_repeat or flow.declaration.replaces or UNKNOWN_IMPACT in move.accept
+    if move.state != REBUILT or move.start.mode == EARLIEST or not forgets or harmless:
         return
-    if not _all_known(restart, standing):
+    if not _all_known(move, standing):
         yield Refusal(
             UNKNOWN_IMPACT,
             f"{IMPACTS[UNKNOWN_IMPACT]} (the state forgets keys at the end of batches, and of the batches"
-            " that"
-            f" it was made in only the last {len(standing.kept_batches()):,} are known: replayed in others,"
-            " it may have forgotten keys that the old state knows, whose rows then come twice). A copied"
-            " state knows them: reset from the present generation, or rewind. To continue anyway, accept"
-            f" `{UNKNOWN_IMPACT}`.",
+            f" that it was made in only the last {len(standing.kept_batches()):,} are known: replayed in"
+            " others, it may have forgotten keys that the old state knows, whose rows then come twice). A"
+            " copied state knows them: reset from the present generation, or rewind. To continue anyway,"
+            f" accept `{UNKNOWN_IMPACT}`.",
             covers=("batches of old",),
         )
 
 
-def _all_known(restart: Restart, standing: CommittedPosition) -> bool:
+def _continued(present: FlowNow, move: Move) -> CommittedPosition:
+    """Return where the new generation continues."""
+    return present.standing if move.place is None else move.place.standing
+
+
+def _all_known(move: Move, standing: CommittedPosition) -> bool:
     batches = standing.kept_batches()
-    return restart.start.mode in (AFTER_LAST, BATCH) and 0 in batches and len(batches) <= Bound.batches
+    return move.start.mode in (AFTER_LAST, BATCH) and 0 in batches and len(batches) <= Bound.batches

@@ -30,13 +30,13 @@ from streamkeeper.flows.generations import (
     OFFSETS,
     SIDE_TABLE,
     Generation,
-    InitialState,
     Start,
     StartAt,
 )
 from streamkeeper.flows.past_positions import Place
 from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.manifest.manifest import Flow
+from streamkeeper.recover.plans.move import Move
 from streamkeeper.recover.restart.flow_now import FlowNow
 from streamkeeper.settings import Settings
 from streamkeeper.tables import past_versions
@@ -47,20 +47,6 @@ EMPTY_STATE = (
 )
 _AT_ONCE = 8
 """Commits of a log that are read together."""
-
-
-@dataclass(frozen=True)
-class NextStart:
-    """Where a planned generation begins: at ``start``, with a ``state``; ``place`` is the batch after which
-    it does, where it is one.
-
-    With ``restored`` the table is restored to where that was.
-    """
-
-    start: StartAt
-    state: InitialState
-    place: Place | None = None
-    restored: bool = False
 
 
 @dataclass(frozen=True)
@@ -90,7 +76,7 @@ class _Line:
 
 
 def written_again(
-    settings: Settings, flow: Flow, present: FlowNow, impacts: Sequence[SourceImpact], begins: NextStart
+    settings: Settings, flow: Flow, present: FlowNow, impacts: Sequence[SourceImpact], move: Move
 ) -> Amount | None:
     """Return the rows of a flow's table that its next generation writes once more; None for a table that is
     kept by key and sequence, or replaced, and for a sink, whose rows nobody counts.
@@ -105,17 +91,17 @@ def written_again(
         return None
     if flow.sink is not None:
         return None
-    forgets = begins.state == EMPTY and present.stateful is not False and begins.start.mode != EARLIEST
+    forgets = move.state == EMPTY and present.stateful is not False and move.start.mode != EARLIEST
     if forgets and not present.lets_rows_through:
         return unknown(EMPTY_STATE)
     if not forgets and all(impact.repeated.nothing for impact in impacts):
-        elsewhere = begins.place is None and begins.start.mode not in (AFTER_LAST, EARLIEST)
-        if begins.restored or begins.start.mode == AFTER_LAST or (elsewhere and present.lets_rows_through):
+        elsewhere = move.place is None and move.start.mode not in (AFTER_LAST, EARLIEST)
+        if move.restores_table or move.start.mode == AFTER_LAST or (elsewhere and present.lets_rows_through):
             return NONE
     home = open_home(settings, flow.full_name)
     line = _line_of(home, present.standing)
-    undone, exact = _undone(home, line, present, impacts, begins)
-    if forgets and not begins.restored:  # each of its rows may be sent once more, and is then known again
+    undone, exact = _undone(home, line, present, impacts, move)
+    if forgets and not move.restores_table:  # each of its rows may be sent once more, and is then known again
         undone, exact = list(line.parts), False
     if line.gap is not None and (not undone or undone[-1] is line.parts[-1]):
         return unknown(line.gap)
@@ -132,24 +118,21 @@ def written_again(
 
 
 def _undone(
-    home: FlowHome, line: _Line, present: FlowNow, impacts: Sequence[SourceImpact], begins: NextStart
+    home: FlowHome, line: _Line, present: FlowNow, impacts: Sequence[SourceImpact], move: Move
 ) -> tuple[list[_Part], bool]:
     """Return the parts of a line that are written again, and whether they are so exactly."""
-    if (
-        begins.restored
-    ):  # files that are read under another name than they were: the table that is put back has their rows
-        return (
-            list(line.parts if begins.place is None else _line_of(home, begins.place.standing).parts),
-            False,
-        )
-    if begins.place is not None:
-        undone, met = _after_place(line, _line_of(home, begins.place.standing), begins.place)
-        return undone, met and (begins.state == COPIED or present.stateful is False)
-    if begins.start.mode == EARLIEST:
+    if move.restores_table:
+        # Files that are read under another name than they were: the table that is put back has their rows.
+        back = line if move.place is None else _line_of(home, move.place.standing)
+        return list(back.parts), False
+    if move.place is not None:
+        undone, met = _after_place(line, _line_of(home, move.place.standing), move.place)
+        return undone, met and (move.state == COPIED or present.stateful is False)
+    if move.start.mode == EARLIEST:
         return list(line.parts), line.whole and present.stateful is not None
-    if begins.start.mode == AFTER_LAST or not present.lets_rows_through:
+    if move.start.mode == AFTER_LAST or not present.lets_rows_through:
         return list(line.parts), False
-    position = _read_from(impacts, begins.start)
+    position = _read_from(impacts, move.start)
     return (list(line.parts) if position is None else list(_beyond(line, position))), False
 
 

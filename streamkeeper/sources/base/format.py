@@ -146,7 +146,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Move:
+class SourceMove:
     """A flow's move from its present position to an earlier one, ``place``.
 
     ``position`` are its present offsets by source, None if they cannot be read. ``state`` is what the new
@@ -337,7 +337,7 @@ class PlannedFormat(SourceFormat[L, P]):
         """
 
     @abstractmethod
-    def impact_again(self, source: Source, move: Move, impact: SourceImpact) -> SourceImpact:
+    def impact_again(self, source: Source, move: SourceMove, impact: SourceImpact) -> SourceImpact:
         """Return the impact of a move to an earlier place.
 
         :param impact: what the start after that place costs by itself.

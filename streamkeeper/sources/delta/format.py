@@ -24,9 +24,9 @@ from streamkeeper.errors import RequestError, SourceError, StorageError
 from streamkeeper.sources.base.format import (
     Case,
     Lag,
-    Move,
     PlannedFormat,
     Reading,
+    SourceMove,
     Waiting,
     age_of,
     not_begun,
@@ -52,7 +52,7 @@ class Delta(DeltaStarts, PlannedFormat[History, DeltaPosition]):
             return case.unreadable()
         return impacts.impact_of(case, partial(self.resolve, case.source, case.start, case.before))
 
-    def impact_again(self, source: Source, move: Move, impact: SourceImpact) -> SourceImpact:
+    def impact_again(self, source: Source, move: SourceMove, impact: SourceImpact) -> SourceImpact:
         return impacts.impact_again(source, move, impact)
 
     def waiting(self, source: Source, checkpoint: Checkpoint | None, key: str, end: Any) -> Waiting:

@@ -20,7 +20,7 @@ from streamkeeper.delta.history import (
 )
 from streamkeeper.errors import RequestError, SourceError, StorageError
 from streamkeeper.flows.generations import AFTER_LAST, EARLIEST, LATEST, StartMode
-from streamkeeper.sources.base.format import UNREADABLE, Case, Move, Resolved
+from streamkeeper.sources.base.format import UNREADABLE, Case, Resolved, SourceMove
 from streamkeeper.sources.base.format import read_again as with_read_again
 from streamkeeper.sources.delta import statistics as delta_statistics
 from streamkeeper.sources.delta.start import DeltaPosition, after_last, before
@@ -157,7 +157,7 @@ def _no_snapshot(source: Source, version: int) -> str:
     return f"the table of {source.name} cannot be reconstructed at version {version}"
 
 
-def impact_again(source: Source, move: Move, impact: SourceImpact) -> SourceImpact:
+def impact_again(source: Source, move: SourceMove, impact: SourceImpact) -> SourceImpact:
     """Return the impact of a move to an earlier place: see :class:`SourceFormat`."""
     then = move.then(source)
     again = UNREADABLE if move.position is None else read_again(source, move.offset(source), then)
@@ -166,7 +166,9 @@ def impact_again(source: Source, move: Move, impact: SourceImpact) -> SourceImpa
     return with_read_again(impact, again, move.restored)
 
 
-def _before_restore(source: Source, move: Move, impact: SourceImpact, then: dict[str, Any]) -> SourceImpact:
+def _before_restore(
+    source: Source, move: SourceMove, impact: SourceImpact, then: dict[str, Any]
+) -> SourceImpact:
     """Check what the driver would check itself before it begins: with a restore, that would be too late."""
     table = _look(source, then)
     if isinstance(table, str):

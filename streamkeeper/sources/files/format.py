@@ -19,10 +19,10 @@ from streamkeeper.sources.base.format import (
     Before,
     Case,
     Lag,
-    Move,
     PlannedFormat,
     Reading,
     Resolved,
+    SourceMove,
     Waiting,
     age_of,
     not_listed,
@@ -70,7 +70,7 @@ class Files(PlannedFormat[Listing, FilesPosition]):
     def impact(self, case: Case) -> SourceImpact:
         return impacts.impact_of(case, partial(self.resolve, case.source, case.start, case.before))
 
-    def impact_again(self, source: Source, move: Move, impact: SourceImpact) -> SourceImpact:
+    def impact_again(self, source: Source, move: SourceMove, impact: SourceImpact) -> SourceImpact:
         return impacts.impact_again(source, move, impact)
 
     def waiting(self, source: Source, checkpoint: Checkpoint | None, key: str, end: Any) -> Waiting:

@@ -17,7 +17,7 @@ from streamkeeper.declare.offsets import check_fits
 from streamkeeper.errors import CheckpointError, RequestError
 from streamkeeper.flows.generations import AFTER_LAST, LATEST, OFFSETS, TIMESTAMP, StartMode
 from streamkeeper.flows.position import CommittedPosition
-from streamkeeper.sources.base.format import Case, Move, Resolved, read_again
+from streamkeeper.sources.base.format import Case, Resolved, SourceMove, read_again
 from streamkeeper.sources.files import listing as file_listing
 from streamkeeper.sources.files.listing import SourceFile
 from streamkeeper.sources.files.options import OFF, FileOptions
@@ -262,7 +262,7 @@ class _FilesSince:
         return [self.present[path] for path in paths if path in self.present]
 
 
-def _files_since(source: Source, move: Move) -> _FilesSince:
+def _files_since(source: Source, move: SourceMove) -> _FilesSince:
     offset, then = move.offset(source), move.then(source)
     listed = {
         files_log.plain_path(entry.path): entry.timestamp_ms
@@ -293,7 +293,7 @@ def _files_since(source: Source, move: Move) -> _FilesSince:
     )
 
 
-def impact_again(source: Source, move: Move, impact: SourceImpact) -> SourceImpact:
+def impact_again(source: Source, move: SourceMove, impact: SourceImpact) -> SourceImpact:
     """Return the impact of a move to an earlier place: see :class:`SourceFormat`."""
     files = _files_since(source, move)
     since, skipped = files.since, files.skipped

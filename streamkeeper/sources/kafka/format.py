@@ -15,9 +15,9 @@ from streamkeeper.manifest.environment import variables
 from streamkeeper.sources.base.format import (
     Case,
     Lag,
-    Move,
     PlannedFormat,
     Reading,
+    SourceMove,
     Waiting,
     age_of,
     not_begun,
@@ -43,7 +43,7 @@ class Kafka(KafkaStarts, PlannedFormat[KafkaLook, KafkaPosition]):
             return case.unreadable()
         return impacts.impact_of(case, partial(self.resolve, case.source, case.start, case.before))
 
-    def impact_again(self, source: Source, move: Move, impact: SourceImpact) -> SourceImpact:
+    def impact_again(self, source: Source, move: SourceMove, impact: SourceImpact) -> SourceImpact:
         return impacts.impact_again(source, move, impact)
 
     def waiting(self, source: Source, checkpoint: Checkpoint | None, key: str, end: Any) -> Waiting:

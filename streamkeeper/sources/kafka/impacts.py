@@ -15,7 +15,7 @@ from streamkeeper.declare.offsets import describe
 from streamkeeper.errors import RequestError, SourceError
 from streamkeeper.flows.generations import AFTER_LAST, EARLIEST, StartMode
 from streamkeeper.flows.position import CommittedPosition
-from streamkeeper.sources.base.format import LOOKED_AT_AGAIN, UNREADABLE, Before, Case, Move, Resolved
+from streamkeeper.sources.base.format import LOOKED_AT_AGAIN, UNREADABLE, Before, Case, Resolved, SourceMove
 from streamkeeper.sources.base.format import read_again as with_read_again
 from streamkeeper.sources.kafka import client as kafka_client
 from streamkeeper.sources.kafka.offsets import (
@@ -269,7 +269,7 @@ def read_again(snapshot: KafkaSnapshot, then: Offsets | None) -> Amount:
     return records(records_between(start, snapshot.readable_offsets))
 
 
-def impact_again(source: Source, move: Move, impact: SourceImpact) -> SourceImpact:
+def impact_again(source: Source, move: SourceMove, impact: SourceImpact) -> SourceImpact:
     """Return the impact of a move to an earlier place: see :class:`SourceFormat`."""
     snapshot, then = look(source, move.standing, move.offset(source)), move.then(source)
     again = read_again(snapshot, then)
@@ -282,7 +282,7 @@ def impact_again(source: Source, move: Move, impact: SourceImpact) -> SourceImpa
     return with_read_again(impact, UNREADABLE if move.position is None else again, move.restored)
 
 
-def _unseen_before_restore(impact: SourceImpact, reason: str, move: Move) -> SourceImpact:
+def _unseen_before_restore(impact: SourceImpact, reason: str, move: SourceMove) -> SourceImpact:
     """Ask for what the driver would check itself before it begins: with a restore, that would be too late."""
     lost = unknown(f"it is unknown whether all unread rows still exist: {reason}")
     history = unknown(f"it is unknown whether all rows that were read still exist: {reason}")

@@ -15,16 +15,16 @@ from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows.generations import AFTER_LAST, StartAt
 from streamkeeper.manifest.environment import opened, opened_flow
 from streamkeeper.recover.kinds import reset_checkpoint
+from streamkeeper.recover.plans.move import Move
 from streamkeeper.recover.plans.plan import FlowPlan, Refusal
-from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.sources.base.format import Lag
 from streamkeeper.sources.kafka import client as kafka_client
-from tests.worlds.flow_world import NAME, Flowbed, pipeline
+from tests.worlds.flow_world import Flowbed, pipeline
 from tests.worlds.sources.source_world import DEDUPE, KafkaBed
 
 
 def plan(bed: Flowbed) -> tuple[FlowPlan, tuple[Refusal, ...]]:
-    return reset_checkpoint.plan_flow(bed.settings, bed.flow(), ResetRequest((NAME,), StartAt(AFTER_LAST)))
+    return reset_checkpoint.plan_flow(bed.settings, bed.flow(), Move(StartAt(AFTER_LAST)))
 
 
 def with_age(age: str) -> str:

@@ -11,10 +11,10 @@ import pytest
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows.generations import AFTER_LAST, BATCH, COPIED, EMPTY, REBUILT, StartAt
 from streamkeeper.recover.kinds import reset_checkpoint
-from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
+from streamkeeper.recover.plans.move import Move
 from streamkeeper.testing import PipelineTest
 from tests.oracle import counted
-from tests.worlds.flow_world import COLUMNS, NAME, Flowbed, event
+from tests.worlds.flow_world import COLUMNS, Flowbed, event
 from tests.worlds.states.given import SEEN, TABLE, numbered, numbering, put_table
 
 pytestmark = pytest.mark.long
@@ -91,7 +91,7 @@ def test_a_state_that_begins_anew_takes_the_table_as_it_is_and_a_rebuilt_one_as_
         (REBUILT, "given again, and history after it. It is read at version 1, as for generation 2."),
         (EMPTY, "given again; the state starts with it and nothing else. It is read as it is when the"),
     ):
-        request = ResetRequest((NAME,), StartAt(AFTER_LAST), state=state)
+        request = Move(StartAt(AFTER_LAST), state)
         planned, _ = reset_checkpoint.plan_flow(bed.settings, bed.flow(), request)
         assert any(said in note for note in planned.notes), planned.notes
     bed.reset(state=REBUILT)

@@ -18,7 +18,15 @@ from streamkeeper.declare.model import Format, Source
 from streamkeeper.declare.offsets import describe
 from streamkeeper.errors import SourceError
 from streamkeeper.flows.generations import EARLIEST
-from streamkeeper.sources.base.format import Before, Case, Move, PlannedFormat, Resolved, Waiting, read_again
+from streamkeeper.sources.base.format import (
+    Before,
+    Case,
+    PlannedFormat,
+    Resolved,
+    SourceMove,
+    Waiting,
+    read_again,
+)
 from streamkeeper.sources.formats import FORMATS
 from streamkeeper.sources.starts import STARTS
 
@@ -52,7 +60,7 @@ class Numbered(PlannedFormat[None, Offset]):
         words = "row 0" if case.start.mode == EARLIEST else describe(start)
         return case.impact(words, lost=_rows(case.offset, start), repeated=_rows(start, case.offset))
 
-    def impact_again(self, source: Source, move: Move, impact: SourceImpact) -> SourceImpact:
+    def impact_again(self, source: Source, move: SourceMove, impact: SourceImpact) -> SourceImpact:
         return read_again(impact, _rows(move.then(source), move.offset(source)), move)
 
     def waiting(self, source: Source, checkpoint: Checkpoint | None, key: str, end: Any) -> Waiting:
