@@ -29,7 +29,7 @@ IMPACTS = {
     MISSING_HISTORY: (
         "a state that is rebuilt without part of its history, because that was removed or rewritten"
     ),
-    UNKNOWN_IMPACT: "an impact that is unknown",
+    UNKNOWN_IMPACT: "an impact that cannot be counted",
     DOWNSTREAM: "streams that read the table see its rows removed and written again",
 }
 

@@ -155,7 +155,7 @@ def _batch(batch: dict[str, Any]) -> str:
 def _generation(one: dict[str, Any]) -> str:
     number, at, reason, by, start, state = (one[name] for name in _STARTS)
     costs = "".join(
-        f"\n  {impact['source']}: {impact['from']} → {impact['to']}; lost {impact['lost']}, repeated"
+        f"\n  {impact['source']}: {impact['from']} → {impact['to']}; data loss {impact['lost']}, duplicates"
         f" {impact['repeated']}"
         for impact in one["impacts"]
     )

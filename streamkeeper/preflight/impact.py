@@ -29,7 +29,7 @@ def with_impact(settings: Settings, verdict: Verdict) -> Verdict:
     except StreamkeeperError as error:
         return replace(verdict, impact=(f"Its plan is refused: {error}",))
     impact = tuple(
-        f"{one.source}: lost {in_words(one.lost)}; twice {in_words(one.repeated)}; state from"
+        f"{one.source}: data loss: {in_words(one.lost)}; duplicates: {in_words(one.repeated)}; state from"
         f" {in_words(one.replayed)}"
         for flow in plan.flows
         for one in flow.impacts

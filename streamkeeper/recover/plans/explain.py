@@ -137,7 +137,7 @@ def _flow_markdown(flow: FlowPlan, several: bool) -> Iterator[str]:
         yield (f"- Written again to the table {flow.target}, by its log: {in_words(flow.written_again)}.")
     replayed = any(not impact.replayed.nothing for impact in flow.impacts)
     if flow.impacts:
-        heads = ["source", "position", "new generation starts", "lost", "repeated"]
+        heads = ["source", "position", "new generation starts", "data loss", "duplicates"]
         heads += ["replayed, not written"] if replayed else []
         yield ""
         yield f"| {' | '.join(heads)} |"
@@ -172,10 +172,10 @@ def literal(text: str) -> str:
     return f"`{' '.join(text.replace('`', chr(39)).split())}`"
 
 
-_VERBS = {DATA_LOSS: "lose", DUPLICATES: "repeat"}
+_VERBS = {DATA_LOSS: "lose", DUPLICATES: "duplicate"}
 _OTHERWISE = {
     DATA_LOSS: "lose rows",
-    DUPLICATES: "repeat rows",
+    DUPLICATES: "duplicate rows",
     MISSING_HISTORY: "rebuild state without part of its history",
     UNKNOWN_IMPACT: "accept an unknown impact",
     DOWNSTREAM: "disturb streams that read the table",
@@ -248,11 +248,11 @@ def _flow_text(flow: FlowPlan, several: bool) -> Iterator[str]:
     yield from (f"  {line}" for line in (*_failure(flow), *flow.notes))
     for impact in flow.impacts:
         yield f"  source {impact.source}"
-        yield f"    position  {impact.now}"
-        yield f"    starts    {impact.then}"
-        yield f"    lost      {in_words(impact.lost)}"
-        yield f"    repeated  {in_words(impact.repeated)}"
-        yield f"    replayed  {in_words(impact.replayed)} (state only, not written)"
+        yield f"    position    {impact.now}"
+        yield f"    starts      {impact.then}"
+        yield f"    data loss   {in_words(impact.lost)}"
+        yield f"    duplicates  {in_words(impact.repeated)}"
+        yield f"    replayed    {in_words(impact.replayed)} (state only, not written)"
         yield from (f"    - {note}" for note in impact.notes)
     if flow.written_again is not None:
         yield f"  table {flow.target}"

@@ -218,10 +218,10 @@ def _worse_sources(approved: FlowPlan, again: FlowPlan) -> Iterator[str]:
         if old is None:
             yield f"source {impact.source} was not in the approved plan"
             continue
-        for name in ("lost", "repeated", "gone"):
+        for name, label in (("lost", "data loss"), ("repeated", "duplicates"), ("gone", "missing history")):
             was, now = getattr(old, name), getattr(impact, name)
             if _grew(was, now):
-                yield f"source {impact.source}: {name} went from {in_words(was)} to {in_words(now)}"
+                yield f"source {impact.source}: {label} went from {in_words(was)} to {in_words(now)}"
 
 
 def _grew(was: Amount, now: Amount) -> bool:

@@ -68,7 +68,7 @@ def test_a_plan_names_the_verdict_on_a_declaration_that_does_not_simply_go_on(wo
         Compatibility.INCOMPATIBLE,
         ("An operator is gone.",),
         "reset_checkpoint",
-        ("raw: lost nothing",),
+        ("raw: data loss: nothing",),
     )
     change.write(world.home, Change(flow.fingerprint, ChangeState.REFUSED, refused))
     assert said_in_plan(world) == "incompatible. An operator is gone. reset_checkpoint carries the change in."
@@ -120,7 +120,7 @@ def test_a_verdict_survives_its_line_and_is_said_in_words() -> None:
         Compatibility.INCOMPATIBLE,
         ("Spark says no.",),
         "reset_checkpoint",
-        ("raw: lost nothing",),
+        ("raw: data loss: nothing",),
         True,
     )
     assert to_line(verdict).startswith("VERDICT {")
@@ -129,7 +129,7 @@ def test_a_verdict_survives_its_line_and_is_said_in_words() -> None:
         "p.f: incompatible",
         "  Spark says no.",
         "  reset_checkpoint carries the change in.",
-        "  raw: lost nothing",
+        "  raw: data loss: nothing",
     ]
 
 

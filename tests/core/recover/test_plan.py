@@ -85,11 +85,15 @@ WORSE = {
     "more lost": (
         costs(lost=TEN),
         costs(lost=MORE),
-        "source a: lost went from 10 files, 1.0 kB, 100 rows to 11 files",
+        "source a: data loss went from 10 files, 1.0 kB, 100 rows to 11 files",
     ),
-    "more repeated": (costs(repeated=TEN), costs(repeated=MORE), "repeated went from"),
-    "more gone": (costs(), costs(gone=TEN), "gone went from nothing to 10 files"),
-    "more rows in as many files": (costs(lost=TEN), costs(lost=replace(TEN, rows=101)), "lost went from"),
+    "more repeated": (costs(repeated=TEN), costs(repeated=MORE), "duplicates went from"),
+    "more gone": (costs(), costs(gone=TEN), "missing history went from nothing to 10 files"),
+    "more rows in as many files": (
+        costs(lost=TEN),
+        costs(lost=replace(TEN, rows=101)),
+        "data loss went from",
+    ),
     "known became unknown": (costs(lost=TEN), costs(lost=UNKNOWN), "to rows unknown: cannot be counted"),
     "unknown became known": (costs(lost=UNKNOWN), costs(lost=TEN), None),
     "more replayed, which costs time and no row": (costs(replayed=TEN), costs(replayed=MORE), None),
@@ -189,7 +193,7 @@ IMPACTS: dict[str, tuple[Plan, str]] = {
             impact(lost=Amount(1, 5, 1), repeated=Amount(3, 10, 1200)),
             refusals=(refused("data-loss"), refused("duplicates")),
         ),
-        "Approve, and lose 1 row and repeat 1,200 rows",
+        "Approve, and lose 1 row and duplicate 1,200 rows",
     ),
     "not counted": (
         plan_of(impact(lost=Amount(2, 10, None, "parquet")), refusals=(refused("data-loss"),)),
@@ -213,7 +217,7 @@ IMPACTS: dict[str, tuple[Plan, str]] = {
             plan_of(refusals=(refused("duplicates", covers="in the table"),)),
             flows=(flow_plan(impact(repeated=Amount(1, 5, 12)), written_again=Amount(None, 0, 36)),),
         ),
-        "Approve, and repeat 36 rows",
+        "Approve, and duplicate 36 rows",
     ),
     "of no source": (plan_of(impact(), refusals=(refused("data-loss", None),)), "Approve, and lose rows"),
     "readers": (

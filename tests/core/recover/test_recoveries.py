@@ -203,10 +203,11 @@ def test_a_impact_that_got_worse_under_the_hold_is_asked_for_again(parked: World
     parked.add_files(1)
     evidence = carry_out(parked, "hold", "plan_again")
     assert evidence["worse"]
-    assert "lost went from 2 files" in evidence["reasons"][0]
+    assert "data loss went from 2 files" in evidence["reasons"][0]
     with pytest.raises(
         PlanRefused,
-        match=r"(?s)got worse since the plan was approved, and the new impact is not approved:.*lost went",
+        match=r"(?s)got worse since the plan was approved, and the new impact is not approved:.*data"
+        r" loss went",
     ):
         carry_out(parked, "decide")
     assert parked.home.generations() == [1]

@@ -206,7 +206,7 @@ def test_a_loss_that_grew_since_it_was_approved_is_asked_for_again(world: World,
     before = plan(world, "latest")
     broker(Topics({"orders": {"0": OffsetRange(0, 12), "1": OffsetRange(2, 3)}}, HELD.ids))
     [why] = worse(before, plan(world, "latest"))
-    assert why == "source events_raw: lost went from at most 4 rows to at most 6 rows"
+    assert why == "source events_raw: data loss went from at most 4 rows to at most 6 rows"
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def test_a_change_that_breaks_is_refused_and_the_flow_runs_on_with_what_it_had(b
         Compatibility.INCOMPATIBLE,
         "reset_checkpoint",
     )
-    assert found.verdict.impact[0].startswith("events_raw: lost nothing")
+    assert found.verdict.impact[0].startswith("events_raw: data loss: nothing")
     assert bed.home.storage.names(bed.home.trials) == ["killed"], "the copy is removed"
     bed.arrive(2, 3)
     assert bed.run() is Outcome.STOPPED

@@ -199,5 +199,5 @@ def test_a_command_tells_it_of_a_folder_that_is_not_deployed_and_by_its_exit_cod
         "incompatible",
         "reset_checkpoint",
     )
-    assert said["impact"][0].startswith("events_raw: lost nothing"), said
+    assert said["impact"][0].startswith("events_raw: data loss: nothing"), said
     assert bed.run() is Outcome.STOPPED, "what is deployed is as it was"

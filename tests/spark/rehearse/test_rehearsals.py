@@ -150,7 +150,7 @@ def test_a_rehearsal_that_is_named_counts_until_what_it_rehearsed_is_another(
     bed.arrive(5, 6)
     assert bed.run() is Outcome.STOPPED
     [*_, worse] = refusals(named)
-    assert worse.startswith("The rehearsal r1 was of something else: source events_raw: repeated went from")
+    assert worse.startswith("The rehearsal r1 was of something else: source events_raw: duplicates went from")
 
 
 @pytest.mark.long

@@ -57,7 +57,7 @@ const positions = (found) => Object.entries(found).map(([name, text]) => `${name
 
 function Cost({ impacts }) {
   return impacts.map((impact) => h(Text, { key: impact.source, fontSize: "sm" },
-    `${impact.source}: lost ${impact.lost}, repeated ${impact.repeated}`));
+    `${impact.source}: data loss ${impact.lost}, duplicates ${impact.repeated}`));
 }
 
 function Generations({ generations }) {

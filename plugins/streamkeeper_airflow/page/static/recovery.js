@@ -107,7 +107,7 @@ export function Run({ dagId, runId }) {
     refused && h(Lines, { text: run.note }),
     found.refusals.length > 0 && h(Card, { title: "What must be accepted" }, found.refusals.map((text, at) => h(Text, { key: at }, text))),
     found.impacts.length > 0 && h(Card, { title: "Impact" }, h(Grid, {
-      titles: ["Flow", "Source", "Position", "Starts", "Lost", "Repeated"],
+      titles: ["Flow", "Source", "Position", "Starts", "Data loss", "Duplicates"],
       rows: found.impacts.map((one) => [one.flow, one.source, one.from, one.to, one.lost, one.repeated]) })),
     copies.length > 0 && h(Card, { title: "Copies" }, h(Grid, { titles: ["What", "Rows", "Size", "Files"],
       rows: copies.map((one) => [one.label, whole(one.rows), size(one.bytes), whole(one.files)]) })),
