@@ -1,4 +1,4 @@
-"""Decision records: numbers without gaps, one layout, an index of all, and no reference that leads nowhere."""
+"""Decision records: numbers without gaps, one layout, an index of all, no reference that leads nowhere."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from tests.core.test_pages import FENCE, LINK, anchors
 FOLDER = PROJECT / "docs" / "decisions"
 RECORDS = sorted(FOLDER.glob("[0-9]*.md"))
 LAYOUT = re.compile(
-    r"# (\d{4}) [^\n]+\n\n\*\*Status:\*\* accepted[^\n]* · \*\*Date:\*\* \d{4}-\d\d-\d\d[^\n]*\n\n## Context\n"
+    r"# (\d{4}) [^\n]+\n\n"
+    r"\*\*Status:\*\* accepted[^\n]* · \*\*Date:\*\* \d{4}-\d\d-\d\d[^\n]*\n\n"
+    r"## Context\n"
 )
 ROOMS = ("streamkeeper", "spark_jobs", "plugins", "dags", "jvm", "tools", "tests", "docs")
 
