@@ -11,11 +11,22 @@ import pytest
 from typer.testing import CliRunner
 
 from streamkeeper import __version__
+from streamkeeper.amounts import IMPACTS
 from streamkeeper.cli.commands import app
+from streamkeeper.flows import generations
 from streamkeeper.install.project_files import PIPELINE
+from streamkeeper.manifest import names
+from streamkeeper.recover.plans import plan
 from streamkeeper.settings import PROJECT
+from streamkeeper.tables import backups
 from tests.core.test_pages import FENCE, LINK, anchors
 from tests.worlds.small_world import World
+
+RELEASED = {
+    "formats": {"state": 1, "names": 1, "generations": 1, "plans": 1, "backups": 1},
+    "impacts": {"data-loss", "duplicates", "downstream", "missing-history", "unknown-impact"},
+}
+"""What the last release writes into a state folder, or takes as an answer; set it with each release."""
 
 PAGES = ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "changes/README.md")
 
@@ -91,3 +102,15 @@ def test_each_fragment_has_a_type_and_few_words() -> None:
         assert name and name[1] in types, f"{fragment.name} is not NAME.TYPE.md; types are {sorted(types)}"
         words = re.sub(r"\]\([^)]*\)", "", fragment.read_text()).split()
         assert len(words) <= 30 or name[1] in ("data-correctness", "upgrade"), fragment.name
+
+
+def test_another_format_or_impact_has_a_fragment_with_the_steps_of_the_upgrade() -> None:
+    formats = {
+        "state": names.STATE_FORMAT,
+        "names": names.FORMAT,
+        "generations": generations.FORMAT,
+        "plans": plan.FORMAT,
+        "backups": backups.FORMAT,
+    }
+    is_the_same = {"formats": formats, "impacts": {*IMPACTS}} == RELEASED
+    assert is_the_same or list((PROJECT / "changes").glob("*.upgrade.md"))
