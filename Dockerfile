@@ -46,6 +46,7 @@ RUN .venv/bin/python -m streamkeeper.jars .cache/jars \
 
 # Airflow's parts, the Spark cluster, Kafka and the generator: one image, so that driver and executors have the same Python.
 FROM runtime AS streamkeeper
+LABEL org.opencontainers.image.title="streamkeeper" org.opencontainers.image.version="0.1.0"
 RUN useradd --uid 10001 --user-group --home-dir /var/lib/airflow --no-create-home streamkeeper \
  && mkdir -p /var/lib/airflow/logs /var/lib/kafka /var/lib/streamkeeper/state /var/lib/streamkeeper/warehouse \
       /var/lib/streamkeeper/data \

@@ -33,7 +33,7 @@ OTHERS := $(sort $(filter-out $(ORDERED) tests/benchmarks,$(patsubst %/,%,$(dir 
 # What is passed on comes last, so that it wins.
 PYTEST = $(PY) -m pytest $(BESIDE) -m $(1) --durations=25 $(PYTEST_OPTIONS)
 
-.PHONY: help setup java browser prometheus jars s3-jars avro-jars demo test test-long test-fast check format chaos bench lock wheel .env up down up-test clean
+.PHONY: help setup java browser prometheus jars s3-jars avro-jars demo test test-long test-fast check format chaos bench lock wheel changelog .env up down up-test clean
 
 # Compose's plugin, or the program of its own that older systems have. An image is built before it is used, so that none is pulled.
 COMPOSE = $(if $(shell docker compose version 2>/dev/null),docker compose,docker-compose)
@@ -72,6 +72,9 @@ wheel: setup ## build the wheel, which has everything but other projects' jars, 
 	@rm -rf build dist
 	@$(PY) -m uv build --quiet --wheel --out-dir dist . || $(PY) -m pip wheel --quiet --no-deps --wheel-dir dist .
 	@rm -rf build && ls dist
+
+changelog: $(PROJECT_STAMP) ## show what the fragments in changes/ add to CHANGELOG.md; VERSION=… writes it there, and removes them
+	@$(PY) -m towncrier build $(if $(VERSION),--yes --version $(VERSION),--draft --version Unreleased)
 
 bench: setup ## measure, and print all ratios in one table at the end; NAME=… runs tests/benchmarks/bench_<name>.py alone, or several; ROUNDS=…
 	@$(if $(ROUNDS),ROUNDS=$(ROUNDS)) $(PY) -m tests.benchmarks $(NAME)

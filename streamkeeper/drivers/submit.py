@@ -348,7 +348,7 @@ def _event_log(folder: str) -> dict[str, str]:
 
 def _checkpoints(state: str) -> dict[str, str]:
     """Return the setting for checkpoints in a state folder; none of Spark's own managers keeps two queries
-    apart on S3 (docs/decisions/0043).
+    apart on S3 (docs/decisions/0037).
     """
     return {CHECKPOINT_MANAGER: S3_CHECKPOINT_MANAGER} if is_s3(state) else {}
 

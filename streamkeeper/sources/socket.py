@@ -1,7 +1,7 @@
 """Spark's socket source: the lines of a connection, of which nothing can be read again.
 
 A position is the number of the last line of its connection, counted from 0; -1 is none. Each driver makes a
-connection of its own, whose lines are counted anew (docs/decisions/0062).
+connection of its own, whose lines are counted anew (docs/decisions/0053).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ properties:
   "Conditional writes" in the documentation of Amazon S3). A store under a URL is tried before the first one.
 * *overwrite* is atomic: a rename locally, a PUT on S3.
 
-What has returned outlives a power cut (docs/decisions/0042).
+What has returned outlives a power cut (docs/decisions/0036).
 """
 
 from __future__ import annotations

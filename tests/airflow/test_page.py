@@ -27,6 +27,7 @@ from streamkeeper_airflow.page import app as page
 from streamkeeper_airflow.page.app import TOKEN, LookCache, Looked
 from streamkeeper_airflow.page.patience import NoAnswer, Patience
 
+from streamkeeper import __version__
 from streamkeeper.drivers.batch_numbers import Batch, keep
 from streamkeeper.errors import StorageError
 from streamkeeper.flows import generations, holds, ledger
@@ -242,6 +243,7 @@ def test_who_may_trigger_a_dag_is_offered_to_and_a_viewer_is_not(get: Get) -> No
     assert [row["flow"] for row in viewer["flows"]] == ["first.first_flow", "second.second_flow"]
     assert (viewer["may"], list(admin["may"])) == ({}, list(page.STARTS))
     assert viewer["counts"] == {"declared": 2}
+    assert viewer["version"] == __version__
     assert get(FLOWS, "VIEWER").headers["content-encoding"] == "gzip", "a long answer is packed"
 
 

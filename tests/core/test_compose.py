@@ -263,7 +263,7 @@ def test_a_stage_and_a_health_check_name_what_there_is() -> None:
     assert {test[4] for test in tests if "tools.healthy" in test} == set(PARTS)
 
 
-INSTRUCTIONS = {"ADD", "ARG", "CMD", "COPY", "ENTRYPOINT", "ENV", "RUN", "USER", "WORKDIR"}
+INSTRUCTIONS = {"ADD", "ARG", "CMD", "COPY", "ENTRYPOINT", "ENV", "LABEL", "RUN", "USER", "WORKDIR"}
 
 
 @pytest.mark.parametrize("name", STAGES)

@@ -79,7 +79,8 @@ def test_the_pages_have_commands_and_a_wrong_one_is_refused() -> None:
 
 
 def test_code_that_names_its_file_is_that_files() -> None:
-    named = re.findall(r"^From `([^`]+)`:\n\n```python\n(.*?)^```", _all(), re.MULTILINE | re.DOTALL)
+    marks = r"^(?:From `|<!-- from )(\S+?)(?:`:\n| -->)\n```python\n(.*?)^```"
+    named = re.findall(marks, _all(), re.MULTILINE | re.DOTALL)
     assert named
     for file, code in named:
         assert code in (PROJECT / file).read_text(), file

@@ -91,8 +91,8 @@ class World:
     """Folders of one test. ``clock_ms`` is the modification time that the next data file gets; each takes a
     minute.
 
-    ``name`` is the flow of the pipeline ``events`` that is driven and looked at, ``table`` the table that it
-    writes; ``more`` are further settings.
+    ``name`` is the flow of ``pipeline`` that is driven and looked at, ``table`` the table that it writes,
+    ``source`` what it reads: files of ``folder`` in the folder of data. ``more`` are further settings.
     """
 
     root: Path
@@ -100,6 +100,9 @@ class World:
     files: list[Path] = field(default_factory=list)
     name: str = "clean_events"
     table: str = "events"
+    pipeline: str = "events"
+    source: str = "events_raw"
+    folder: str = "events"
     more: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -126,17 +129,17 @@ class World:
     @property
     def home(self) -> FlowHome:
         """Where the flow is kept."""
-        return FlowHome(LocalStorage(self.settings.state), "events", self.name)
+        return FlowHome(LocalStorage(self.settings.state), self.pipeline, self.name)
 
     @property
     def query_id(self) -> str:
         """The query id of generation 1."""
-        return query_id(f"events.{self.name}", 1)
+        return query_id(f"{self.pipeline}.{self.name}", 1)
 
     @property
     def flow(self) -> Flow:
         """The flow as the manifest has it."""
-        return read_manifest(self.settings).find(f"events.{self.name}")
+        return read_manifest(self.settings).find(f"{self.pipeline}.{self.name}")
 
     def declare(self, text: str = EVENTS, name: str = "events.py") -> None:
         """Write a pipeline file."""
@@ -146,7 +149,7 @@ class World:
 
     def add_files(self, count: int, rows: int = 2) -> list[Path]:
         """Put data files into the flow's source, each a minute younger than the one before."""
-        folder = self.root / "data" / "events"
+        folder = self.root / "data" / self.folder
         folder.mkdir(parents=True, exist_ok=True)
         new = []
         for number in range(len(self.files), len(self.files) + count):
@@ -179,7 +182,9 @@ class World:
         start = generations.begin(
             self.home, Start(number, folder, None, {}, {}, operators, None, 1, "2026-11-21T10:00:00+00:00")
         )
-        write_checkpoint(self.home.storage, folder, generation, batches, committed, operators=operators)
+        write_checkpoint(
+            self.home.storage, folder, generation, batches, committed, operators=operators, source=self.source
+        )
         self.write_table(generation.query_id, transactions)
         return start
 
@@ -288,6 +293,7 @@ def write_checkpoint(
     committed: int,
     *,
     operators: tuple[str, ...] = (),
+    source: str = "events_raw",
 ) -> None:
     """Write a checkpoint of one files source, as Spark does with offset log v2 and named sources."""
     storage.overwrite(f"{folder}/metadata", json.dumps({"id": generation.query_id}).encode())
@@ -295,9 +301,9 @@ def write_checkpoint(
         entries = [
             FileEntry(f"file://{file}", file.stat().st_mtime_ns // 1_000_000, number) for file in files
         ]
-        storage.overwrite(f"{folder}/sources/events_raw/{number}", b"".join(write_files_log(entries)))
+        storage.overwrite(f"{folder}/sources/{source}/{number}", b"".join(write_files_log(entries)))
         offsets = OffsetEntry(
-            number, 2, 0, 1, {}, {"events_raw": {"logOffset": number}}, {"sourceMetadataInfo": {}}
+            number, 2, 0, 1, {}, {source: {"logOffset": number}}, {"sourceMetadataInfo": {}}
         )
         storage.overwrite(f"{folder}/offsets/{number}", write_offsets(offsets))
         if number < committed:

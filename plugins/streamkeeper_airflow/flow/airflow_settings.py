@@ -138,7 +138,7 @@ def check_database() -> None:
     """Check that PostgreSQL ends a transaction that a killed scheduler left open.
 
     It stays open in the LocalExecutor's workers, which the scheduler forked, and the next scheduler starts no
-    task until they are gone (decision 0028). Tasks cannot reach the database, so Airflow's own parts ask.
+    task until they are gone (decision 0027). Tasks cannot reach the database, so Airflow's own parts ask.
 
     :raises WrongSettings: transactions of Airflow's user may be idle for ever.
     """

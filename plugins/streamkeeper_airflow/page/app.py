@@ -23,6 +23,7 @@ from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Query
 from fastapi.responses import PlainTextResponse
 from fastapi.staticfiles import StaticFiles
 
+from streamkeeper import __version__
 from streamkeeper.errors import StreamkeeperError
 from streamkeeper.health import flows as health
 from streamkeeper.health import metrics
@@ -229,6 +230,7 @@ def _flows_for(user: Any, look: Look) -> dict[str, Any]:
         "flows": [row.to_json() for row in rows],
         "errors": manifest.errors if _may_read_errors(user) else {},
         "may": _may_start(user, *STARTS),
+        "version": __version__,
     }
 
 

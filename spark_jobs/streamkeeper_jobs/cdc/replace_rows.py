@@ -3,7 +3,7 @@ the files that have old ones again where the table may have no such vectors.
 
 The result is that of MERGE. But MERGE joins the target three times, once with all its columns and with a
 shuffle; here the caller searches for rows once, and reads only the columns that it needs. This uses internals
-of Delta, as ``docs/decisions/0019-one-look-at-the-target.md`` explains.
+of Delta, as ``docs/decisions/0019-rows-replaced-by-deletion-vectors.md`` explains.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Spark 4.2 starts a socket's query again at its old offset, though the lines of the new connection are counted
 from 0: it ends it with "Offsets committed out of order", and leaves lines out in silence. So a batch goes
 first that ends before the connection's first line. What was planned and not committed had lines that nobody
-can give again (docs/decisions/0062).
+can give again (docs/decisions/0053).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The counts are metrics that Spark observes: they come with the query's progress. A flow that sets rows aside
 writes two tables a batch, the quarantine first, each once under the generation's query id. A batch that was
 killed between the two is repeated: the target gets it then, and the quarantine keeps or replaces what it has
-of it (docs/decisions/0051).
+of it (docs/decisions/0044).
 """
 
 from __future__ import annotations

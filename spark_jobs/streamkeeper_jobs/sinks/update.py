@@ -1,7 +1,7 @@
 """The table of an update flow: its rows replace those of the same key by the AUTO CDC engine.
 
 The sequence of a row is generation and batch. So a later batch wins, and a later generation wins over all
-batches of an earlier one (docs/decisions/0058).
+batches of an earlier one (docs/decisions/0049).
 """
 
 from __future__ import annotations

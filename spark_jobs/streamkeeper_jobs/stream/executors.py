@@ -1,7 +1,7 @@
 """Whether the cluster still computes for a driver.
 
 A standalone master that lost its memory knows no application and no executor any more, and the driver of
-Spark 4.2 does not register again: its batch waits for ever, while its heart beats on (docs/decisions/0046).
+Spark 4.2 does not register again: its batch waits for ever, while its heart beats on (docs/decisions/0040).
 """
 
 from __future__ import annotations

@@ -267,7 +267,7 @@ def note(seen: Counter[str], batch: DataFrame, _: int) -> None:
 
 @pytest.mark.long
 def test_spark_alone_does_not_go_on_with_a_socket(words: Flowbed, server: LineServer) -> None:
-    """Why a checkpoint begins at its connection: docs/decisions/0062."""
+    """Why a checkpoint begins at its connection: docs/decisions/0053."""
     seen: Counter[str] = Counter()
     with plain_job(words, seen):
         server.wait_for(1)

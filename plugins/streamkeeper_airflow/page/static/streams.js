@@ -103,7 +103,8 @@ function List() {
       h(Table.Body, null, rows.slice(0, most).map((row) => h(Row, { key: row.flow, row, now: found.at })))))),
     rows.length > most && h(Box, { mt: 2 }, h(Small, null, `${most} of ${rows.length} are shown. `),
       h(Button, { size: "sm", variant: "outline", onClick: () => setMost(most + SHOWN) }, `Show ${Math.min(SHOWN, rows.length - most)} more`)),
-    rows.length === 0 && h(Text, { p: 2 }, found.flows.length ? "No stream fits." : "No stream is declared, or you may read none."));
+    rows.length === 0 && h(Text, { p: 2 }, found.flows.length ? "No stream fits." : "No stream is declared, or you may read none."),
+    h(Box, { mt: 3 }, h(Small, null, `Streamkeeper ${found.version}`)));
 }
 
 function Tab({ dagId, runId, flow }) {
