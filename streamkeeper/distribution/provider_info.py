@@ -41,7 +41,7 @@ def get_provider_info() -> dict[str, Any]:
 
 def options() -> dict[str, dict[str, Any]]:
     """Return an option for each setting, with its default and what it is."""
-    texts = _docstrings()
+    texts = docstrings(Settings)
     return {
         field.name: {
             "description": f"{texts[field.name]}\nVariable: {variable(field.name)}.",
@@ -58,14 +58,15 @@ def _text(value: object) -> str | None:
     return (",".join(value) if isinstance(value, tuple) else str(value)) or None
 
 
-def _docstrings() -> dict[str, str]:
-    """Return the docstring of each field of the settings, in one line."""
-    (body,) = (
-        node.body for node in ast.parse(inspect.getsource(Settings)).body if isinstance(node, ast.ClassDef)
-    )
-    found = {}
+def docstrings(of: type[Any]) -> dict[str, str]:
+    """Return the docstring of each field of a dataclass, or member of an enumeration, in one line."""
+    (body,) = (node.body for node in ast.parse(inspect.getsource(of)).body if isinstance(node, ast.ClassDef))
+    texts = {}
     for before, after in pairwise(body):
         match before, after:
-            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                found[name] = " ".join(text.split())
-    return found
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
+                texts[name] = " ".join(text.split())
+    return texts

@@ -2,42 +2,66 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import re
 import shlex
+import textwrap
+import zipfile
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
+import pyspark
 import pytest
 import typer
+import yaml
 from typer.core import TyperGroup
 from typer.exceptions import Exit, TyperException
 
 from streamkeeper.cli.commands import app
+from streamkeeper.drivers import failures
 from streamkeeper.exit_codes import OUT_OF_MEMORY, Outcome
+from streamkeeper.health.flows import STATES
 from streamkeeper.settings import PROJECT
 from tests import cdc_oracle
 from tests.cdc_oracle import DELETE, UPSERT, Change
 from tests.worlds.pipelines import TAIL, load
+from tools.docs.errors import SQL_STATES
+from tools.docs.made import PARTS, pages, stale
 
-PAGES = sorted([PROJECT / "README.md", *(PROJECT / "docs").glob("*.md")])
+JARS = PROJECT / ".cache" / "jars"
+
+DOCS = PROJECT / "docs"
+PAGES = [PROJECT / "README.md", *(page for page in pages() if page.parent.name != "decisions")]
+"""Pages for users and developers; decisions are records."""
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+MADE = re.compile(r"<!-- from the code: [\w-]+ -->.*?<!-- end -->", re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+PROOF = "**Proof and reasons:**"
+"""First words of a page's last lines, which alone lead to tests and decisions."""
+MOST_WORDS = 40
 _ELIDED = re.compile(r"[…\[|{<>]")
 
 
 def _name(page: Path) -> str:
-    return page.name
+    return str(page.relative_to(PROJECT))
+
+
+def fences(page: Path) -> list[tuple[str, str]]:
+    """Return language and text of a page's blocks of code, also those in a list."""
+    text = re.sub(r"^ +(?=```)", "", page.read_text(), flags=re.MULTILINE)
+    return [(language, textwrap.dedent(code)) for language, code in FENCE.findall(text)]
 
 
 def commands(page: Path) -> Iterator[str]:
     """Yield the whole commands of a page: lines of code blocks and spans that begin with ``streamkeeper``."""
-    text = page.read_text()
-    code = [line for _, block in FENCE.findall(text) for line in block.splitlines()]
-    code += [line[4:] for line in text.splitlines() if line.startswith("    ")]
-    prose = FENCE.sub("", text)
+    code = [line for _, block in fences(page) for line in block.splitlines()]
+    prose = FENCE.sub("", page.read_text())
     code += [span.replace("\n", " ") for span in re.findall(r"`(streamkeeper [^`]+)`", prose)]
     for line in code:
-        command = re.sub(r"^(\$ |[A-Z_]+=\S+ |\.venv/bin/|- run: )*", "", line.split(" #")[0].strip())
+        bare = line.split(" #")[0].strip()
+        command = re.sub(r"^(\$ |[A-Z_]+=\S+ |\.venv/bin/|- run: |docker compose exec worker )*", "", bare)
         if command.startswith("streamkeeper ") and not _ELIDED.search(command):
             yield command.replace(" KIND", " reset_checkpoint")
 
@@ -85,7 +109,7 @@ def test_code_that_names_its_file_is_that_files() -> None:
         assert code in (PROJECT / file).read_text(), file
 
 
-@pytest.mark.parametrize("page", PAGES, ids=_name)
+@pytest.mark.parametrize("page", [*PAGES, *DOCS.glob("decisions/*.md")], ids=_name)
 def test_each_link_leads_to_a_file_and_a_heading(page: Path) -> None:
     for link in LINK.findall(FENCE.sub("", page.read_text())):
         path, _, anchor = link.partition("#")
@@ -104,21 +128,168 @@ def anchors(page: Path) -> Iterator[str]:
         yield re.sub(r"[^\w\- ]", "", words.lower()).replace(" ", "-")
 
 
-def test_each_whole_pipeline_file_of_a_page_is_one(tmp_path: Path) -> None:
-    files = [
-        code.split("\n", 1)[1]
-        for language, code in FENCE.findall(_all())
-        if language == "python" and code.startswith("from streamkeeper import pipelines as dp\n")
-    ]
-    assert len(files) >= 3
-    for code in files:
-        # A snippet may declare sources alone; a file needs a flow.
-        whole = code if "flow(" in code else f'{code}dp.create_source("raw", format="rate")\n{TAIL}'
-        assert load(tmp_path, whole).sources, code
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_each_block_of_code_is_what_it_says(page: Path, tmp_path: Path) -> None:
+    for number, (language, code) in enumerate(fences(page)):
+        match language:
+            case "python":
+                read_python(code, tmp_path / f"p{number}")
+            case "json":
+                json.loads(code)
+            case "yaml":
+                yaml.safe_load(code)
+            case "properties":
+                assert [line for line in code.splitlines() if line and not PROPERTY.match(line)] == []
+            case "bash":
+                targets = set(
+                    re.findall(r"^([.\w-]+):.*## ", (PROJECT / "Makefile").read_text(), re.MULTILINE)
+                )
+                assert {*re.findall(r"^make ([\w-]+)", code, re.MULTILINE)} <= targets
+            case _:
+                # What a command prints, and pictures.
+                assert language in ("text", "mermaid"), (
+                    f"{language!r} is no language that a test reads: {code}"
+                )
+
+
+PROPERTY = re.compile(r"#|[\w.]+[= ]+\S")
+"""A line of settings: of the environment, or of spark-defaults.conf."""
+
+
+def read_python(code: str, folder: Path) -> None:
+    """Compile a block of Python, and read one that declares something as a pipeline file."""
+    tree = ast.parse(code)
+    if not re.search(r"\bdp\.\w+\(", code):
+        return
+    folder.mkdir()
+    given, asked = names_in(tree)
+    lacking = "".join(
+        f'dp.create_streaming_table("{name}"{KEYS if keyed else ""})\n'
+        if table
+        else f'dp.create_source("{name}", format="rate")\n'
+        for name, (table, keyed) in asked.items()
+        if name not in given
+    )
+    # A snippet may declare sources or settings alone; a file needs a flow.
+    tail = "" if "flow(" in code else f'dp.create_source("of_the_test", format="rate")\n{OF_THE_TEST}'
+    pipeline = load(folder, f"from pyspark.sql import functions as F\n{lacking}\n{code}\n{tail}")
+    assert pipeline.flows
+
+
+KEYS = ', keys=["customer_id"]'
+OF_THE_TEST = TAIL.replace('"t"', '"of_the_test"').replace('"raw"', '"of_the_test"')
+
+
+def names_in(tree: ast.Module) -> tuple[set[str], dict[str, tuple[bool, bool]]]:
+    """Return the names that a snippet declares, and those it takes: whether as a table, and with keys."""
+    given = {node.name for node in tree.body if isinstance(node, ast.FunctionDef) and viewed(node)}
+    asked: dict[str, tuple[bool, bool]] = {}
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        called = ast.unparse(call.func)
+        if called.startswith("dp.create_") and "flow" not in called and call.args:
+            given.add(ast.literal_eval(call.args[0]))
+        for keyword in call.keywords:
+            if not called.startswith("dp.") or keyword.arg not in TAKEN:
+                continue
+            value = ast.literal_eval(keyword.value)
+            keyed = called == "dp.update_flow"
+            for name in value if isinstance(value, list) else [value]:
+                asked.setdefault(name, (keyword.arg in TABLES, keyed))
+    return given, asked
+
+
+TABLES = ("target", "quarantine")
+TAKEN = (*TABLES, "source", "sources")
+
+
+def viewed(function: ast.FunctionDef) -> bool:
+    """Whether a function is a view, or a sink, by its own name."""
+    return any(
+        "view" in ast.unparse(one) or "batch_sink" in ast.unparse(one) for one in function.decorator_list
+    )
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_a_page_reads_alike_on_a_forge_and_on_the_site(page: Path) -> None:
+    """Python-Markdown wants a blank line before a list or a table, and code in fences."""
+    prose = FENCE.sub("", re.sub(r"^ +(?=```)", "", page.read_text(), flags=re.MULTILINE)).splitlines()
+    for before, line in pairwise(["", *prose]):
+        item = re.match(r"(- |\d+\. |\|)", line)
+        assert not item or not before or re.match(r"(- |\d+\. |\|| )", before), line
+        assert not re.match(r" {4,}\S", line) or any(re.match(r"(- |\d+\. )", one) for one in prose), line
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_no_sentence_is_longer_than_forty_words(page: Path) -> None:
+    long = [one for one in sentences(MADE.sub("", page.read_text())) if len(one.split()) > MOST_WORDS]
+    assert long == []
+
+
+def sentences(text: str) -> Iterator[str]:
+    """Yield the sentences of a page: of paragraphs, items of lists, and cells of tables."""
+    text = FENCE.sub("", re.sub(r"^ +(?=```)", "", text, flags=re.MULTILINE))
+    text = re.sub(r"\]\([^)]*\)", "]", re.sub(r"`[^`]+`", "code", text))
+    text = re.sub(r"^(\|.*)$", lambda row: row[1].replace("|", "\n\n"), text, flags=re.MULTILINE)
+    for block in re.split(r"\n\s*\n|^ *(?:- |\d+\. |#+ )", text, flags=re.MULTILINE):
+        yield from re.split(r"(?<=[.!?:;])\s+", block.strip())
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if "internals" not in page.parts], ids=_name)
+def test_a_page_for_users_leads_to_tests_and_decisions_at_its_end_alone(page: Path) -> None:
+    text, _, _ = MADE.sub("", page.read_text()).partition(PROOF)
+    assert [link for link in LINK.findall(text) if re.search(r"(^|/)(tests|decisions)/0?", link)] in (
+        [],
+        ["docs/decisions/README.md"],
+    )
+
+
+def test_each_part_that_is_made_from_the_code_is_what_the_code_says() -> None:
+    assert [_name(page) for page in stale()] == [], "write them: python -m tools.docs"
+    named = re.findall(r"<!-- from the code: ([\w-]+) -->", _all())
+    assert sorted(named) == sorted(PARTS), "each part stands on one page"
+
+
+def test_each_page_is_in_the_navigation_of_the_site() -> None:
+    listed = re.findall(r"([\w/-]+\.md)$", (PROJECT / "mkdocs.yml").read_text(), re.MULTILINE)
+    there = {str(page.relative_to(DOCS)) for page in PAGES if page.is_relative_to(DOCS)}
+    assert sorted(listed) == sorted({*there, "decisions/README.md"})
+
+
+def test_the_sqlstates_of_the_page_are_those_of_spark_and_delta() -> None:
+    jars = [*Path(pyspark.__file__).parent.glob("jars/spark-common-utils_*.jar"), *JARS.glob("*.jar")]
+    states = {
+        condition: value.get("sqlState")
+        for jar in map(zipfile.ZipFile, jars)
+        for name in jar.namelist()
+        if re.fullmatch(r"error/.*(conditions|error-classes)\.json", name)
+        for condition, value in json.loads(jar.read(name)).items()
+        if isinstance(value, dict) and "message" in value
+    }
+    known = {key.partition(".")[0] for key, *_ in failures.known() if " " not in key}
+    assert {name: states[name] for name in known if states.get(name)} == SQL_STATES
+
+
+def test_the_runbook_has_each_state_and_each_exit_code() -> None:
+    text = (DOCS / "operations/runbook.md").read_text()
+    states, _, codes = text.partition("## Exit codes")
+    assert set(re.findall(r"^\| `([a-z ]+)` \|", states, re.MULTILINE)) == {
+        WORDS.get(one, one) for one in STATES
+    }
+    listed = {code for row in re.findall(r"^\| ([\d, ]+) \|", codes, re.MULTILINE) for code in row.split(",")}
+    assert {int(code) for code in listed} == {outcome.exit_code for outcome in Outcome} | set(OUT_OF_MEMORY)
+
+
+WORDS = {"catching up": "slow"}
+"""The glossary's word, where the code has another one still."""
 
 
 def test_the_example_of_auto_cdc_comes_to_the_tables_beside_it() -> None:
-    section = (PROJECT / "docs/auto_cdc.md").read_text().split("## An example")[1].split("\n## ")[0]
+    section = (
+        (PROJECT / "docs/reference/auto-cdc-semantics.md")
+        .read_text()
+        .split("## An example")[1]
+        .split("\n## ")[0]
+    )
     changes, newest, versions = (_rows(table) for table in re.findall(r"(?:^\|.*\n)+", section, re.MULTILINE))
     read = [
         Change(UPSERT if kind == "UPSERT" else DELETE, (key,), int(at), {"id": key, "city": city})
@@ -133,14 +304,6 @@ def test_the_example_of_auto_cdc_comes_to_the_tables_beside_it() -> None:
 
 def _rows(table: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
-
-
-def test_every_exit_code_of_a_driver_is_in_its_table() -> None:
-    section = (PROJECT / "docs/command_line.md").read_text().split("## Exit codes of a driver")[1]
-    listed = {
-        int(code) for row in re.findall(r"^\| ([\d, ]+) \|", section, re.MULTILINE) for code in row.split(",")
-    }
-    assert listed == {outcome.exit_code for outcome in Outcome} | set(OUT_OF_MEMORY)
 
 
 def _all() -> str:
