@@ -1,5 +1,6 @@
 """The page of what there is (docs/reference/supported.md): it is made of its cells, each cell names
-a test that is there, nothing that can be declared is left out, and what is not there is refused in the same words.
+a test that is there, nothing that can be declared is left out, and what is not there is refused in the
+same words.
 """
 
 from __future__ import annotations
