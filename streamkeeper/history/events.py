@@ -54,7 +54,9 @@ class Kind(StrEnum):
     STOPPED = "stopped"
     """A driver left its lease; a killed one does not."""
     RETRIED = "retried"
-    """A driver ended by a failure, and its supervisor tries again."""
+    """A driver ended by a failure, and its supervisor tries again: the deepest cause, with the file, the
+    expression or the line of code.
+    """
     PARKED = "parked"
     """A failure that a restart cannot fix stopped the flow."""
     HELD = "held"
@@ -76,11 +78,15 @@ class Kind(StrEnum):
     SCHEMA_CHANGED = "schema-changed"
     """The columns of the flow's table changed."""
     TIED = "tied"
-    """Upserts have the sequence of a delete of their key, or of another upsert with other values."""
+    """Upserts of AUTO CDC have the sequence of a delete of their key, which wins, or of another upsert with
+    other values, of which the larger row counts. Noted for the first such batch of a generation.
+    """
     FILES_SKIPPED = "files-skipped"
     """Files of a source changed after they were read, or have names that Spark cannot open."""
     SKIPPED = "skipped"
-    """Commits of a Delta source that changed rows were passed over, as declared."""
+    """Commits of a Delta source that changed rows were passed over, as declared: which, and at most how many
+    rows they added or changed.
+    """
     GENERATION = "generation"
     """The flow's next generation was decided."""
     ALERT = "alert"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import MISSING, Field, fields
 from enum import Enum
 from typing import Any
@@ -47,6 +48,12 @@ def metrics() -> str:
         for metric in found
     ]
     return table(("Prometheus", "type", "OpenTelemetry", "unit", "what it is"), rows)
+
+
+def alert_rules() -> str:
+    """Return the rules for Prometheus, as their file has them."""
+    rules = (PROJECT / "docker/prometheus/streams.rules.yaml").read_text().partition("rules:\n")[2]
+    return f"```yaml\n{textwrap.dedent(rules).strip()}\n```"
 
 
 def alerts() -> str:

@@ -5,6 +5,8 @@ A page marks where such a part stands, and the part is checked in with it::
     <!-- from the code: metrics -->
     …
     <!-- end -->
+
+A second word is handed to the function that makes the part.
 """
 
 from __future__ import annotations
@@ -17,17 +19,19 @@ from pathlib import Path
 from streamkeeper.settings import PROJECT
 
 DOCS = PROJECT / "docs"
-_PART = re.compile(r"(<!-- from the code: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_PART = re.compile(r"(<!-- from the code: ([\w-]+)(?: ([\w-]+))? -->\n).*?(<!-- end -->)", re.DOTALL)
 PARTS = {
     "api": "tools.docs.api:functions",
     "commands": "tools.docs.commands:commands",
     "recoveries": "tools.docs.recoveries:kinds",
     "trade-offs": "tools.docs.recoveries:trade_offs",
+    "plan": "tests.worlds.plans:printed",
     "errors": "tools.docs.errors:errors",
     "settings": "tools.docs.lists:settings",
     "metrics": "tools.docs.lists:metrics",
     "alerts": "tools.docs.lists:alerts",
     "events": "tools.docs.lists:events",
+    "alert-rules": "tools.docs.lists:alert_rules",
     "versions": "tools.docs.lists:versions",
     "supported": "tests.worlds.support.page:tables",
     "not-offered": "tests.worlds.support.page:not_offered",
@@ -50,8 +54,8 @@ def stale() -> dict[Path, str]:
 
 def _again(found: re.Match[str]) -> str:
     module, _, function = PARTS[found[2]].partition(":")
-    make: Callable[[], str] = getattr(import_module(module), function)
-    return f"{found[1]}\n{make().strip()}\n\n{found[3]}"
+    make: Callable[..., str] = getattr(import_module(module), function)
+    return f"{found[1]}\n{make(*([found[3]] if found[3] else [])).strip()}\n\n{found[4]}"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
