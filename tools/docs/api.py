@@ -24,7 +24,7 @@ def _section(name: str, function: Callable[..., Any]) -> str:
     parameters = inspect.signature(function).parameters.values()
     rows = [(f"`{one.name}`", _default(one), from_docstring(told.get(one.name, ""))) for one in parameters]
     explained = [row for row in rows if row[2]]
-    lines = [f"## dp.{name}", "", "```", *_signature(name, tuple(parameters)), "```", ""]
+    lines = [f"## dp.{name}", "", "```text", *_signature(name, tuple(parameters)), "```", ""]
     lines += [from_docstring(text).strip(), ""]
     if explained:
         lines += [table(("parameter", "default", "what it is"), explained)]

@@ -23,7 +23,14 @@ def commands() -> str:
 def _section(command: Any) -> Iterator[str]:
     arguments = "".join(f" {_argument(one)}" for one in command.params if one.param_type_name == "argument")
     kind = " KIND [OPTIONS]" if isinstance(command, TyperGroup) else ""
-    yield from (f"## {command.name}", "", "```", f"streamkeeper {command.name}{arguments}{kind}", "```", "")
+    yield from (
+        f"## {command.name}",
+        "",
+        "```text",
+        f"streamkeeper {command.name}{arguments}{kind}",
+        "```",
+        "",
+    )
     yield from (from_docstring(command.help or ""), "")
     if kind:
         yield from ("[The kinds, and the options of each](recoveries.md).", "")

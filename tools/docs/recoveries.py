@@ -35,7 +35,7 @@ def kinds() -> str:
 
 
 def _section(of: Kind, fields: Sequence[FormField]) -> Iterator[str]:
-    yield from (f"## {of.name}", "", of.description, "", "```")
+    yield from (f"## {of.name}", "", of.description, "", "```bash")
     yield from (f"streamkeeper {command} {of.name} {OF_KINDS[of.name]}" for command in ("plan", "recover"))
     yield from ("```", "")
     yield table(_FORM, map(_field, fields))
