@@ -23,11 +23,12 @@ from streamkeeper.cli.commands import app
 from streamkeeper.drivers import failures
 from streamkeeper.exit_codes import OUT_OF_MEMORY, Outcome
 from streamkeeper.health.flows import STATES
+from streamkeeper.install.project_files import FILES
 from streamkeeper.settings import PROJECT
 from tests import cdc_oracle
 from tests.cdc_oracle import DELETE, UPSERT, Change
 from tests.worlds.pipelines import TAIL, load
-from tests.worlds.plans import ASKED
+from tests.worlds.recover.printed_plans import ASKED
 from tools.docs.errors import SQL_STATES
 from tools.docs.made import PARTS, pages, stale
 
@@ -37,7 +38,7 @@ DOCS = PROJECT / "docs"
 PAGES = [PROJECT / "README.md", *(page for page in pages() if page.parent.name != "decisions")]
 """Pages for users and developers; decisions are records."""
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-MADE = re.compile(r"<!-- from the code: [\w -]+ -->.*?<!-- end -->", re.DOTALL)
+MADE = re.compile(r"<!-- from the code: [\w -]+ -->\n.*?<!-- end -->\n", re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 PROOF = "**Proof and reasons:**"
 """First words of a page's last lines, which alone lead to tests and decisions."""
@@ -110,6 +111,14 @@ def test_code_that_names_its_file_is_that_files() -> None:
     assert named
     for file, code in named:
         assert code in (PROJECT / file).read_text(), file
+
+
+def test_the_first_flow_is_the_project_that_init_writes() -> None:
+    written = "\n".join(FILES.values())
+    code = [code for language, code in fences(DOCS / "get-started/first-flow.md") if language == "python"]
+    pipeline, test, _ = code
+    assert pipeline in written
+    assert test in written
 
 
 @pytest.mark.parametrize("page", [*PAGES, *DOCS.glob("decisions/*.md")], ids=_name)
@@ -251,7 +260,7 @@ def test_a_page_for_users_leads_to_tests_and_decisions_at_its_end_alone(page: Pa
 
 def test_each_part_that_is_made_from_the_code_is_what_the_code_says() -> None:
     assert [_name(page) for page in stale()] == [], "write them: python -m tools.docs"
-    named = re.findall(r"<!-- from the code: (.+) -->", _all())
+    named = re.findall(r"^<!-- from the code: (.+) -->$", _all(), re.MULTILINE)
     assert sorted(named) == sorted({*PARTS, *(f"plan {name}" for name in ASKED)} - {"plan"})
 
 

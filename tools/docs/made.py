@@ -25,7 +25,7 @@ PARTS = {
     "commands": "tools.docs.commands:commands",
     "recoveries": "tools.docs.recoveries:kinds",
     "trade-offs": "tools.docs.recoveries:trade_offs",
-    "plan": "tests.worlds.plans:printed",
+    "plan": "tests.worlds.recover.printed_plans:printed",
     "errors": "tools.docs.errors:errors",
     "settings": "tools.docs.lists:settings",
     "metrics": "tools.docs.lists:metrics",
