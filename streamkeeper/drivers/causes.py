@@ -61,7 +61,7 @@ _OF_VALUES = frozenset(
 _OUT_OF_MEMORY = re.compile(r"\bOutOfMemoryError\b|Java heap space|GC overhead limit exceeded")
 
 _VIEW = (
-    "Let the view bear such values (try_cast, try_divide, …), and set their rows aside with"
+    "Let the view handle such values (try_cast, try_divide, …), and set their rows aside with"
     " expect_or_drop(…, quarantine=…) (docs/how-to/expectations.md)."
 )
 _CODE = (

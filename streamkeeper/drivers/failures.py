@@ -217,7 +217,7 @@ _REMEDIES: Mapping[str, str] = {
     "KAFKA_START_OFFSET_DOES_NOT_MATCH_ASSIGNED": _ALL_PARTITIONS,
     "DELTA_METADATA_MISMATCH": "Give the columns of the table, with their types; the message names both.",
     "DELTA_STREAMING_CANNOT_CONTINUE_PROCESSING_POST_SCHEMA_EVOLUTION": (
-        "Declare that option of the source, and let the view bear the columns of both schemas."
+        "Declare that option of the source, and let the view handle the columns of both schemas."
     ),
     "USER_RAISED_EXCEPTION": "Correct the data, or the expectation.",
     "INVALID_LOG_VERSION.MAX_SUPPORTED_VERSION": _OTHER_SPARK,

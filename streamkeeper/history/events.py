@@ -90,7 +90,7 @@ class Kind(StrEnum):
     GENERATION = "generation"
     """The flow's next generation was decided."""
     ALERT = "alert"
-    """An alert was recorded, and is told to the pipeline's notifiers."""
+    """An alert was recorded, and is sent to the pipeline's notifiers."""
     RECOVERED = "recovered"
     """The flow commits again after a trouble."""
     RECOVERY_PLANNED = "recovery-planned"

@@ -62,7 +62,7 @@ def alerts() -> str:
     for kind, text in _members(AlertKind):
         when, _, once = text.rstrip(".").partition(" Once for ")
         rows.append((f"`{kind.value}`", f"FLOW {kind.said}", when.rstrip("."), once))
-    return table(("kind", "subject", "told when", "once for"), rows)
+    return table(("kind", "subject", "sent when", "once for"), rows)
 
 
 def events() -> str:
