@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 import shlex
+import subprocess
+import sys
 import textwrap
 import zipfile
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyspark
 import pytest
@@ -31,6 +35,7 @@ from tests.worlds.pipelines import TAIL, load
 from tests.worlds.recover.printed_plans import ASKED
 from tools.docs.errors import SQL_STATES
 from tools.docs.made import PARTS, pages, stale
+from tools.docs.site import on_page_markdown
 
 JARS = PROJECT / ".cache" / "jars"
 
@@ -268,6 +273,26 @@ def test_each_page_is_in_the_navigation_of_the_site() -> None:
     listed = re.findall(r"([\w/-]+\.md)$", (PROJECT / "mkdocs.yml").read_text(), re.MULTILINE)
     there = {str(page.relative_to(DOCS)) for page in PAGES if page.is_relative_to(DOCS)}
     assert set(listed) == {*there, "decisions/README.md"}
+
+
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(tmp_path)]
+    built = subprocess.run(
+        command,
+        check=False,
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+    )
+    assert (built.returncode, built.stdout + built.stderr) == (0, "")
+    assert len(list(tmp_path.rglob("index.html"))) > len(PAGES)
+
+
+def test_a_link_to_code_is_text_on_the_site() -> None:
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="how-to/rename.md"))
+    markdown = "[a test](../../tests/x.py), [a page](../index.md), ![a picture](../form.png)"
+    assert on_page_markdown(markdown, page=page) == markdown.replace("[a test](../../tests/x.py)", "a test")
 
 
 def test_the_sqlstates_of_the_page_are_those_of_spark_and_delta() -> None:
