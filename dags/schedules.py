@@ -24,11 +24,11 @@ def schedule_dag(pipeline: Pipeline, schedule: Schedule) -> DAG:
 
     The run that it triggers is named after its own run, so that a cleared task triggers no second one.
     """
-    of = schedule.name.removeprefix(f"{schedule.recovery}__")
+    suffix = schedule.name.removeprefix(f"{schedule.recovery}__")
     with DAG(
         dag_id=dag_id(pipeline, schedule),
-        dag_display_name=f"{pipeline.name} · {schedule.recovery}, scheduled · {of}",
-        description=f"Triggers {schedule.recovery} with the values that {schedule.where} declares.",
+        dag_display_name=f"{pipeline.name} · {schedule.recovery}, scheduled · {suffix}",
+        description=f"Triggers {schedule.recovery} with the values that {schedule.location} declares.",
         schedule=by_the_clock(schedule.cron),
         catchup=False,
         max_active_runs=1,

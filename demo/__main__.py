@@ -205,8 +205,8 @@ def _ending_all(mark: str) -> Iterator[None]:
     try:
         yield
     finally:
-        left = marked(mark)
-        for process in left:
+        remaining = marked(mark)
+        for process in remaining:
             print(f"Still there, and ended now: {process}")
         end_marked(mark)
         stayed = marked(mark)

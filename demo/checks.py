@@ -83,9 +83,9 @@ def _folders(settings: Settings) -> list[str]:
             storage.overwrite(probe, b"")
             storage.remove(probe)
         except StorageError as error:
-            why = str(error.__cause__ or error)
+            reason = str(error.__cause__ or error)
             wrong.append(
-                f"The folder {location} cannot be written: {why}. It must be writable for you: correct its"
+                f"The folder {location} cannot be written: {reason}. It must be writable for you: correct its"
                 f" owner or mode, or set STREAMKEEPER_{name} to another folder."
             )
     return wrong

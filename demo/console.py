@@ -24,7 +24,7 @@ class Console:
 
     settings: Settings
     write: Callable[[str], None] = print
-    _said: dict[str, str] = field(default_factory=dict)
+    _printed: dict[str, str] = field(default_factory=dict)
 
     def look(self) -> None:
         """Print a line a flow, once what a state means that asks for somebody, and what has no answer."""
@@ -33,33 +33,33 @@ class Console:
         except StreamkeeperError as error:
             self._once("the pipeline files", str(error))
             return
-        for found in rows:
-            self.write(line(found, count_rows(self.settings.table_path(found.table))))
-            if found.state in ("parked", "held", "down", RETRYING, UNREADABLE):
-                self._once(found.flow, f"{found.state}: {found.detail}")
+        for health in rows:
+            self.write(line(health, count_rows(self.settings.table_path(health.table))))
+            if health.state in ("parked", "held", "down", RETRYING, UNREADABLE):
+                self._once(health.flow, f"{health.state}: {health.detail}")
             else:
-                self._said.pop(found.flow, None)
+                self._printed.pop(health.flow, None)
         for pipeline, message in manifest.errors.items():
             self._once(f"pipeline {pipeline}", message)
 
     def _once(self, about: str, message: str) -> None:
-        if self._said.get(about) != message:
-            self._said[about] = message
+        if self._printed.get(about) != message:
+            self._printed[about] = message
             self.write(f"          {about}: {message}")
 
 
-def line(found: FlowHealth, rows: int | None, moment: datetime | None = None) -> str:
+def line(health: FlowHealth, rows: int | None, moment: datetime | None = None) -> str:
     """Return a flow's line, in columns that stay where they are.
 
     :param rows: of its table, or None where there is no table yet.
     :param moment: the present by default.
     """
-    age = "–" if found.age is None else describe_age(found.age)
+    age = "–" if health.age is None else describe_age(health.age)
     counted = "no table yet" if rows is None else f"{rows:,} rows"
     return (
-        f"{moment or datetime.now():%H:%M:%S}  {found.flow:<37} {found.state:<14} generation"
-        f" {_or_dash(found.generation):<3} batch {_or_dash(found.batch):<5} age {age:<7}"
-        f" {found.table}: {counted}"
+        f"{moment or datetime.now():%H:%M:%S}  {health.flow:<37} {health.state:<14} generation"
+        f" {_or_dash(health.generation):<3} batch {_or_dash(health.batch):<5} age {age:<7}"
+        f" {health.table}: {counted}"
     )
 
 

@@ -113,16 +113,16 @@ def actual(table_path: str) -> Counter[Row]:
     return Counter(_row(row) for row in read_rows(table_path))
 
 
-def differences(wanted: Counter[Any], found: Counter[Any], most: int = 5) -> list[str]:
+def differences(expected_rows: Counter[Any], actual_rows: Counter[Any], most: int = 5) -> list[str]:
     """Say which rows are missing or too many; empty where the two are equal."""
-    missing, extra = wanted - found, found - wanted
-    said = [
+    missing, extra = expected_rows - actual_rows, actual_rows - expected_rows
+    descriptions = [
         f"{sum(rows.values()):,} rows {word}"
         for rows, word in ((missing, "missing"), (extra, "too many"))
         if rows
     ]
-    said += [f"missing {count} × {row}" for row, count in missing.most_common(most)]
-    return said + [f"too many: {count} × {row}" for row, count in extra.most_common(most)]
+    descriptions += [f"missing {count} × {row}" for row, count in missing.most_common(most)]
+    return descriptions + [f"too many: {count} × {row}" for row, count in extra.most_common(most)]
 
 
 def present(folder: str) -> frozenset[str]:

@@ -30,13 +30,13 @@ class Process:
 
 def marked(mark: str) -> list[Process]:
     """Return the living processes, but this one, that a demo of this mark started."""
-    wanted = f"{MARK}={mark}".encode()
+    variable = f"{MARK}={mark}".encode()
     numbers = [
         int(entry.name)
         for entry in Path("/proc").iterdir()
         if entry.name.isdigit() and int(entry.name) != os.getpid()
     ]
-    having = {pid for pid in numbers if wanted in _read(pid, "environ").split(b"\0")}
+    having = {pid for pid in numbers if variable in _read(pid, "environ").split(b"\0")}
     leaders = {pid for pid in having if _leads_session(pid)}
     members = {pid for leader in leaders for pid in session_members(leader)}
     return [process for pid in sorted(having | members) if (process := _describe(pid)) is not None]
@@ -44,10 +44,10 @@ def marked(mark: str) -> list[Process]:
 
 def end_marked(mark: str) -> list[Process]:
     """End what is left of a demo, asked first and then forced, and give what there was."""
-    found = marked(mark)
-    for process in found:
+    processes = marked(mark)
+    for process in processes:
         end_process(process.pid, process.started, grace=20)
-    return found
+    return processes
 
 
 def _describe(pid: int) -> Process | None:

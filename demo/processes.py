@@ -19,14 +19,14 @@ def session_members(session: int) -> list[int]:
     """Return the living processes of a session: a task of Airflow makes a group of its own, but stays in the
     session.
     """
-    found = []
+    pids = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
                 fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
                 if int(fields[3]) == session and fields[0] not in ("Z", "X"):
-                    found.append(int(entry.name))
-    return found
+                    pids.append(int(entry.name))
+    return pids
 
 
 def end_group(group: int, grace: float) -> None:

@@ -18,8 +18,8 @@ from streamkeeper.manifest.manifest import Flow, read_manifest
 from streamkeeper.settings import Settings
 from tools.waiting import NeverCame, NotYet, wait_until
 
-Found = TypeVar("Found")
-Seen = tuple[Found | None, str]
+Answer = TypeVar("Answer")
+Observation = tuple[Answer | None, str]
 """What was looked for, or None; and in words what was seen."""
 
 LONG = 900.0
@@ -32,31 +32,31 @@ class StoryFailed(Exception):
     """A step did not come true; the message says what was awaited, and what was seen instead."""
 
 
-def wait(what: str, look: Callable[[], Seen[Found]], seconds: float = LONG) -> Found:
+def wait(condition: str, look: Callable[[], Observation[Answer]], seconds: float = LONG) -> Answer:
     """Look until something is found, and give it.
 
     :raises StoryFailed: nothing was found in time; it says what was seen last.
     """
 
-    def once() -> Found:
-        found, seen = look()
-        if found is None:
-            raise NotYet(seen)
-        return found
+    def once() -> Answer:
+        answer, description = look()
+        if answer is None:
+            raise NotYet(description)
+        return answer
 
     try:
-        return wait_until(once, seconds, what)
+        return wait_until(once, seconds, condition)
     except NeverCame as error:
         raise StoryFailed(str(error)) from error
 
 
-def check(what: str, true: bool, seen: object) -> None:
+def check(claim: str, true: bool, observed: object) -> None:
     """Go on if it is true.
 
     :raises StoryFailed: it is not.
     """
     if not true:
-        raise StoryFailed(f"It is not true that {what}. Seen instead: {seen}")
+        raise StoryFailed(f"It is not true that {claim}. Seen instead: {observed}")
 
 
 @dataclass(frozen=True)
@@ -85,50 +85,50 @@ class FlowView:
         """Return the generations and the holds: what a dry run must leave as they are."""
         return self.home.generations(), self.home.owners()
 
-    def other_rows_than(self, before: int) -> Callable[[], Seen[int]]:
+    def other_rows_than(self, before: int) -> Callable[[], Observation[int]]:
         """Look whether the table is there, with another number of rows: changes may delete, and a truncate
         takes all that was before.
         """
 
-        def look() -> Seen[int]:
+        def look() -> Observation[int]:
             rows = count_rows(self.table)
             return (rows if rows not in (None, before) else None), f"{rows} rows; the flow is {self.status()}"
 
         return look
 
-    def runs_on(self, generation: int, batch: int) -> Callable[[], Seen[FlowStatus]]:
+    def runs_on(self, generation: int, batch: int) -> Callable[[], Observation[FlowStatus]]:
         """Look whether the flow runs on a generation, and has committed a batch, or a later one."""
 
-        def fits(found: FlowStatus) -> bool:
-            here = found.state == "running" and found.generation == generation
-            return here and found.batch is not None and found.batch >= batch
+        def fits(current: FlowStatus) -> bool:
+            here = current.state == "running" and current.generation == generation
+            return here and current.batch is not None and current.batch >= batch
 
         return self._status_that(fits)
 
-    def is_in(self, state: str) -> Callable[[], Seen[FlowStatus]]:
+    def is_in(self, state: str) -> Callable[[], Observation[FlowStatus]]:
         """Look whether the flow is in a state."""
-        return self._status_that(lambda found: found.state == state)
+        return self._status_that(lambda current: current.state == state)
 
-    def parked(self) -> Seen[Hold]:
+    def parked(self) -> Observation[Hold]:
         """Look whether the flow is parked."""
         return holds.parked(self.home), str(self.status())
 
-    def all_processed(self, generation: int, paths: frozenset[str]) -> Callable[[], Seen[bool]]:
+    def all_processed(self, generation: int, paths: frozenset[str]) -> Callable[[], Observation[bool]]:
         """Look whether the generation, or those before it, processed all of some files."""
 
-        def look() -> Seen[bool]:
+        def look() -> Observation[bool]:
             start = generations.read_start(self.home, generation)
             at = Checkpoint(self.home.storage, start.checkpoint) if start else None
             done = evidence.committed_files(at) if at else frozenset()
-            seen = f"{len(paths & done)} of {len(paths)} are; the flow is {self.status()}"
-            return (True if paths <= done else None), seen
+            progress = f"{len(paths & done)} of {len(paths)} are; the flow is {self.status()}"
+            return (True if paths <= done else None), progress
 
         return look
 
-    def _status_that(self, fits: Callable[[FlowStatus], bool]) -> Callable[[], Seen[FlowStatus]]:
-        def look() -> Seen[FlowStatus]:
-            found = self.status()
-            return (found if fits(found) else None), str(found)
+    def _status_that(self, fits: Callable[[FlowStatus], bool]) -> Callable[[], Observation[FlowStatus]]:
+        def look() -> Observation[FlowStatus]:
+            current = self.status()
+            return (current if fits(current) else None), str(current)
 
         return look
 
@@ -141,16 +141,16 @@ class RunView:
     dag: str
     run: str
 
-    def task_is(self, task: str, state: str) -> Callable[[], Seen[str]]:
+    def task_is(self, task: str, state: str) -> Callable[[], Observation[str]]:
         """Look whether a task is in a state; the look fails if the run did."""
 
-        def look() -> Seen[str]:
+        def look() -> Observation[str]:
             states = self._states()
             return (state if states.get(task) == state else None), f"the tasks are {states}"
 
         return look
 
-    def succeeded(self) -> Seen[str]:
+    def succeeded(self) -> Observation[str]:
         """Look whether the run succeeded; the look fails if the run did."""
         states = self._states()
         state = str(self.api.run(self.dag, self.run)["state"])
@@ -158,8 +158,8 @@ class RunView:
 
     def plan(self) -> dict[str, Any]:
         """Return what the task ``plan`` handed on."""
-        found: dict[str, Any] = self.api.xcom(self.dag, self.run, "plan")
-        return found
+        plan: dict[str, Any] = self.api.xcom(self.dag, self.run, "plan")
+        return plan
 
     def _end_of_log(self, task: str) -> str:
         try:

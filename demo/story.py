@@ -20,7 +20,7 @@ from demo.airflow.api import AirflowApi
 from demo.airflow.service import HEALTHY_SECONDS, USER
 from demo.data.customers import Customers
 from demo.data.generator import Generator
-from demo.seeing import LONG, FlowView, RunView, Seen, StoryFailed, check, wait
+from demo.seeing import LONG, FlowView, Observation, RunView, StoryFailed, check, wait
 from streamkeeper.flows import generations, holds, ledger
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.settings import Settings
@@ -41,10 +41,10 @@ def prepare(home: Path, settings: Settings) -> tuple[Path, Settings]:
     :raises StoryFailed: the pipeline file does not have what the story takes away.
     """
     original = settings.pipelines / FILE
-    found = len(DEDUPLICATION.findall(original.read_text(encoding="utf-8"))) if original.exists() else 0
-    if found != 1:
+    count = len(DEDUPLICATION.findall(original.read_text(encoding="utf-8"))) if original.exists() else 0
+    if count != 1:
         raise StoryFailed(
-            f"{original} has {found} lines that start with .dropDuplicates(; the story takes the only one"
+            f"{original} has {count} lines that start with .dropDuplicates(; the story takes the only one"
             " away from a copy of it. Put the file back as it was, and start again."
         )
     story = home / "story"
@@ -158,16 +158,16 @@ class Story:
             self.view.home.generations(),
         )
         handed = evidence.read_handover(self.view.home, 2)
-        said = (
+        description = (
             f"generation 1 ended with batch {handed.batch} (known by the {handed.ruled_by}),"
             f" {len(handed.old)} files"
         )
         check(
             "generation 2 stands behind the same files",
             handed.exact,
-            f"{said}; generation 2 stands behind {len(handed.new)}",
+            f"{description}; generation 2 stands behind {len(handed.new)}",
         )
-        self._say(f"{said}; generation 2 began behind the same {len(handed.new)}")
+        self._say(f"{description}; generation 2 began behind the same {len(handed.new)}")
         self._changes(generation=2, batch=1)
         still = self.snapshot.status()
         check(
@@ -188,16 +188,19 @@ class Story:
         holds.put(self.view.home, holds.person("story"), "the story compares the table", "story")
         wait("the flow is held, and its driver gone", self.view.is_in("held"))
         handed = evidence.read_handover(self.view.home, 2)
-        wanted = evidence.expected(paths, evidence.present(f"{self.view.settings.data}/customers/snapshot"))
-        found = evidence.actual(self.view.table)
-        different = evidence.differences(wanted, found)
+        expected_rows = evidence.expected(
+            paths, evidence.present(f"{self.view.settings.data}/customers/snapshot")
+        )
+        actual_rows = evidence.actual(self.view.table)
+        different = evidence.differences(expected_rows, actual_rows)
         check("the table equals the oracle", not different, "; ".join(different))
         self._say(
             f"{len(handed.old)} files were read before the reset, {len(paths) - len(handed.old)} after it,"
             " and the snapshot"
         )
         self._say(
-            f"the table has {found.total():,} rows, the oracle {wanted.total():,}: the same, in every column"
+            f"the table has {actual_rows.total():,} rows, the oracle {expected_rows.total():,}: the same, in"
+            " every column"
         )
 
     def elapsed(self) -> str:
@@ -208,21 +211,23 @@ class Story:
     def _changes(self, generation: int, batch: int) -> None:
         first = wait("the table has rows", self.view.other_rows_than(0))
         then = wait(f"the table has other than {first:,} rows", self.view.other_rows_than(first))
-        seen = wait(
+        current = wait(
             f"the flow runs on generation {generation}, at batch {batch} or later",
             self.view.runs_on(generation, batch),
         )
         self._say(
-            f"{seen.flow} is {seen.state}, generation {seen.generation}, batch {seen.batch}; its table has"
-            f" {first:,} rows, then {then:,}"
+            f"{current.flow} is {current.state}, generation {current.generation}, batch {current.batch}; its"
+            f" table has {first:,} rows, then {then:,}"
         )
 
-    def _snapshot_run(self) -> Seen[str]:
+    def _snapshot_run(self) -> Observation[str]:
         runs = self.api.runs(self.snapshot.flow.dag_id)
-        said = [(str(run["dag_run_id"]), str(run["state"])) for run in runs]
-        return (said[0][0] if [state for _, state in said] == ["success"] else None), f"its runs are {said}"
+        run_states = [(str(run["dag_run_id"]), str(run["state"])) for run in runs]
+        return (
+            run_states[0][0] if [state for _, state in run_states] == ["success"] else None
+        ), f"its runs are {run_states}"
 
-    def _note(self) -> Seen[str]:
+    def _note(self) -> Observation[str]:
         runs = self.api.runs(self.view.flow.dag_id)
         notes = [
             str(run["note"]) for run in runs if run["state"] == "failed" and "42K03" in (run["note"] or "")

@@ -21,5 +21,5 @@ def read_rows(path: str) -> list[dict[str, Any]]:
     """
     # Not to_pyarrow_table: its C++ threads read files through Python, and one of them that lets go of a file
     # while the interpreter ends aborts the process ("terminate called without an active exception").
-    found = QueryBuilder().register("rows", DeltaTable(path)).execute("SELECT * FROM rows")
-    return [row for batch in found for row in batch.to_struct_array().to_pylist()]
+    batches = QueryBuilder().register("rows", DeltaTable(path)).execute("SELECT * FROM rows")
+    return [row for batch in batches for row in batch.to_struct_array().to_pylist()]

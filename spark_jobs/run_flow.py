@@ -32,14 +32,14 @@ def main() -> int:
         action="store_true",
         help="try the changed declaration, and take over from the driver that runs if it fits",
     )
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     try:
         settings = Settings.from_environment()
         check_spark()
     except SettingsError as error:
         print(error, file=sys.stderr)
         return Outcome.USAGE
-    return run(settings, asked.flow, asked.available_now, asked.take_over).exit_code
+    return run(settings, arguments.flow, arguments.available_now, arguments.take_over).exit_code
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from streamkeeper_jobs.preflight.try_flow import try_flow
 from streamkeeper.errors import DeclarationError, RequestError, SettingsError, UsageError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.manifest.import_file import load_pipeline
-from streamkeeper.preflight.verdict import SAMPLE, told
+from streamkeeper.preflight.verdict import SAMPLE, to_line
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 
@@ -36,23 +36,23 @@ def main() -> int:
     parser.add_argument("--analyze", action="store_true", help="plan the queries on sources without rows")
     parser.add_argument("--sample", type=int, metavar="ROWS", help="show rows of the flow")
     parser.add_argument("--of", metavar="NAME", help="the view or source whose rows are shown")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     spark = SparkSession.builder.getOrCreate()
     try:
         settings = Settings.from_environment()
-        for name in asked.flow:
+        for name in arguments.flow:
             home, file = find(settings, name)
             flow = declared_in(load_pipeline(file, settings.data), home.flow)
             with tempfile.TemporaryDirectory(prefix="streamkeeper-preflight-") as scratch:
-                if asked.sample is not None:
-                    _show(*sample(spark, settings, flow, asked.sample, asked.of))
+                if arguments.sample is not None:
+                    _show(*sample(spark, settings, flow, arguments.sample, arguments.of))
                     continue
-                found = (
+                verdict = (
                     analyze(spark, settings, flow, Path(scratch))
-                    if asked.analyze
+                    if arguments.analyze
                     else try_flow(spark, settings, home, flow, open_storage(scratch), folder=name)
                 )
-                print(told(found), flush=True)
+                print(to_line(verdict), flush=True)
     except (UsageError, RequestError, DeclarationError, SettingsError) as error:
         print(error, file=sys.stderr)
         return int(Outcome.USAGE)

@@ -27,18 +27,20 @@ def main() -> int:
         "--recovery", required=True, metavar="ID", help="the recovery, as its ledger is named"
     )
     parser.add_argument("--step", required=True, help="the step to carry out")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stdout)
     logging.getLogger("py4j").setLevel(logging.WARNING)
     try:
-        evidence = carry_out(Settings.from_environment(), asked.pipeline, asked.recovery, asked.step)
+        evidence = carry_out(
+            Settings.from_environment(), arguments.pipeline, arguments.recovery, arguments.step
+        )
     except UsageError as error:
         print(error, file=sys.stderr)
         return int(Outcome.USAGE)
     except StreamkeeperError as error:
         print(error, file=sys.stderr)
         return int(Outcome.FAILED)
-    print(f"{asked.step}: {evidence}")
+    print(f"{arguments.step}: {evidence}")
     return 0
 
 

@@ -1,6 +1,6 @@
-"""Amounts of source data, and the prices of a plan.
+"""Amounts of source data, and the impacts of a plan.
 
-Each price has a word that accepts it: in the field ``accept`` of a request, or with ``--accept`` of a
+Each impact has a word that accepts it: in the field ``accept`` of a request, or with ``--accept`` of a
 command.
 """
 
@@ -10,26 +10,26 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Price(StrEnum):
-    """Kind of a price, by the word that accepts it."""
+class Impact(StrEnum):
+    """Kind of an impact, by the word that accepts it."""
 
-    LOSS = "loss"
-    REPEATS = "repeats"
+    DATA_LOSS = "data-loss"
+    DUPLICATES = "duplicates"
     MISSING_HISTORY = "missing-history"
-    UNKNOWN_PRICE = "unknown-price"
+    UNKNOWN_IMPACT = "unknown-impact"
     DOWNSTREAM = "downstream"
 
 
-LOSS, REPEATS, MISSING_HISTORY = Price.LOSS, Price.REPEATS, Price.MISSING_HISTORY
-UNKNOWN_PRICE, DOWNSTREAM = Price.UNKNOWN_PRICE, Price.DOWNSTREAM
+DATA_LOSS, DUPLICATES, MISSING_HISTORY = Impact.DATA_LOSS, Impact.DUPLICATES, Impact.MISSING_HISTORY
+UNKNOWN_IMPACT, DOWNSTREAM = Impact.UNKNOWN_IMPACT, Impact.DOWNSTREAM
 
-PRICES = {
-    LOSS: "data loss: rows that no generation will read",
-    REPEATS: "duplicates: rows that the target gets twice",
+IMPACTS = {
+    DATA_LOSS: "data loss: rows that no generation will read",
+    DUPLICATES: "duplicates: rows that the target gets twice",
     MISSING_HISTORY: (
         "a state that is rebuilt without part of its history, because that was removed or rewritten"
     ),
-    UNKNOWN_PRICE: "a price that is unknown",
+    UNKNOWN_IMPACT: "an impact that is unknown",
     DOWNSTREAM: "streams that read the table see its rows removed and written again",
 }
 
@@ -58,14 +58,14 @@ class Amount:
 NONE = Amount()
 
 
-def unknown(why: str) -> Amount:
+def unknown(reason: str) -> Amount:
     """Return an amount of which nothing is known, with the reason."""
-    return Amount(None, 0, None, why)
+    return Amount(None, 0, None, reason)
 
 
 @dataclass(frozen=True)
-class SourcePrice:
-    """Price of a plan in one source.
+class SourceImpact:
+    """Impact of a plan in one source.
 
     ``now`` and ``then`` describe the flow's current position and the start of the new generation. ``lost`` is
     never read by any generation. ``repeated`` was read by an earlier generation and is read again by the new
@@ -107,9 +107,9 @@ def in_words(amount: Amount) -> str:
     return ", ".join(parts)
 
 
-def counted(number: int, what: str) -> str:
+def counted(number: int, noun: str) -> str:
     """Return a number of things, which are named in the plural: ``1 file``, ``1,234 files``."""
-    return f"{number:,} {what.removesuffix('s') if number == 1 else what}"
+    return f"{number:,} {noun.removesuffix('s') if number == 1 else noun}"
 
 
 def size_in_words(size: float) -> str:

@@ -34,11 +34,11 @@ class Column:
         """
         if value is None:
             return None if self.nullable else "a value: it is NOT NULL"
-        found = _TYPE.fullmatch(self.type)
-        assert found is not None, "columns_of checked it"
-        said, fits = _VALUES[found[1]]
-        sizes = [int(size) for size in found.groups()[1:] if size is not None]
-        return None if fits(value, *sizes) else said
+        match = _TYPE.fullmatch(self.type)
+        assert match is not None, "columns_of checked it"
+        description, fits = _VALUES[match[1]]
+        sizes = [int(size) for size in match.groups()[1:] if size is not None]
+        return None if fits(value, *sizes) else description
 
 
 def columns_of(ddl: str) -> tuple[Column, ...]:
@@ -46,12 +46,12 @@ def columns_of(ddl: str) -> tuple[Column, ...]:
 
     :raises ValueError: a column has no name or no type, a type is unknown, or a name is there twice.
     """
-    found = tuple(_column(part) for part in _parts(_COMMENT.sub("", ddl)))
-    names = [column.name.lower() for column in found]
+    columns = tuple(_column(part) for part in _parts(_COMMENT.sub("", ddl)))
+    names = [column.name.lower() for column in columns]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise ValueError(f"the column {twice} is there twice")
-    return found
+    return columns
 
 
 def as_json(value: Any) -> Any:
@@ -84,14 +84,14 @@ def _parts(ddl: str) -> Iterator[str]:
 
 
 def _column(text: str) -> Column:
-    found = _COLUMN.fullmatch(text)
-    if found is None:
+    match = _COLUMN.fullmatch(text)
+    if match is None:
         raise ValueError(f"{text.strip()!r} is no column with a name and a type")
-    plain = _NOT_NULL.sub("", found[3]).strip().upper()
-    known = _TYPE.fullmatch(plain)
-    if known is None or known[1] not in _VALUES:
+    plain = _NOT_NULL.sub("", match[3]).strip().upper()
+    type_match = _TYPE.fullmatch(plain)
+    if type_match is None or type_match[1] not in _VALUES:
         raise ValueError(f"{plain} is no type of Spark")
-    return Column(found[1] or found[2], plain, nullable=_NOT_NULL.search(found[3]) is None)
+    return Column(match[1] or match[2], plain, nullable=_NOT_NULL.search(match[3]) is None)
 
 
 def _is_whole(bits: int) -> Callable[..., bool]:
@@ -108,10 +108,10 @@ def _is_decimal(value: Any, digits: int = 10, scale: int = 0) -> bool:
         number = Decimal(str(value))
     except InvalidOperation:
         return False
-    _, found, exponent = number.normalize().as_tuple()
+    _, all_digits, exponent = number.normalize().as_tuple()
     if isinstance(value, bool) or not isinstance(exponent, int):
         return False
-    return -exponent <= scale and len(found) + exponent <= digits - scale
+    return -exponent <= scale and len(all_digits) + exponent <= digits - scale
 
 
 def _is_parsed(parse: Callable[[str], Any]) -> Callable[..., bool]:
@@ -136,8 +136,8 @@ def _only_spark_knows(*_: Any) -> bool:
 _Values = tuple[str, Callable[..., bool]]
 
 
-def _all(names: str, said: str, fits: Callable[..., bool]) -> dict[str, _Values]:
-    return dict.fromkeys(names.split(), (said, fits))
+def _all(names: str, description: str, fits: Callable[..., bool]) -> dict[str, _Values]:
+    return dict.fromkeys(names.split(), (description, fits))
 
 
 _VALUES: Mapping[str, _Values] = {

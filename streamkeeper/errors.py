@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from streamkeeper.redaction import redact_text
 
-MOST_SAID = 64 * 1024
+MOST_SHOWN = 64 * 1024
 """Characters of an error's message that are shown."""
 
 
@@ -17,11 +17,11 @@ class StreamkeeperError(Exception):
     """Root of the tree. Its message is written for the user and never shows a secret."""
 
     def __str__(self) -> str:
-        """Return the message without secrets, cut to :data:`MOST_SAID` characters."""
-        said = super().__str__()
-        more = len(said) - MOST_SAID
+        """Return the message without secrets, cut to :data:`MOST_SHOWN` characters."""
+        message = super().__str__()
+        more = len(message) - MOST_SHOWN
         return redact_text(
-            said if more <= 0 else f"{said[:MOST_SAID]}… ({more:,} characters more are left out)"
+            message if more <= 0 else f"{message[:MOST_SHOWN]}… ({more:,} characters more are left out)"
         )
 
 
@@ -117,7 +117,7 @@ class RecoveryError(StreamkeeperError):
 
 
 class PlanRefused(StreamkeeperError):
-    """A plan whose price was not accepted; nothing was touched."""
+    """A plan whose impact was not accepted; nothing was touched."""
 
 
 LONGEST_REASON = 2_000

@@ -90,12 +90,12 @@ def described(code: int) -> str:
 
     A kernel without memory kills: seen from the parent that is -9, through a shell or spark-submit 137.
     """
-    said = f"ended by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    description = f"ended by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
     if code in OUT_OF_MEMORY:
-        return f"{said} (Java ran out of memory: {MORE_MEMORY})"
+        return f"{description} (Java ran out of memory: {MORE_MEMORY})"
     if code in (-_KILLED, 128 + _KILLED):
         return (
-            f"{said} (killed from outside; if by the kernel or the container for memory, give it more than"
-            " driver_memory, or declare less)"
+            f"{description} (killed from outside; if by the kernel or the container for memory, give it more"
+            " than driver_memory, or declare less)"
         )
-    return said
+    return description

@@ -101,26 +101,26 @@ def _readers(kind: Any) -> dict[str, _Reader]:
 
 def _reader(hint: Any) -> _Reader | None:
     """Return how a value of a type is read; None if it is taken as it is."""
-    origin, of = get_origin(hint), get_args(hint)
+    origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
-        return _reader_of_union([item for item in of if item is not NoneType], NoneType in of)
+        return _reader_of_union([item for item in arguments if item is not NoneType], NoneType in arguments)
     if origin is Annotated:
-        return _moment if MOMENT in of else _reader(of[0])
+        return _moment if MOMENT in arguments else _reader(arguments[0])
     if origin is Literal:
-        return _one_of(of)
+        return _one_of(arguments)
     if origin is not None:
-        return _reader_of_many(origin, of)
+        return _reader_of_many(origin, arguments)
     if isinstance(hint, type) and is_dataclass(hint):
         return lambda value: value if isinstance(value, hint) else read_as(hint, value)
     return hint if isinstance(hint, type) and issubclass(hint, Enum) else _SCALARS.get(hint)
 
 
-def _reader_of_many(origin: Any, of: tuple[Any, ...]) -> _Reader | None:
-    if origin is tuple and of[1:] != (...,):
-        return _reader_of_places([_reader(item) for item in of])
+def _reader_of_many(origin: Any, arguments: tuple[Any, ...]) -> _Reader | None:
+    if origin is tuple and arguments[1:] != (...,):
+        return _reader_of_places([_reader(item) for item in arguments])
     if origin in (tuple, list, Sequence):
-        return _reader_of_items(_reader(of[0]), tuple if origin is tuple else list)
-    return _reader_of_mapping(_reader(of[1])) if origin in (dict, Mapping) else None
+        return _reader_of_items(_reader(arguments[0]), tuple if origin is tuple else list)
+    return _reader_of_mapping(_reader(arguments[1])) if origin in (dict, Mapping) else None
 
 
 def _reader_of_union(kinds: list[Any], none: bool) -> _Reader | None:
@@ -176,9 +176,9 @@ def _one_of(allowed: tuple[Any, ...]) -> _Reader:
     return read
 
 
-def _check(value: Any, kinds: Any, what: str) -> None:
+def _check(value: Any, kinds: Any, expected: str) -> None:
     if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool):
-        raise TypeError(f"{_shown(value)} is not {what}")
+        raise TypeError(f"{_shown(value)} is not {expected}")
 
 
 def _text(value: Any) -> Any:

@@ -52,12 +52,12 @@ def drop_repeats(rows: DataFrame, within: str = "1 day") -> DataFrame:
 def _identity() -> Column:
     from pyspark.sql import functions as F  # noqa: N812 - only a reader needs Spark
 
-    def told(name: str) -> Column:
+    def header_value(name: str) -> Column:
         return F.filter("headers", lambda header: header["key"] == name).getItem(0)["value"].cast("string")
 
     place = F.concat_ws("/", "topic", F.col("partition").cast("string"), F.col("offset").cast("string"))
-    ours = F.concat_ws("/", *(told(name) for name in (FLOW, GENERATION, BATCH, ROW)))
-    return F.when(told(ROW).isNull(), place).otherwise(ours)
+    ours = F.concat_ws("/", *(header_value(name) for name in (FLOW, GENERATION, BATCH, ROW)))
+    return F.when(header_value(ROW).isNull(), place).otherwise(ours)
 
 
 FAIL, NULL = "fail", "null"
@@ -82,18 +82,18 @@ def registry_schemas(address: str, subject: str, headers: Mapping[str, str] | No
     :raises ValueError: a schema refers to others.
     """
     place = f"{address.rstrip('/')}/subjects/{urllib.parse.quote(subject, safe='')}/versions"
-    every, present = (_asked(f"{place}{asked}", headers) for asked in ("?deleted=true", ""))
-    found: dict[int, str] = {}
+    every, present = (_registry_answer(f"{place}{query}", headers) for query in ("?deleted=true", ""))
+    schemas: dict[int, str] = {}
     for version in [*(one for one in every if one not in present), *present]:
-        schema = _asked(f"{place}/{version}?deleted=true", headers)
+        schema = _registry_answer(f"{place}/{version}?deleted=true", headers)
         if schema.get("references"):
             raise ValueError(
                 f"Version {version} of {subject} refers to other schemas. Give its schema whole, by its id:"
                 f" schemas={{{schema['id']}: '…'}}."
             )
-        found.pop(schema["id"], None)
-        found[schema["id"]] = schema["schema"]
-    return found
+        schemas.pop(schema["id"], None)
+        schemas[schema["id"]] = schema["schema"]
+    return schemas
 
 
 def from_registry_avro(column: str, schemas: Mapping[int, str], on_unknown: str = FAIL) -> Column:
@@ -157,14 +157,14 @@ def _by_id(column: str, read: Mapping[int, Column], on_unknown: str, path: bytes
         )
     number, value = registry_id(column), F.col(column)
     chosen = F.when(value.isNull(), F.lit(None))
-    for known, one in read.items():
-        fits = number == known
+    for schema_id, one in read.items():
+        fits = number == schema_id
         if path:
             fits &= F.substring(value, _HEADER + 1, len(path)) == F.lit(path)
         chosen = chosen.when(fits, one)
     if on_unknown == NULL:
         return chosen
-    said = F.concat(
+    message = F.concat(
         F.lit(f"{column} has the schema id "),
         F.coalesce(number.cast("string"), F.lit("of none, for it does not begin as a registry's values do")),
         F.lit(
@@ -173,7 +173,7 @@ def _by_id(column: str, read: Mapping[int, Column], on_unknown: str, path: bytes
             " the pipeline file names must be added there. on_unknown='null' lets an expectation drop it."
         ),
     )
-    return chosen.otherwise(F.raise_error(said))
+    return chosen.otherwise(F.raise_error(message))
 
 
 def _message_path(message: Sequence[int]) -> bytes:
@@ -184,21 +184,21 @@ def _message_path(message: Sequence[int]) -> bytes:
         return b"\0"
     path = bytearray()
     for number in (len(message), *message):
-        rest = 2 * number
-        while rest > 0x7F:
-            path.append(rest & 0x7F | 0x80)
-            rest >>= 7
-        path.append(rest)
+        remainder = 2 * number
+        while remainder > 0x7F:
+            path.append(remainder & 0x7F | 0x80)
+            remainder >>= 7
+        path.append(remainder)
     return bytes(path)
 
 
-def _asked(address: str, headers: Mapping[str, str] | None) -> Any:
+def _registry_answer(address: str, headers: Mapping[str, str] | None) -> Any:
     try:
         request = urllib.request.Request(address, headers=dict(headers or {}))
         with urllib.request.urlopen(request, timeout=_ANSWER) as answer:
             return json.load(answer)
     except (OSError, ValueError) as error:
-        said = error.read().decode(errors="replace") if isinstance(error, urllib.error.HTTPError) else ""
+        body = error.read().decode(errors="replace") if isinstance(error, urllib.error.HTTPError) else ""
         raise SourceError(
-            f"The schema registry does not answer {address} as it should: {error}. {said[:500]}"
+            f"The schema registry does not answer {address} as it should: {error}. {body[:500]}"
         ) from error

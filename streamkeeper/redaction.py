@@ -118,7 +118,7 @@ def redact_text(text: str) -> str:
     form.
     """
     for pattern in (_PEM, _JAAS, _PAIR, _OPTION, _USER, _TOKEN_FOR_USER, _WEBHOOK, _SIGNED, _BEARER, _BARE):
-        text = pattern.sub(lambda found: f"{found['key']}{HIDDEN}", text)
+        text = pattern.sub(lambda match: f"{match['key']}{HIDDEN}", text)
     return text
 
 

@@ -159,11 +159,11 @@ class Settings:
         """
         env = with_airflows(os.environ if environment is None else environment)
         _check_set(env)
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for field in fields(cls):
             name, default = variable(field.name), _FOLDERS.get(field.name, field.default)
-            found[field.name] = _READERS.get(field.name, _seconds)(name, env.get(name), default)
-        settings = cls(**found)
+            values[field.name] = _READERS.get(field.name, _seconds)(name, env.get(name), default)
+        settings = cls(**values)
         settings._check_folders()
         if settings.lease_term < 2 * settings.heartbeat_interval:
             raise SettingsError(
@@ -200,13 +200,13 @@ class Settings:
             if name != "STREAMKEEPER_EVENT_LOG":  # Spark alone writes it
                 _check_store(name, place, self.untested_storage)
         for (one, of_one), (other, of_other) in combinations(named.items(), 2):
-            found = _nested(of_one, of_other)
+            relation = _nested(of_one, of_other)
             aside = other == "STREAMKEEPER_BACKUPS" and one == "STREAMKEEPER_WAREHOUSE"
-            if found is None or (aside and found == "around" and _is_no_table(of_one, of_other)):
+            if relation is None or (aside and relation == "around" and _is_no_table(of_one, of_other)):
                 continue
             raise SettingsError(
-                f"{one} is {of_one} and {other} {of_other}: {_NESTED[found]} Each keeps files of its own, and"
-                " removes what it does not know. Give each a folder of its own, such as /srv/sk/state and"
+                f"{one} is {of_one} and {other} {of_other}: {_NESTED[relation]} Each keeps files of its own,"
+                " and removes what it does not know. Give each a folder of its own, such as /srv/sk/state and"
                 f" /srv/sk/warehouse.{_BACKUPS_IN if aside else ''}"
             )
 
@@ -240,12 +240,12 @@ def of_environment(name: str, environment: Mapping[str, str] | None = None) -> d
     folder = Path(env.get(ENVIRONMENTS) or PROJECT / "environments").expanduser()
     file = folder / f"{name}.env"
     if not _ENVIRONMENT.fullmatch(name) or not file.is_file():
-        known = ", ".join(sorted(found.stem for found in folder.glob("*.env"))) or "none"
+        names = ", ".join(sorted(path.stem for path in folder.glob("*.env"))) or "none"
         raise SettingsError(
-            f"There is no environment {name!r} in {folder}. There are: {known}. Write {folder}/stage.env with"
+            f"There is no environment {name!r} in {folder}. There are: {names}. Write {folder}/stage.env with"
             f" lines such as STREAMKEEPER_STATE=/srv/stage/state, or set {ENVIRONMENTS} to another folder."
         )
-    found = {}
+    variables = {}
     for number, line in enumerate(file.read_text("utf-8").splitlines(), start=1):
         text = line.strip()
         if not text or text.startswith("#"):
@@ -256,8 +256,8 @@ def of_environment(name: str, environment: Mapping[str, str] | None = None) -> d
                 f"{file}:{number}: {text.partition('=')[0]!r} is no setting. A line is NAME=value with a name"
                 " that begins with STREAMKEEPER_ or AIRFLOW_CONN_STREAMKEEPER_, or begins with #."
             )
-        found[match[1]] = match[2].strip().strip("\"'")
-    return {**found, "STREAMKEEPER_ENV": name}
+        variables[match[1]] = match[2].strip().strip("\"'")
+    return {**variables, "STREAMKEEPER_ENV": name}
 
 
 def airflow_configuration(environment: Mapping[str, str]) -> Path | None:
@@ -306,13 +306,13 @@ def _check_set(environment: Mapping[str, str]) -> None:
     if not missing:
         return
     file = airflow_configuration(environment)
-    where = (
+    configuration = (
         f"Airflow's configuration {file}" if file else "Airflow's configuration, of which there is no file"
     )
     first = missing[0]
     raise SettingsError(
         f"The environment does not set {', '.join(variable(name) for name in missing)}, nor does the section"
-        f" [{SECTION}] of {where}. An installation has no defaults of folders."
+        f" [{SECTION}] of {configuration}. An installation has no defaults of folders."
         f" Set {variable(first)}={_EXAMPLES[first]}, or the option {first} there; other parts of Airflow, its"
         " workers and the command line need the same."
     )
@@ -353,7 +353,7 @@ def file_system(path: str) -> str:
         before, _, after = line.partition(" - ")
         place = before.split(" ")[4]
         if "\\" in place:
-            place = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), place)
+            place = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), place)
         # Of two mounts at one place the later one hides the other.
         if len(place) >= len(nearest) and f"{path}/".startswith(f"{place.rstrip('/')}/"):
             nearest, kind = place, after.split(" ")[0]
@@ -369,14 +369,14 @@ def pipeline_env(environment: Mapping[str, str] | None = None) -> tuple[str, ...
     value = with_airflows(os.environ if environment is None else environment).get(PIPELINE_ENV)
     if value is None:
         return Settings.pipeline_env
-    found = tuple(part.strip() for part in value.split(",") if part.strip())
-    wrong = [part for part in found if not _VARIABLES.fullmatch(part)]
+    names = tuple(part.strip() for part in value.split(",") if part.strip())
+    wrong = [part for part in names if not _VARIABLES.fullmatch(part)]
     if wrong:
         raise SettingsError(
             f"{PIPELINE_ENV} has {wrong[0]!r}, which names no environment variable. Give names with commas"
             " between them; * stands for any letters, such as in ORDERS_*."
         )
-    return found
+    return names
 
 
 def _location(name: str, value: str | None, default: Path | str) -> str:
@@ -429,10 +429,10 @@ def _nested(one: str, other: str) -> str | None:
 
 
 def _parts(place: str) -> list[str]:
-    scheme, is_url, rest = place.partition("://")
+    scheme, is_url, path = place.partition("://")
     if not is_url:
         return ["", *Path(place).parts[1:]]
-    return [scheme.replace("s3a", "s3"), *(part for part in rest.split("/") if part)]
+    return [scheme.replace("s3a", "s3"), *(part for part in path.split("/") if part)]
 
 
 def _is_no_table(warehouse: str, place: str) -> bool:
@@ -440,10 +440,10 @@ def _is_no_table(warehouse: str, place: str) -> bool:
 
 
 def _yes(name: str, text: str | None, default: bool) -> bool:
-    said = (text or str(default)).lower()
-    if said not in ("true", "false"):
+    answer = (text or str(default)).lower()
+    if answer not in ("true", "false"):
         raise SettingsError(f"{name} is {text!r}; it must be true or false. Correct it, or unset it.")
-    return said == "true"
+    return answer == "true"
 
 
 def _page(name: str, text: str | None, default: str) -> str:

@@ -36,20 +36,22 @@ def environment(settings: Settings, inherited: Mapping[str, str] | None = None) 
 
     :param inherited: ``os.environ`` by default.
     """
-    found = os.environ if inherited is None else inherited
-    kept = {
+    variables = os.environ if inherited is None else inherited
+    passed_on = {
         name: value
-        for name, value in found.items()
+        for name, value in variables.items()
         if is_allowed(name, (*_HANDED_ON, *settings.pipeline_env))
     }
-    before = [part for part in kept.get("PYTHONPATH", "").split(os.pathsep) if part and part != str(PROJECT)]
+    before = [
+        part for part in passed_on.get("PYTHONPATH", "").split(os.pathsep) if part and part != str(PROJECT)
+    ]
     path = [
         part
-        for part in kept.get("PATH", os.defpath).split(os.pathsep)
+        for part in passed_on.get("PATH", os.defpath).split(os.pathsep)
         if part != str(Path(sys.executable).parent)
     ]
     return {
-        **kept,
+        **passed_on,
         **settings.as_environment(),
         "PYTHONPATH": os.pathsep.join([str(PROJECT), *before]),
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), *path]),

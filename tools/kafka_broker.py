@@ -148,8 +148,8 @@ class KafkaBroker:
         if (self.folder / "data" / "meta.properties").exists():
             return
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        given = ("format", "--cluster-id", f"a{cluster[1:]}", "--config", str(self._properties))
-        command = self._java("kafka.tools.StorageTool", *given)
+        arguments = ("format", "--cluster-id", f"a{cluster[1:]}", "--config", str(self._properties))
+        command = self._java("kafka.tools.StorageTool", *arguments)
         answer = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,

@@ -30,10 +30,10 @@ def program(name: str, folder: Path = FOLDER) -> str:
 
     :raises NoPrometheus: it is not there.
     """
-    found = shutil.which(name) or shutil.which(str(folder / "usr" / "bin" / name))
-    if found is None:
+    path = shutil.which(name) or shutil.which(str(folder / "usr" / "bin" / name))
+    if path is None:
         raise NoPrometheus(f"There is no {name}. Run `.venv/bin/python -m tools.prometheus`.")
-    return found
+    return path
 
 
 def ensure(folder: Path = FOLDER) -> bool:

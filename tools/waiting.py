@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-Found = TypeVar("Found")
+Answer = TypeVar("Answer")
 TELL_SECONDS = 30.0
 """Seconds between two lines about a wait that goes on."""
 
@@ -25,37 +25,37 @@ class NeverCame(TimeoutError):
 
 
 def wait_until(
-    look: Callable[[], Found | None],
+    look: Callable[[], Answer | None],
     timeout: float,
-    what: str,
+    condition: str,
     interval: float = 0.5,
     tell: Callable[[str], None] | None = None,
-) -> Found:
+) -> Answer:
     """Look until something is found, and return it.
 
     A look that gives None, raises :class:`NotYet`, waits in vain for an answer or is refused a connection
     found nothing yet.
 
     :param timeout: seconds; a look that is under way then is not cut off.
-    :param what: completes "Waited … s until".
+    :param condition: completes "Waited … s until".
     :param tell: is told every :data:`TELL_SECONDS` what is waited for.
     :raises NeverCame: nothing was found in time.
     """
-    began = told = time.monotonic()
+    began = last_told = time.monotonic()
     while True:
-        seen = ""
+        observation = ""
         try:
-            found = look()
+            answer = look()
         except (NotYet, TimeoutError, ConnectionError) as error:
-            found, seen = None, f" Seen instead: {str(error) or type(error).__name__}"
-        if found is not None:
-            return found
+            answer, observation = None, f" Seen instead: {str(error) or type(error).__name__}"
+        if answer is not None:
+            return answer
         now = time.monotonic()
         if now - began >= timeout:
-            raise NeverCame(f"Waited {timeout:g} s until {what}; it did not come.{seen}")
-        if tell is not None and now - told >= TELL_SECONDS:
-            told = now
-            tell(f"Waiting until {what}, for {now - began:.0f} of at most {timeout:g} s.{seen}")
+            raise NeverCame(f"Waited {timeout:g} s until {condition}; it did not come.{observation}")
+        if tell is not None and now - last_told >= TELL_SECONDS:
+            last_told = now
+            tell(f"Waiting until {condition}, for {now - began:.0f} of at most {timeout:g} s.{observation}")
         time.sleep(interval)
 
 

@@ -129,8 +129,8 @@ class AirflowApi:
 
     def tasks(self, dag_id: str, run_id: str) -> dict[str, JsonObject]:
         """Return the task instances of a run, by task id."""
-        found = self.read(f"/dags/{dag_id}/dagRuns/{_quoted(run_id)}/taskInstances")["task_instances"]
-        return {item["task_id"]: item for item in found}
+        instances = self.read(f"/dags/{dag_id}/dagRuns/{_quoted(run_id)}/taskInstances")["task_instances"]
+        return {item["task_id"]: item for item in instances}
 
     def log(self, dag_id: str, run_id: str, task_id: str, attempt: int = 1) -> str:
         """Return a task's log as text, one event a line, with what was raised."""
@@ -159,14 +159,14 @@ class AirflowApi:
         that fast.
         """
         body = {"chosen_options": [option], "params_input": {}}
-        asked: dict[int, float] = {}
+        question_times: dict[int, float] = {}
 
         def take() -> str | None:
             task = self.tasks(dag_id, run_id)[task_id]
             state = task["state"]
             if state == "awaiting_input" and not self.question(dag_id, run_id, task_id)["response_received"]:
-                since = asked.setdefault(int(task["try_number"]), time.monotonic())
-                if time.monotonic() - since >= ANSWER_SECONDS * len(asked):
+                since = question_times.setdefault(int(task["try_number"]), time.monotonic())
+                if time.monotonic() - since >= ANSWER_SECONDS * len(question_times):
                     self.call("PATCH", f"{_task(dag_id, run_id, task_id)}/-1/hitlDetails", body)
             return str(state) if state in (*FINAL, "skipped") else None
 

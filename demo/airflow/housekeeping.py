@@ -57,8 +57,8 @@ def remove_logs(logs: Path, before: datetime, living: set[str]) -> int:
         for path in (place / name for name in names):
             name = path.relative_to(logs)
             # A quiet driver writes nothing for weeks, and only its lease says that it lives.
-            kept = name.parts[0] == "drivers" or str(name).partition(".log")[0] in living
-            if not kept and not path.is_symlink() and path.stat().st_mtime < before.timestamp():
+            protected = name.parts[0] == "drivers" or str(name).partition(".log")[0] in living
+            if not protected and not path.is_symlink() and path.stat().st_mtime < before.timestamp():
                 path.unlink()
                 removed += 1
         if place != logs and last < empty:

@@ -52,8 +52,8 @@ class Ports:
     @classmethod
     def free(cls, api: int | None = None) -> Ports:
         """Choose free ports; ``api`` may be given."""
-        found = free_ports(3)
-        return cls(api or found[0], found[1], found[2])
+        ports = free_ports(3)
+        return cls(api or ports[0], ports[1], ports[2])
 
 
 @dataclass
@@ -158,14 +158,14 @@ class AirflowService:
             "login": USER,
             "password": self.password,
         }
-        kept = {
+        inherited = {
             key: value
             for key, value in os.environ.items()
             if not key.startswith(("AIRFLOW__", "AIRFLOW_CONN_"))
         }
-        paths = [str(Path(sys.executable).parent), kept.get("PATH", "")]
+        paths = [str(Path(sys.executable).parent), inherited.get("PATH", "")]
         return {
-            **kept,
+            **inherited,
             "PATH": os.pathsep.join(paths),
             "AIRFLOW_HOME": str(self.home),
             # By default a writer waits 5 s for another, after which Airflow answers with 500 (measured on a

@@ -56,8 +56,8 @@ class Customers:
 
     def last_number(self) -> int:
         """Return the highest number of a file that is there; 0 if there is none."""
-        found = (_NUMBERED.fullmatch(path.name) for path in (self.folder / "cdc").glob("changes-*.json"))
-        return max((int(match[1]) for match in found if match), default=0)
+        matches = (_NUMBERED.fullmatch(path.name) for path in (self.folder / "cdc").glob("changes-*.json"))
+        return max((int(match[1]) for match in matches if match), default=0)
 
     def arriving(self, number: int) -> list[Change]:
         """Return what comes in a file: its own changes in time, the late ones of files before, and some a
@@ -72,8 +72,8 @@ class Customers:
         for _ in range(self.size):
             if random.random() < REPEATED:
                 earlier = random.randint(max(1, number - LOOK_BACK), number)
-                known = [change for due in range(earlier, number + 1) for change in self._due(earlier, due)]
-                mixed += random.sample(known, k=min(1, len(known)))
+                changes = [change for due in range(earlier, number + 1) for change in self._due(earlier, due)]
+                mixed += random.sample(changes, k=min(1, len(changes)))
         random.shuffle(mixed)
         return mixed
 
@@ -89,20 +89,23 @@ class Customers:
         """Return the changes that are made at a file's time, in their sequence; no two changes share one."""
         random = Random(f"{self.seed}/{number}")
         first = number * (self.size + 1)
-        known = FIRST + (number - 1) * self.size
+        customer_count = FIRST + (number - 1) * self.size
         truncates: Sequence[Change] = (
             [{"operation": "TRUNCATE", "sequenceNum": first}] if number % TRUNCATED == 0 else []
         )
         return [
             *truncates,
-            *(self._change(random, known + index, known, first + index) for index in range(1, self.size + 1)),
+            *(
+                self._change(random, customer_count + index, customer_count, first + index)
+                for index in range(1, self.size + 1)
+            ),
         ]
 
-    def _change(self, random: Random, new: int, known: int, sequence: int) -> Change:
+    def _change(self, random: Random, new: int, customer_count: int, sequence: int) -> Change:
         kind = random.random()
         if kind < INSERTS:
             return {**self._customer(new, sequence), "operation": "INSERT", "sequenceNum": sequence}
-        customer = random.randint(1, known)
+        customer = random.randint(1, customer_count)
         if kind < UPDATES:
             return {**self._customer(customer, sequence), "operation": "UPDATE", "sequenceNum": sequence}
         return {"customer_id": customer, "operation": "DELETE", "sequenceNum": sequence}

@@ -64,8 +64,8 @@ class Orders(Feed):
         def made() -> bool:
             try:
                 if TOPIC not in admin.list_topics(timeout=10).topics:
-                    for asked in admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)]).values():
-                        asked.result(10)
+                    for creation in admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)]).values():
+                        creation.result(10)
             except KafkaException as error:
                 raise NotYet(str(error)) from error
             return True
@@ -98,8 +98,8 @@ class Sent:
 
     def read(self) -> dict[int, int]:
         """Read on to the present end of each partition, and return those ends by partition."""
-        what = f"Kafka tells the ends of {TOPIC}"
-        ends = {part: wait_until(partial(self._end, part), TOPIC_SECONDS, what) for part in self._next}
+        condition = f"Kafka tells the ends of {TOPIC}"
+        ends = {part: wait_until(partial(self._end, part), TOPIC_SECONDS, condition) for part in self._next}
         while any(self._next[partition] < end for partition, end in ends.items()):
             message = self._consumer.poll(60)
             if message is None:

@@ -19,7 +19,7 @@ from streamkeeper_airflow.dag_options import dag_options
 R = TypeVar("R", bound=Request)
 
 
-def form_dag(of: type[Request], name: str, tag: str, **more: Any) -> DAG:
+def form_dag(request_type: type[Request], name: str, tag: str, **more: Any) -> DAG:
     """Return the DAG of a request that is carried out without a plan.
 
     :param name: the DAG's, without the prefix of its id.
@@ -27,20 +27,20 @@ def form_dag(of: type[Request], name: str, tag: str, **more: Any) -> DAG:
     :param more: passed to :class:`airflow.sdk.DAG` as it is.
     """
     settings = Settings.from_environment()
-    fields = of.form(read_manifest(settings))
+    fields = request_type.form(read_manifest(settings))
     shared = dag_options(settings, tag, retries=2, retry_delay=timedelta(seconds=10))
     common = {"schedule": None, "catchup": False, "dag_display_name": name, **shared}
     return DAG(dag_id(name), params=params(fields), **{**common, **more})
 
 
-def asked(of: type[R], context: Context) -> R:
+def request_of(request_type: type[R], context: Context) -> R:
     """Return what a run asks for.
 
     :raises AirflowFailException: a value of the form does not fit; another try would fail alike.
     """
-    known = read_manifest(Settings.from_environment())
+    manifest = read_manifest(Settings.from_environment())
     try:
-        return of.parse(values(context, of.form(known)), known, asker(context))
+        return request_type.parse(values(context, request_type.form(manifest)), manifest, asker(context))
     except RequestError as error:
         raise AirflowFailException(str(error)) from error
 
@@ -62,11 +62,13 @@ def values(context: Context, fields: Iterable[FormField]) -> dict[str, Any]:
     was triggered with it: nothing happens to a flow that was not named.
     """
     fields, conf = tuple(fields), context["dag_run"].conf or {}
-    given = {**context["params"], **conf}
-    given |= {field.name: _object(given.get(field.name)) for field in fields if field.type == "object"}
-    given |= {field.name: None for field in fields if field.mends and field.name not in conf}
+    form_values = {**context["params"], **conf}
+    form_values |= {
+        field.name: _object(form_values.get(field.name)) for field in fields if field.type == "object"
+    }
+    form_values |= {field.name: None for field in fields if field.mends and field.name not in conf}
     emptied = {field.name for field in fields if field.default is not None and not field.nullable}
-    return {name: value for name, value in given.items() if value is not None or name not in emptied}
+    return {name: value for name, value in form_values.items() if value is not None or name not in emptied}
 
 
 def asker(context: Context) -> str:

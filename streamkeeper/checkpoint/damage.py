@@ -39,19 +39,19 @@ class Problem:
     """
 
     file: str
-    what: str
+    description: str
     advice: str
     severity: str
 
 
 def find_problems(checkpoint: Checkpoint) -> tuple[Problem, ...]:
     """Return the damage of a checkpoint that file names and the newest entries show."""
-    found = _look(checkpoint)
-    if all(problem.severity != ERROR for problem in found):
-        return found
+    problems = _look(checkpoint)
+    if all(problem.severity != ERROR for problem in problems):
+        return problems
     # A running query writes between two listings, so an error counts only if it is found twice.
     again = set(_look(checkpoint))
-    return tuple(problem for problem in found if problem in again)
+    return tuple(problem for problem in problems if problem in again)
 
 
 def _look(checkpoint: Checkpoint) -> tuple[Problem, ...]:
@@ -60,24 +60,26 @@ def _look(checkpoint: Checkpoint) -> tuple[Problem, ...]:
         checkpoint.require()
     except CheckpointError as error:
         return (Problem("", str(error), "Give the folder of a checkpoint.", ERROR),)
-    found: list[Problem] = [*_metadata(checkpoint, root), *_foreign_files("", root, _ROOT.__contains__)]
+    problems: list[Problem] = [*_metadata(checkpoint, root), *_foreign_files("", root, _ROOT.__contains__)]
     logs: dict[str, list[int]] = {}
     for log in ("offsets", "commits"):
         names = checkpoint.names(log)
         logs[log] = sorted(int(name) for name in names if is_number(name))
-        found += _foreign_files(log, names, is_number)
-        found += _gaps(log, logs[log])
-        found += _twins(checkpoint, log, names, logs[log][-2:], max(logs[log], default=-1) + 1)
-    found += _entries(checkpoint, logs["offsets"], logs["commits"])
-    found += _relations(logs["offsets"], logs["commits"])
+        problems += _foreign_files(log, names, is_number)
+        problems += _gaps(log, logs[log])
+        problems += _twins(checkpoint, log, names, logs[log][-2:], max(logs[log], default=-1) + 1)
+    problems += _entries(checkpoint, logs["offsets"], logs["commits"])
+    problems += _relations(logs["offsets"], logs["commits"])
     for operator in checkpoint.names("state"):
         if is_number(operator):
-            found += _operator(checkpoint, int(operator))
+            problems += _operator(checkpoint, int(operator))
     version = logs["commits"][-1] + 1 if logs["commits"] else 0
-    found += [Problem(name, what, _RESTORE, ERROR) for name, what in state_damage(checkpoint, version)]
+    problems += [
+        Problem(name, description, _RESTORE, ERROR) for name, description in state_damage(checkpoint, version)
+    ]
     for source in checkpoint.sources():
-        found += _source(checkpoint, source, logs)
-    return tuple(dict.fromkeys(found))
+        problems += _source(checkpoint, source, logs)
+    return tuple(dict.fromkeys(problems))
 
 
 def _metadata(checkpoint: Checkpoint, root: list[str]) -> Iterator[Problem]:
@@ -110,11 +112,11 @@ def _gaps(log: str, batches: list[int]) -> Iterator[Problem]:
     ]
     many = sum(gap.start - gap.stop for gap in missing)
     for number in islice(chain.from_iterable(missing), 10):
-        what = f"is missing between {batches[0]} and {batches[-1]}: the log has a gap"
+        description = f"is missing between {batches[0]} and {batches[-1]}: the log has a gap"
         if log == "offsets" and number == batches[-1] - 1:
-            yield Problem(f"{log}/{number}", f"{what}, and Spark starts from there", _RESTORE, ERROR)
+            yield Problem(f"{log}/{number}", f"{description}, and Spark starts from there", _RESTORE, ERROR)
         else:
-            yield Problem(f"{log}/{number}", what, _NO_REWIND, WARNING)
+            yield Problem(f"{log}/{number}", description, _NO_REWIND, WARNING)
     if many > 10:
         yield Problem(
             log, f"has a gap of {many} batches in all; the last ten are listed", _NO_REWIND, WARNING
@@ -126,8 +128,8 @@ def _foreign_files(folder: str, names: Iterable[str], is_own: Callable[[str], bo
     for name in names:
         file = f"{folder}/{name}" if folder else name
         if _TEMPORARY.fullmatch(name):
-            what = "was never finished: a driver is writing it, or stopped while it did"
-            yield Problem(file, what, "Leave it: Spark ignores it.", NOTE)
+            description = "was never finished: a driver is writing it, or stopped while it did"
+            yield Problem(file, description, "Leave it: Spark ignores it.", NOTE)
         elif not is_own(name) and crc_files.owner_of(name) is None:
             yield Problem(
                 file,
@@ -151,14 +153,17 @@ def _twins(
         batch = owner.split(".")[0]
         # A twin of a batch still to come stops the query when Spark writes that batch.
         blocks = is_number(batch) and int(batch) >= upcoming
-        what = "is a checksum without its file"
+        description = "is a checksum without its file"
         if blocks:
-            what += (
+            description += (
                 ': when Spark writes that batch it fails with "Multiple streaming queries are concurrently'
                 ' using …"'
             )
         yield Problem(
-            f"{folder}/{name}", what, "Stop the flow and remove this .crc file.", ERROR if blocks else NOTE
+            f"{folder}/{name}",
+            description,
+            "Stop the flow and remove this .crc file.",
+            ERROR if blocks else NOTE,
         )
 
 
@@ -171,7 +176,7 @@ def _stale(checkpoint: Checkpoint, file: str, names: list[str]) -> Iterator[Prob
     except CheckpointError:
         return  # too large to be compared: _read reports the file itself
     if content is not None and expected is not None and not crc_files.fits(content, expected):
-        what = (
+        description = (
             f"is stale: {file} was changed without it. Spark 4.2 reads the file anyway, Hadoop's own tools"
             " refuse it"
         )
@@ -179,7 +184,7 @@ def _stale(checkpoint: Checkpoint, file: str, names: list[str]) -> Iterator[Prob
             f"Find out what changed {file}. If that was intended, remove {twin} while the flow is stopped;"
             " otherwise restore both."
         )
-        yield Problem(twin, what, advice, WARNING)
+        yield Problem(twin, description, advice, WARNING)
 
 
 def _entries(checkpoint: Checkpoint, offsets: list[int], commits: list[int]) -> Iterator[Problem]:
@@ -191,8 +196,8 @@ def _entries(checkpoint: Checkpoint, offsets: list[int], commits: list[int]) -> 
         yield from _read(f"commits/{number}", partial(checkpoint.commit, number))
     for before, after in pairwise(planned):
         if before in widths and after in widths and widths[after] < widths[before]:
-            what = f"is cut off: it has {widths[after]} sources, offsets/{before} has {widths[before]}"
-            yield Problem(f"offsets/{after}", what, _RESTORE, ERROR)
+            description = f"is cut off: it has {widths[after]} sources, offsets/{before} has {widths[before]}"
+            yield Problem(f"offsets/{after}", description, _RESTORE, ERROR)
 
 
 def _width(checkpoint: Checkpoint, number: int, widths: dict[int, int]) -> None:
@@ -217,17 +222,17 @@ def _relations(offsets: list[int], commits: list[int]) -> Iterator[Problem]:
             yield Problem(f"offsets/{number}", f"is missing, but commits/{number} is there", _RESTORE, ERROR)
     last = commits[-1] if commits else (offsets[0] - 1 if offsets else None)
     if offsets and offsets[-1] > 0 and len(offsets) == 1:
-        what = f"is missing, and Spark starts from there: offsets/{offsets[0]} is the only one"
-        yield Problem(f"offsets/{offsets[0] - 1}", what, _RESTORE, ERROR)
+        description = f"is missing, and Spark starts from there: offsets/{offsets[0]} is the only one"
+        yield Problem(f"offsets/{offsets[0] - 1}", description, _RESTORE, ERROR)
     if offsets and last is not None and offsets[-1] > last + 1:
-        what = (
+        description = (
             f"batches {last + 1} to {offsets[-1]} are planned and not committed. Spark repeats only the"
             " last of them, and the input of the others may never be written (with asynchronous progress"
             " tracking this is normal)"
         )
         yield Problem(
             "commits",
-            what,
+            description,
             "Before the flow starts again, reset it with reset_checkpoint from after the last processed.",
             ERROR,
         )
@@ -261,16 +266,16 @@ def _source(checkpoint: Checkpoint, source: str, logs: dict[str, list[int]]) -> 
     position = _position(checkpoint, source, logs)
     if position is None:
         if not plain and not compact and _keeps_its_beginning(checkpoint, source, logs):
-            what = "is missing: the source would begin anew at another time, or forget where it began"
-            yield Problem(f"{folder}/0", what, _RESTORE, ERROR)
+            description = "is missing: the source would begin anew at another time, or forget where it began"
+            yield Problem(f"{folder}/0", description, _RESTORE, ERROR)
         if plain and not compact:
             yield from _read(f"{folder}/0", partial(checkpoint.initial_offsets, source))
         return
     for number in compact[-1:]:
         if (checkpoint.storage.size(checkpoint.name(f"{folder}/{number}.compact")) or 0) <= MOST_SUMMED:
             yield from _stale(checkpoint, f"{folder}/{number}.compact", names)
-    for name, what in log.damage():
-        yield Problem(name.removeprefix(f"{checkpoint.folder}/"), what, _RESTORE, ERROR)
+    for name, description in log.damage():
+        yield Problem(name.removeprefix(f"{checkpoint.folder}/"), description, _RESTORE, ERROR)
     for number in islice(log.missing(), 10):
         yield Problem(
             f"{folder}/{number}",
@@ -279,11 +284,11 @@ def _source(checkpoint: Checkpoint, source: str, logs: dict[str, list[int]]) -> 
             ERROR,
         )
     if newest < position:
-        what = (
+        description = (
             f"ends at batch {newest}, but the offsets say that batch {position} was read: files would be read"
             " again"
         )
-        yield Problem(folder, what, _RESTORE, ERROR)
+        yield Problem(folder, description, _RESTORE, ERROR)
 
 
 def _keeps_its_beginning(checkpoint: Checkpoint, source: str, logs: dict[str, list[int]]) -> bool:
@@ -316,5 +321,5 @@ def _read(file: str, reading: Callable[[], object]) -> Iterator[Problem]:
     try:
         reading()
     except CheckpointError as error:
-        what = str(error).split(". Nothing was changed")[0]
-        yield Problem(file, what, _RESTORE, ERROR)
+        description = str(error).split(". Nothing was changed")[0]
+        yield Problem(file, description, _RESTORE, ERROR)

@@ -73,11 +73,11 @@ class FilesLog:
         """
         plain, compact = self.batches()
         start = max((number for number in compact if number <= upto), default=None)
-        found = [] if start is None else self._last_entries(f"{self.folder}/{start}.compact")
+        entries = [] if start is None else self._last_entries(f"{self.folder}/{start}.compact")
         for number in (number for number in plain if (-1 if start is None else start) < number <= upto):
             name = f"{self.folder}/{number}"
-            found += self._parsed(name, self._lines(name))
-        return found
+            entries += self._parsed(name, self._lines(name))
+        return entries
 
     def _last_entries(self, name: str) -> list[FileEntry]:
         self._check_ends(name)
@@ -86,8 +86,8 @@ class FilesLog:
         return list(self._parsed(name, (line for line in tail.split(b"\n")[1:] if line)))
 
     def _parsed(self, name: str, lines: Iterable[bytes]) -> Iterator[FileEntry]:
-        where = self.storage.path(name)
-        return (parse_file_entry(line.decode(errors="replace"), where) for line in lines)
+        path = self.storage.path(name)
+        return (parse_file_entry(line.decode(errors="replace"), path) for line in lines)
 
     def count(self, upto: int | None = None) -> int:
         """Return the number of processed files up to and including batch ``upto``, without parsing them.
@@ -109,28 +109,28 @@ class FilesLog:
         plain, compact = self.batches()
         later = [f"{self.folder}/{number}" for number in plain if number > max(compact[-1:], default=-1)]
         for name in (*(f"{self.folder}/{number}.compact" for number in compact[-1:]), *later):
-            what = self._ends(name) or self._content_damage(name)
-            if what is not None:
-                yield name, what
+            damage = self._ends(name) or self._content_damage(name)
+            if damage is not None:
+                yield name, damage
 
     def _content_damage(self, name: str) -> str | None:
         """Return what is wrong with the first damaged line of a file; None if nothing is."""
-        rest, read, at_version = b"", 0, True
+        remainder, read, at_version = b"", 0, True
         for block in self._blocks(name):
-            rest, read = rest + block, read + len(block)
+            remainder, read = remainder + block, read + len(block)
             if at_version:
-                _, newline, rest = rest.partition(b"\n")
+                _, newline, remainder = remainder.partition(b"\n")
                 at_version = False
                 if not newline:
                     return None  # a list of no files
-            end = rest.rfind(b"\n") + 1
+            end = remainder.rfind(b"\n") + 1
             # Zeros and garbage are what a disk leaves behind; each field of a million files takes a second.
-            if read <= _PARSED or rest[:end].translate(None, _PRINTABLE):
-                for line in _odd_lines(rest, end):
-                    if (what := self._line_damage(name, line)) is not None:
-                        return what
-            rest = rest[end:]
-        return self._line_damage(name, rest) if rest else None
+            if read <= _PARSED or remainder[:end].translate(None, _PRINTABLE):
+                for line in _odd_lines(remainder, end):
+                    if (damage := self._line_damage(name, line)) is not None:
+                        return damage
+            remainder = remainder[end:]
+        return self._line_damage(name, remainder) if remainder else None
 
     def _line_damage(self, name: str, line: bytes) -> str | None:
         try:
@@ -173,12 +173,12 @@ class FilesLog:
         start, names = -1, []
         for number in reversed(compact):
             name = f"{self.folder}/{number}.compact"
-            if (what := self._ends(name)) is None:
+            if (damage := self._ends(name)) is None:
                 start, names = number, [(name, number)]
                 break
             # The files of batch N are listed only in N.compact.
             if upto is None or number <= upto:
-                raise damaged(self.storage.path(name), what)
+                raise damaged(self.storage.path(name), damage)
         later = [number for number in plain if number > start and (upto is None or number <= upto)]
         last = upto if upto is not None else max(later, default=start)
         if lacking := list(gaps(later, start + 1, last + 1)):
@@ -202,8 +202,8 @@ class FilesLog:
         return None
 
     def _check_ends(self, name: str) -> None:
-        if (what := self._ends(name)) is not None:
-            raise damaged(self.storage.path(name), what)
+        if (damage := self._ends(name)) is not None:
+            raise damaged(self.storage.path(name), damage)
 
     def _lines(self, name: str) -> Iterator[bytes]:
         """Yield the lines after the version."""

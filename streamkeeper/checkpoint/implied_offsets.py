@@ -40,12 +40,12 @@ def implied(checkpoint: Checkpoint, batch: int, began: Beginning, names: Collect
     :raises CheckpointError: it is not certain; the message says why.
     """
     before, after = _around(checkpoint, batch, began)
-    known = {*names, *before.sources, *(after.sources if after else ())}
-    if not names or not {*checkpoint.sources()} <= known:
+    source_names = {*names, *before.sources, *(after.sources if after else ())}
+    if not names or not {*checkpoint.sources()} <= source_names:
         raise CheckpointError("the sources that the query had are not on record")
-    same = {name for name in known if after and before.sources.get(name) == after.sources.get(name)}
+    same = {name for name in source_names if after and before.sources.get(name) == after.sources.get(name)}
     ends = {name: before.sources.get(name) for name in same}
-    moved = sorted(known - same)
+    moved = sorted(source_names - same)
     if moved:
         ends |= _listed(checkpoint, batch, before, after, moved)
     at = {name: offset for name, offset in ends.items() if offset is not None}
@@ -110,8 +110,8 @@ def _needs_input(checkpoint: Checkpoint, batch: int) -> bool:
     operators = checkpoint.operators()
     if not checkpoint.names("state"):
         return True
-    known = operators and _MOVED_BY_INPUT.issuperset(one.name for one in operators)
-    return bool(known) and checkpoint.commit(batch).next_watermark_ms == 0
+    moved_by_input = operators and _MOVED_BY_INPUT.issuperset(one.name for one in operators)
+    return bool(moved_by_input) and checkpoint.commit(batch).next_watermark_ms == 0
 
 
 def _list_of(checkpoint: Checkpoint, name: str, offset: Any) -> int:

@@ -88,15 +88,15 @@ class StateOperator:
     stores: tuple[str, ...]
 
 
-def parse_offsets(content: bytes, batch: int, where: str) -> OffsetEntry:
-    """Parse the bytes of ``offsets/<batch>``; ``where`` names the file in messages.
+def parse_offsets(content: bytes, batch: int, path: str) -> OffsetEntry:
+    """Parse the bytes of ``offsets/<batch>``; ``path`` names the file in messages.
 
     :raises CheckpointError: the file is empty, cut off, not an offset log entry, or of an unknown version.
     """
-    version, lines = _versioned(content, where, (1, 2))
+    version, lines = _versioned(content, path, (1, 2))
     if len(lines) < 2:
-        raise damaged(where, "is cut off: it has no offset after its header")
-    header = _object(lines[0], where)
+        raise damaged(path, "is cut off: it has no offset after its header")
+    header = _object(lines[0], path)
     try:
         watermark, timestamp = (
             whole_number(header.pop("batchWatermarkMs")),
@@ -104,35 +104,35 @@ def parse_offsets(content: bytes, batch: int, where: str) -> OffsetEntry:
         )
         conf = {str(name): str(value) for name, value in header.pop("conf", {}).items()}
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise damaged(where, f"has no offset log's header in its second line ({error!r})") from error
+        raise damaged(path, f"has no offset log's header in its second line ({error!r})") from error
     sources: dict[str, Any] = {}
     for index, line in enumerate(lines[1:]):
-        name, text = (str(index), line) if version == 1 else _named(line, where)
-        sources[name] = None if text == NONE else _json(text, where)
+        name, text = (str(index), line) if version == 1 else _named(line, path)
+        sources[name] = None if text == NONE else _json(text, path)
     return OffsetEntry(batch, version, watermark, timestamp, conf, sources, header)
 
 
-def parse_commit(content: bytes, batch: int, where: str) -> CommitEntry:
+def parse_commit(content: bytes, batch: int, path: str) -> CommitEntry:
     """Parse the bytes of ``commits/<batch>``.
 
     :raises CheckpointError: the file is empty, cut off, not a commit, or of an unknown version.
     """
-    version, lines = _versioned(content, where, (1, 2))
+    version, lines = _versioned(content, path, (1, 2))
     # Spark, too, accepts a bare version as an empty commit.
-    value = _object(lines[0], where) if lines else {}
+    value = _object(lines[0], path) if lines else {}
     ids = value.get("stateUniqueIds")
     if not is_whole(value.get("nextBatchWatermarkMs", 0)) or not (ids is None or isinstance(ids, dict)):
-        raise damaged(where, f"holds {_shown(lines[0])}, which is not a commit")
+        raise damaged(path, f"holds {_shown(lines[0])}, which is not a commit")
     return CommitEntry(batch, version, value.get("nextBatchWatermarkMs", 0), ids)
 
 
-def parse_operator(content: bytes, where: str) -> StateOperator:
+def parse_operator(content: bytes, path: str) -> StateOperator:
     """Parse the bytes of an operator's metadata, v1 or v2.
 
     :raises CheckpointError: the file is empty, cut off, not an operator's metadata, or of an unknown version.
     """
-    _, lines = _versioned(content, where, (1, 2))
-    value = _object("".join(lines), where)
+    _, lines = _versioned(content, path, (1, 2))
+    value = _object("".join(lines), path)
     try:
         info, stores = value["operatorInfo"], value["stateStoreInfo"]
         partitions = max((whole_number(store["numPartitions"], _PARTITIONS) for store in stores), default=0)
@@ -143,36 +143,36 @@ def parse_operator(content: bytes, where: str) -> StateOperator:
             tuple(str(item["storeName"]) for item in stores),
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise damaged(where, f"is not a state operator's metadata ({error!r})") from error
+        raise damaged(path, f"is not a state operator's metadata ({error!r})") from error
 
 
-def parse_file_entry(line: str, where: str) -> FileEntry:
+def parse_file_entry(line: str, path: str) -> FileEntry:
     """Parse one line of a files source's log.
 
     :raises CheckpointError: the line is cut off, or not a processed file.
     """
-    value = _object(line, where)
+    value = _object(line, path)
     try:
         return FileEntry(str(value["path"]), whole_number(value["timestamp"]), whole_number(value["batchId"]))
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise damaged(where, f"holds {_shown(line)}, which is not a processed file ({error!r})") from error
+        raise damaged(path, f"holds {_shown(line)}, which is not a processed file ({error!r})") from error
 
 
-def parse_initial_offsets(content: bytes, where: str) -> Any:
+def parse_initial_offsets(content: bytes, path: str) -> Any:
     """Parse ``sources/<source>/0``: a Kafka source's first offsets or a rate source's start time; None for a
     files log.
 
     :raises CheckpointError: the file is empty, cut off, or not JSON.
     """
     # Kafka sources write a zero byte first, for Spark 2.1 to read.
-    _, lines = _versioned(content.removeprefix(b"\0"), where, (1,))
+    _, lines = _versioned(content.removeprefix(b"\0"), path, (1,))
     if not lines:
         return None
-    value = _json(lines[0], where)
+    value = _json(lines[0], path)
     if isinstance(value, dict) and {"path", "batchId"} <= value.keys():
         return None
     if not is_whole(value) and not (isinstance(value, dict) and all(map(is_partitions, value.values()))):
-        raise damaged(where, f"holds {_shown(lines[0])}, which is neither Kafka's offsets nor a time")
+        raise damaged(path, f"holds {_shown(lines[0])}, which is neither Kafka's offsets nor a time")
     return value
 
 
@@ -239,52 +239,52 @@ def gaps(numbers: Sequence[int], first: int, upto: int) -> Iterator[range]:
         expected = number + 1
 
 
-def damaged(where: str, what: str) -> CheckpointError:
+def damaged(path: str, description: str) -> CheckpointError:
     """Return the error for a damaged file: what was found, and what to do."""
     return CheckpointError(
-        f"{where} {what}. Nothing was changed. Restore the file from a copy of the checkpoint, together"
+        f"{path} {description}. Nothing was changed. Restore the file from a copy of the checkpoint, together"
         " with its hidden .crc file, or give the flow a new checkpoint with reset_checkpoint."
     )
 
 
-def _versioned(content: bytes, where: str, allowed: tuple[int, ...]) -> tuple[int, list[str]]:
+def _versioned(content: bytes, path: str, allowed: tuple[int, ...]) -> tuple[int, list[str]]:
     if not content:
-        raise damaged(where, "is empty: the process or the machine stopped while it was written")
+        raise damaged(path, "is empty: the process or the machine stopped while it was written")
     try:
         first, *lines = content.decode().split("\n")
     except UnicodeDecodeError as error:
         raise damaged(
-            where, f"is damaged: it is not UTF-8 text ({error.reason} at byte {error.start})"
+            path, f"is damaged: it is not UTF-8 text ({error.reason} at byte {error.start})"
         ) from error
     if first not in {f"v{version}" for version in allowed}:
         if first[:1] == "v" and first[1:].isdecimal():
-            known = " and ".join(f"v{version}" for version in allowed)
+            versions = " and ".join(f"v{version}" for version in allowed)
             raise CheckpointError(
-                f"{where} is of version {first}; this Streamkeeper reads {known}. Use a newer Streamkeeper."
+                f"{path} is of version {first}; this Streamkeeper reads {versions}. Use a newer Streamkeeper."
             )
-        raise damaged(where, f"starts with {_shown(first)} instead of a version such as v1")
+        raise damaged(path, f"starts with {_shown(first)} instead of a version such as v1")
     return int(first[1:]), lines
 
 
-def _named(line: str, where: str) -> tuple[str, str]:
+def _named(line: str, path: str) -> tuple[str, str]:
     name, colon, text = line.partition(":")
     if not colon or not name or name.startswith("{"):
-        raise damaged(where, f"holds {_shown(line)} where version 2 of the offset log has name:offset")
+        raise damaged(path, f"holds {_shown(line)} where version 2 of the offset log has name:offset")
     return name, text
 
 
-def _object(text: str, where: str) -> JsonObject:
-    value = _json(text, where)
+def _object(text: str, path: str) -> JsonObject:
+    value = _json(text, path)
     if not isinstance(value, dict):
-        raise damaged(where, f"holds {_shown(text)} where a JSON object is expected")
+        raise damaged(path, f"holds {_shown(text)} where a JSON object is expected")
     return value
 
 
-def _json(text: str, where: str) -> Any:
+def _json(text: str, path: str) -> Any:
     try:
         return parse(text)
     except ValueError as error:
-        raise damaged(where, f"is cut off or damaged: {_shown(text)} is not JSON") from error
+        raise damaged(path, f"is cut off or damaged: {_shown(text)} is not JSON") from error
 
 
 def _compact(value: Any) -> str:

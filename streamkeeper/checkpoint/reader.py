@@ -69,8 +69,8 @@ class Checkpoint:
             return self.storage.read(self.name(name), MOST_READ)
         except FileTooLarge as error:
             size = self.storage.size(self.name(name)) or 0
-            what = f"has {size:,} bytes, where Spark writes less than {MOST_READ:,}"
-            raise damaged(self.path(name), what) from error
+            description = f"has {size:,} bytes, where Spark writes less than {MOST_READ:,}"
+            raise damaged(self.path(name), description) from error
 
     def exists(self) -> bool:
         """Return whether a streaming query has kept its checkpoint here."""
@@ -95,12 +95,12 @@ class Checkpoint:
                 self.path("metadata"), "is empty: the process or the machine stopped while it was written"
             )
         try:
-            found = parse(content)["id"]
+            query_id = parse(content)["id"]
         except (ValueError, KeyError, TypeError) as error:
             raise damaged(self.path("metadata"), f'holds {content[:60]!r} instead of {{"id": …}}') from error
-        if not isinstance(found, str):
-            raise damaged(self.path("metadata"), f"has the id {found!r}, which is no text")
-        return found
+        if not isinstance(query_id, str):
+            raise damaged(self.path("metadata"), f"has the id {query_id!r}, which is no text")
+        return query_id
 
     def offset_batches(self) -> list[int]:
         """Return the planned batches, ascending."""
@@ -146,16 +146,18 @@ class Checkpoint:
         there is none.
         """
         folder = f"state/{operator}/_metadata"
-        found = self.names(folder)
-        newest = numbers(self.names(f"{folder}/v2"))[-1:] if "v2" in found else []
-        return f"{folder}/v2/{newest[0]}" if newest else f"{folder}/metadata" if "metadata" in found else None
+        names = self.names(folder)
+        newest = numbers(self.names(f"{folder}/v2"))[-1:] if "v2" in names else []
+        return f"{folder}/v2/{newest[0]}" if newest else f"{folder}/metadata" if "metadata" in names else None
 
     def sources(self) -> tuple[str, ...]:
         """Return the sources that keep files of their own, by name (named sources) or number. Delta sources
         may be missing.
         """
-        found = [name for name in self.names("sources") if not name.startswith(".")]
-        return tuple(sorted(found, key=lambda name: (0, int(name), "") if is_number(name) else (1, 0, name)))
+        sources = [name for name in self.names("sources") if not name.startswith(".")]
+        return tuple(
+            sorted(sources, key=lambda name: (0, int(name), "") if is_number(name) else (1, 0, name))
+        )
 
     def files_log(self, source: str) -> FilesLog:
         """Return the log of a files source; nothing is read yet. ``source`` is a name of :meth:`sources`.
@@ -201,25 +203,25 @@ def numbers(names: list[str]) -> list[int]:
 
 
 def _no_checkpoint(checkpoint: Checkpoint) -> str:
-    path, found = checkpoint.path(), checkpoint.names()
-    asked = (
+    path, names = checkpoint.path(), checkpoint.names()
+    advice = (
         "Give the folder that the query has as its checkpointLocation: it holds metadata, offsets and"
         " commits."
     )
-    if not found:
+    if not names:
         if (
             isinstance(checkpoint.storage, LocalStorage)
             and checkpoint.storage.modified(checkpoint.folder) is not None
         ):
-            return f"{path} is an empty folder or a file, not a checkpoint. {asked}"
-        return f"There is nothing at {path}. {asked}"
-    if "_delta_log" in found:
-        return f"{path} is a Delta table, not a checkpoint. {asked}"
+            return f"{path} is an empty folder or a file, not a checkpoint. {advice}"
+        return f"There is nothing at {path}. {advice}"
+    if "_delta_log" in names:
+        return f"{path} is a Delta table, not a checkpoint. {advice}"
     if path.rsplit("/", 1)[-1] in PARTS:
         return f"{path} seems to be a part of a checkpoint. Give the folder above it."
-    below = [name for name in found[:50] if Checkpoint(checkpoint.storage, checkpoint.name(name)).exists()]
+    below = [name for name in names[:50] if Checkpoint(checkpoint.storage, checkpoint.name(name)).exists()]
     hint = f" Checkpoints are right below it: {', '.join(below)}." if below else ""
     return (
         f"{path} is not a checkpoint: it holds"
-        f" {', '.join(found[:6])}{', …' if len(found) > 6 else ''}.{hint} {asked}"
+        f" {', '.join(names[:6])}{', …' if len(names) > 6 else ''}.{hint} {advice}"
     )

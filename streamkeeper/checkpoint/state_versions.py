@@ -73,8 +73,8 @@ def replaced_state(checkpoint: Checkpoint, version: int) -> str | None:
     def look(store: str) -> str | None:
         _, needed = _needed(checkpoint, store, version)
         of_store = checkpoint, store, checkpoint.names(store), needed
-        found = next(chain(_stale(*of_store), replaced(*of_store)), None)
-        return None if found is None else f"{checkpoint.path(found[0])} {found[1]}"
+        damage = next(chain(_stale(*of_store), replaced(*of_store)), None)
+        return None if damage is None else f"{checkpoint.path(damage[0])} {damage[1]}"
 
     stores = [
         store
@@ -126,7 +126,7 @@ def _store_damage(checkpoint: Checkpoint, store: str, version: int) -> Iterator[
         yield store, f"lacks {missing.partition(' of ')[0]}, which the next batch begins with"
         return
     base, needed = _needed(checkpoint, store, version)
-    there = checkpoint.names(store)
+    store_files = checkpoint.names(store)
     for number, versions in groupby(needed, lambda name: int(name.partition(".")[0].partition("_")[0])):
         names = [*versions]
         # Versions with ids may have files of attempts that failed: one that is whole is enough.
@@ -134,8 +134,8 @@ def _store_damage(checkpoint: Checkpoint, store: str, version: int) -> Iterator[
         if all(damage):
             yield from damage[0]
         else:
-            whole = [name for name, found in zip(names, damage, strict=True) if not found]
-            yield from replaced(checkpoint, store, there, whole)
+            whole = [name for name, file_damage in zip(names, damage, strict=True) if not file_damage]
+            yield from replaced(checkpoint, store, store_files, whole)
 
 
 def _file_damage(checkpoint: Checkpoint, store: str, name: str, *, whole: bool) -> Iterator[tuple[str, str]]:
@@ -155,15 +155,17 @@ def _zip_damage(checkpoint: Checkpoint, store: str, file: str) -> Iterator[tuple
         yield file, str(error).partition(". Nothing was changed")[0].removeprefix(f"{checkpoint.path(file)} ")
         return
     for name, size in shared.items():
-        there = checkpoint.storage.size(checkpoint.name(f"{store}/{name}"))
-        if there != size:
-            what = "is missing" if there is None else f"has {there:,} bytes instead of {size:,}"
-            yield f"{store}/{name}", f"{what}, and {file} needs it"
+        actual_size = checkpoint.storage.size(checkpoint.name(f"{store}/{name}"))
+        if actual_size != size:
+            description = (
+                "is missing" if actual_size is None else f"has {actual_size:,} bytes instead of {size:,}"
+            )
+            yield f"{store}/{name}", f"{description}, and {file} needs it"
         elif not fits_its_twin(checkpoint, f"{store}/{name}"):
             yield f"{store}/{name}", f"{_STALE}, and {file} needs it"
 
 
-def shared_files(content: bytes, where: str) -> dict[str, int]:
+def shared_files(content: bytes, path: str) -> dict[str, int]:
     """Return the files that a RocksDB version shares with others, with their sizes in bytes, according to the
     metadata in its zip file.
 
@@ -174,14 +176,14 @@ def shared_files(content: bytes, where: str) -> dict[str, int]:
             size = version.getinfo("metadata").file_size
             if size > MOST_READ:
                 raise ValueError(f"its metadata has {size:,} bytes")
-            told = parse(version.read("metadata").decode().partition("\n")[2])
+            metadata = parse(version.read("metadata").decode().partition("\n")[2])
         return {
             f"{folder}/{item[key]}": whole_number(item["sizeBytes"])
             for listed, folder, key in _SHARED
-            for item in told.get(listed, ())
+            for item in metadata.get(listed, ())
         }
     except _NOT_A_ZIP as error:
-        raise damaged(where, f"is not a version of a RocksDB state store ({error!r})") from error
+        raise damaged(path, f"is not a version of a RocksDB state store ({error!r})") from error
 
 
 def _stores(checkpoint: Checkpoint, folder: str) -> Iterator[str]:
@@ -200,17 +202,17 @@ def _stores(checkpoint: Checkpoint, folder: str) -> Iterator[str]:
 
 def _missing(checkpoint: Checkpoint, folder: str, version: int) -> str | None:
     base, names = _needed(checkpoint, folder, version)
-    there = {int(name.partition(".")[0].partition("_")[0]) for name in names}
-    lacking = next((number for number in range(base + 1, version + 1) if number not in there), None)
+    versions = {int(name.partition(".")[0].partition("_")[0]) for name in names}
+    lacking = next((number for number in range(base + 1, version + 1) if number not in versions), None)
     return None if lacking is None else f"version {lacking} of {checkpoint.path(folder)}"
 
 
 def _needed(checkpoint: Checkpoint, folder: str, version: int) -> tuple[int, list[str]]:
     """Return the newest full version of a store up to one, 0 for none, and the files from there to it."""
     matches = map(VERSIONED.fullmatch, visible(checkpoint, folder))
-    found = [match for match in matches if match and not match[4] and int(match[1]) <= version]
-    base = max((int(match[1]) for match in found if match[3] in WHOLE), default=0)
-    later = [match for match in found if int(match[1]) >= max(base, 1)]
+    usable_matches = [match for match in matches if match and not match[4] and int(match[1]) <= version]
+    base = max((int(match[1]) for match in usable_matches if match[3] in WHOLE), default=0)
+    later = [match for match in usable_matches if int(match[1]) >= max(base, 1)]
     return base, [match[0] for match in sorted(later, key=lambda match: int(match[1]))]
 
 

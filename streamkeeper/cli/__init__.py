@@ -69,9 +69,9 @@ def _look_only(arguments: list[str]) -> bool:
     if arguments == ["--version"]:
         output.put(f"streamkeeper {__version__}")
         return True
-    command, rest = arguments[:1], arguments[1:]
-    places = [item for item in rest if not item.startswith("-")]
-    flags = sorted(item for item in rest if item.startswith("-"))
+    command, parameters = arguments[:1], arguments[1:]
+    places = [item for item in parameters if not item.startswith("-")]
+    flags = sorted(item for item in parameters if item.startswith("-"))
     if (
         command == ["inspect"]
         and len(places) == 1

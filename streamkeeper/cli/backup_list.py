@@ -18,20 +18,24 @@ def show_backups(table: str | None, as_json: bool) -> None:
     :param table: only those of ``pipeline.table``.
     :raises RequestError: the table has none.
     """
-    found = list(backups.every(open_storage(settings_in_use().state)))
+    listed = list(backups.every(open_storage(settings_in_use().state)))
     if table is not None:
-        tables = sorted({f"{item.pipeline}.{item.table}" for item in found})
-        found = [item for item in found if table in (item.table, f"{item.pipeline}.{item.table}")]
-        if not found:
+        tables = sorted({f"{item.pipeline}.{item.table}" for item in listed})
+        listed = [item for item in listed if table in (item.table, f"{item.pipeline}.{item.table}")]
+        if not listed:
             raise RequestError(
                 f"There is no backup of {table!r}. There are backups of: {', '.join(tables) or 'no table'}."
             )
-    show([backups.to_value(item) for item in found], as_json, Grid(_HEADING, [_row(item) for item in found]))
+    show(
+        [backups.to_value(item) for item in listed], as_json, Grid(_HEADING, [_row(item) for item in listed])
+    )
 
 
 def _row(item: Backup) -> list[str]:
     target = item.copy
-    stood = (f"{flow.flow.partition('.')[2]}: {_where(flow.generation, flow.batch)}" for flow in item.flows)
+    stood = (
+        f"{flow.flow.partition('.')[2]}: {_position(flow.generation, flow.batch)}" for flow in item.flows
+    )
     return [
         item.id,
         f"{item.pipeline}.{item.table}",
@@ -39,16 +43,16 @@ def _row(item: Backup) -> list[str]:
         str(target.version),
         f"{target.checksum.rows:,}",
         size_in_words(item.bytes),
-        _kept(item),
+        _retention(item),
         "; ".join(stood) or "–",
     ]
 
 
-def _where(generation: int | None, batch: int | None) -> str:
+def _position(generation: int | None, batch: int | None) -> str:
     return "nothing yet" if generation is None else f"generation {generation}, batch {batch}"
 
 
-def _kept(item: Backup) -> str:
-    said = [] if item.kept_days is None else [f"{item.kept_days:g} d"]
-    said += [] if item.keep_last is None else [f"last {item.keep_last}"]
-    return ", ".join(said) or "for good"
+def _retention(item: Backup) -> str:
+    terms = [] if item.kept_days is None else [f"{item.kept_days:g} d"]
+    terms += [] if item.keep_last is None else [f"last {item.keep_last}"]
+    return ", ".join(terms) or "for good"

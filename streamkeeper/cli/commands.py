@@ -31,8 +31,8 @@ app = typer.Typer(
 )
 
 
-def _tell_version(wanted: bool) -> None:
-    if wanted:
+def _tell_version(requested: bool) -> None:
+    if requested:
         put(f"streamkeeper {__version__}")
         raise typer.Exit
 
@@ -166,7 +166,8 @@ def preflight(
     """Tell whether declarations go on with their flows' checkpoints, before they are deployed.
 
     Nothing is changed, and flows run on. A changed declaration is tried in Spark on this machine, by a batch
-    without rows on a copy of the newest state. Exit code 0: all go on; 1: one breaks; 4: one is undefined.
+    without rows on a copy of the newest state. Exit code 0: all are compatible; 1: one is incompatible; 4:
+    one is unknown.
     """
     from streamkeeper.manifest.manifest import declared
     from streamkeeper.preflight import look
@@ -174,10 +175,10 @@ def preflight(
 
     new = _with_pipelines(pipelines)
     settings = Settings.from_environment()
-    found = look.verdicts(settings, new, declared(new), flow or ())
-    text = "\n".join(verdict.in_words() for verdict in found) or "No flow is declared."
-    show([asdict(verdict) for verdict in found], json, text)
-    code = EXIT_CODES[worst(found)]
+    verdicts = look.verdicts(settings, new, declared(new), flow or ())
+    text = "\n".join(verdict.in_words() for verdict in verdicts) or "No flow is declared."
+    show([asdict(verdict) for verdict in verdicts], json, text)
+    code = EXIT_CODES[worst(verdicts)]
     if code:
         raise typer.Exit(code)
 

@@ -38,7 +38,7 @@ OF_KINDS: dict[str, str] = {
     "reset_checkpoint": "--flow customers.customers_incremental_flow --start earliest",
     "restore_table": "--table customers.customers --version 12",
     "full_refresh": "--table customers.customers",
-    "full_refresh_beside": "--table customers.customers",
+    "rebuild_without_downtime": "--table customers.customers",
     "full_refresh_with_backup": "--table customers.customers",
     "rehearse": '--flow customers.customers_incremental_flow --recovery rewind --request \'{"batch": "7"}\'',
     "rewind": "--flow customers.customers_incremental_flow --batch 7",
@@ -50,5 +50,5 @@ OF_KINDS: dict[str, str] = {
 
 def example(command: str) -> str:
     """Return the example of a command, such as ``hold`` or ``plan rewind``."""
-    _, _, of = command.partition(" ")
-    return f"Example: streamkeeper {f'{command} {OF_KINDS[of]}' if of else EXAMPLES[command]}"
+    _, _, kind = command.partition(" ")
+    return f"Example: streamkeeper {f'{command} {OF_KINDS[kind]}' if kind else EXAMPLES[command]}"

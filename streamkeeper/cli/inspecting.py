@@ -54,25 +54,25 @@ def inspect_place(
         )
     if "/" in place or os.path.isdir(place):  # noqa: PTH112  # Path.is_dir raises for a name that is too long
         root, folder = _split(place)
-        found = inspect(open_storage(root), folder, count_files=files)
-        return found.to_json(), "\n".join(_words(found))
+        inspection = inspect(open_storage(root), folder, count_files=files)
+        return inspection.to_json(), "\n".join(_words(inspection))
     return _inspect_flow(settings_factory(), place, files)
 
 
 def _split(place: str) -> tuple[str, str]:
     """Return the storage, and the name in it: that of the checkpoint's folder within its parent."""
-    scheme, is_url, rest = place.partition("://")
+    scheme, is_url, path = place.partition("://")
     if not is_url:
         root, _, folder = str(Path(place).absolute()).rstrip("/").rpartition("/")
         return root or "/", folder
-    rest = rest.rstrip("/")
-    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme) or not rest.strip("/"):
+    path = path.rstrip("/")
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme) or not path.strip("/"):
         raise RequestError(
             f"{place!r} is no URL of a checkpoint. Give one such as s3://bucket/checkpoints/customers, or a"
             " path."
         )
-    above, slash, folder = rest.rpartition("/")
-    return (f"{scheme}://{above}", folder) if slash else (f"{scheme}://{rest}", "")
+    above, slash, folder = path.rpartition("/")
+    return (f"{scheme}://{above}", folder) if slash else (f"{scheme}://{path}", "")
 
 
 def _inspect_flow(settings: Settings, name: str, files: bool) -> tuple[dict[str, Any], str]:
@@ -92,13 +92,13 @@ def _inspect_flow(settings: Settings, name: str, files: bool) -> tuple[dict[str,
     inferred = {source.name for source in flow.sources if source.schema is None and source.reads_files}
     classes = written_by(settings)
     try:
-        found = inspect(home.storage, start.checkpoint, count_files=files)
-        found = replace(
-            found,
+        inspection = inspect(home.storage, start.checkpoint, count_files=files)
+        inspection = replace(
+            inspection,
             flow=flow.full_name,
             generation=start.number,
             schemas=start.schemas,
-            problems=(*found.problems, *_contradictions(settings, flow, home, begun)),
+            problems=(*inspection.problems, *_contradictions(settings, flow, home, begun)),
         )
     except CheckpointError as error:
         raise CheckpointError(
@@ -106,39 +106,39 @@ def _inspect_flow(settings: Settings, name: str, files: bool) -> tuple[dict[str,
             f" checkpoint no longer exists: {error} Restore it from a copy, or reset the flow: streamkeeper"
             f" plan reset_checkpoint --flow {flow.full_name}."
         ) from error
-    checkpoint, kept = Checkpoint(home.storage, start.checkpoint), past_positions.begun(home)
-    last = -1 if found.last_commit is None else found.last_commit
+    checkpoint, past = Checkpoint(home.storage, start.checkpoint), past_positions.begun(home)
+    last = -1 if inspection.last_commit is None else inspection.last_commit
     batches = [batch for batch in checkpoint.offset_batches() if (start.seed_batch or 0) <= batch <= last]
     facts = {
-        **found.to_json(),
+        **inspection.to_json(),
         **({"written_by": classes} if classes else {}),
         "decided_generation": asdict(newest),
         "start": asdict(start),
         "inferred": sorted(inferred & start.schemas.keys()),
-        "goes_back_to": {"batches": [*batches[:1], *batches[-1:]], "generations": kept},
+        "goes_back_to": {"batches": [*batches[:1], *batches[-1:]], "generations": past},
     }
     lines = [
         f"flow            {flow.full_name} → {flow.declaration.target}",
         *_of_generation(newest, generation, start),
-        *(f"{what + ' by':<15} {name}, on conditional writes" for what, name in classes.items()),
+        *(f"{subject + ' by':<15} {name}, on conditional writes" for subject, name in classes.items()),
         *(f"schema          {name}: {schema} (inferred)" for name, schema in start.schemas.items()),
     ]
     if batches:
         lines.append(
-            f"goes back to    batches {batches[0]} to {batches[-1]}; generations {', '.join(map(str, kept))}"
+            f"goes back to    batches {batches[0]} to {batches[-1]}; generations {', '.join(map(str, past))}"
             " (rewind)"
         )
-    return facts, "\n".join([*lines, *_words(found)])
+    return facts, "\n".join([*lines, *_words(inspection)])
 
 
 def _not_begun(flow: str, newest: Generation | None) -> RequestError:
-    why = (
+    state = (
         "never started"
         if newest is None
         else f"has decided on generation {newest.number}, which no driver has started yet"
     )
     return RequestError(
-        f"The flow {flow} {why}, so it has no checkpoint to inspect. Start it: its DAG, or"
+        f"The flow {flow} {state}, so it has no checkpoint to inspect. Start it: its DAG, or"
         f" streamkeeper run {flow}."
     )
 
@@ -182,11 +182,11 @@ def _of_generation(newest: Generation, generation: Generation, start: Start) -> 
     yield f"generation      {start.number}, since {start.at}"
     if newest.number != start.number:
         yield (
-            f"next            generation {newest.number} is decided ({newest.why}, by {newest.by}), and no"
+            f"next            generation {newest.number} is decided ({newest.reason}, by {newest.by}), and no"
             " driver has started it yet"
         )
     yield (
-        f"why             {generation.why}, by {generation.by}; start {generation.start.mode}; state"
+        f"why             {generation.reason}, by {generation.by}; start {generation.start.mode}; state"
         f" {_state(start)}"
     )
     if generation.start.checkpoint is not None:
@@ -200,27 +200,25 @@ def _state(start: Start) -> str:
     return (start.state or "new") if start.operators else "none"
 
 
-def _words(found: Inspection) -> Iterator[str]:
-    yield f"checkpoint      {found.path}"
-    yield f"query           {found.query_id or 'unknown'}, offset log v{found.offset_log_version or '?'}"
-    age = "" if found.last_commit_age_s is None else f", {describe_age(found.last_commit_age_s)} ago"
-    yield (
-        f"last batch      {'none is committed' if found.last_commit is None else f'{found.last_commit}{age}'}"
-    )
-    yield (
-        "in flight      "
-        f" {'nothing' if found.in_flight is None else f'batch {found.in_flight}: planned, not committed'}"
-    )
-    yield f"watermark       {'none' if not found.watermark_ms else ms_in_iso(found.watermark_ms)}"
-    for source in found.sources:
+def _words(inspection: Inspection) -> Iterator[str]:
+    yield f"checkpoint      {inspection.path}"
+    version = inspection.offset_log_version or "?"
+    yield f"query           {inspection.query_id or 'unknown'}, offset log v{version}"
+    last, planned, seconds = inspection.last_commit, inspection.in_flight, inspection.last_commit_age_s
+    age = "" if seconds is None else f", {describe_age(seconds)} ago"
+    yield f"last batch      {'none is committed' if last is None else f'{last}{age}'}"
+    yield f"in flight       {'nothing' if planned is None else f'batch {planned}: planned, not committed'}"
+    yield f"watermark       {'none' if not inspection.watermark_ms else ms_in_iso(inspection.watermark_ms)}"
+    for source in inspection.sources:
         yield from _source(source)
-    for operator in found.operators:
+    for operator in inspection.operators:
         yield f"state           {operator.name} (operator {operator.id}), {operator.partitions} partitions"
-    if not found.operators:
+    if not inspection.operators:
         yield "state           none"
-    for problem in found.problems:
-        yield f"{problem.severity:<15} {problem.file or found.path} {problem.what}. {problem.advice}"
-    if not found.problems:
+    for problem in inspection.problems:
+        file = problem.file or inspection.path
+        yield f"{problem.severity:<15} {file} {problem.description}. {problem.advice}"
+    if not inspection.problems:
         yield "problems        none found"
 
 

@@ -115,8 +115,8 @@ def adopt(
     from streamkeeper.install.job_drafts import write_drafts
     from streamkeeper.install.job_scan import scan as scanned
 
-    found = scanned(scan)
-    drafts = {} if write is None else write_drafts(found, write, job or (), checkpoint)
+    folder_scan = scanned(scan)
+    drafts = {} if write is None else write_drafts(folder_scan, write, job or (), checkpoint)
     heading = ("job", "application", "checkpoint", "could become", "what hinders")
     cells = [
         (
@@ -126,14 +126,14 @@ def adopt(
             item.becomes,
             "; ".join(item.hinders) or "nothing known",
         )
-        for item in found.jobs
+        for item in folder_scan.jobs
     ]
-    lines = [f"not read: {file}: {why}" for file, why in found.unread.items()]
+    lines = [f"not read: {file}: {reason}" for file, reason in folder_scan.unread.items()]
     lines += [f"{name}: drafted {file}" for name, file in drafts.items()]
     show(
         {
-            "jobs": [{"job": item.name, **asdict(item)} for item in found.jobs],
-            "unread": found.unread,
+            "jobs": [{"job": item.name, **asdict(item)} for item in folder_scan.jobs],
+            "unread": folder_scan.unread,
             "drafts": drafts,
         },
         json,

@@ -55,9 +55,12 @@ class Filter:
         :raises RequestError: there is no such pipeline or state.
         """
         pipelines = sorted({row.pipeline for row in rows})
-        for what, wanted, known in (("pipeline", self.pipeline, pipelines), ("state", self.state, STATES)):
-            if wanted is not None and wanted not in known:
-                raise RequestError(f"There is no {what} {wanted!r}. Allowed are {', '.join(known)}.")
+        for field, requested, allowed in (
+            ("pipeline", self.pipeline, pipelines),
+            ("state", self.state, STATES),
+        ):
+            if requested is not None and requested not in allowed:
+                raise RequestError(f"There is no {field} {requested!r}. Allowed are {', '.join(allowed)}.")
         return [
             row for row in rows if self.pipeline in (None, row.pipeline) and self.state in (None, row.state)
         ]
@@ -79,13 +82,13 @@ def show_flows(as_json: bool, chosen: Filter = ALL) -> None:
     :raises StreamkeeperError: some flow cannot be read; the others were shown.
     :raises RequestError: there is no such pipeline or state.
     """
-    known, rows = health.look_now(settings_in_use())
-    wanted = chosen.rows(rows)
-    found = [row for row in wanted if row.state != UNREADABLE]
-    show([item.to_json() for item in found], as_json, _grid(found, terminal_width()))
-    for message in known.errors.values():
+    manifest, rows = health.look_now(settings_in_use())
+    chosen_rows = chosen.rows(rows)
+    readable = [row for row in chosen_rows if row.state != UNREADABLE]
+    show([item.to_json() for item in readable], as_json, _grid(readable, terminal_width()))
+    for message in manifest.errors.values():
         say(f"streamkeeper: {message}")
-    unreadable = [f"{row.flow}: {row.detail}" for row in wanted if row.state == UNREADABLE]
+    unreadable = [f"{row.flow}: {row.detail}" for row in chosen_rows if row.state == UNREADABLE]
     if unreadable:
         raise StreamkeeperError("\n".join(["Some flows cannot be inspected:", *unreadable]))
 
@@ -96,11 +99,11 @@ def as_text(chosen: Filter, width: int) -> str:
 
     :raises RequestError: there is no such pipeline or state.
     """
-    known, rows = health.look_now(settings_in_use())
-    wanted = sorted(chosen.rows(rows), key=_behind_first)
-    counts = ", ".join(f"{number} {state}" for state, number in health.counts(tuple(wanted)))
+    manifest, rows = health.look_now(settings_in_use())
+    chosen_rows = sorted(chosen.rows(rows), key=_behind_first)
+    counts = ", ".join(f"{number} {state}" for state, number in health.counts(tuple(chosen_rows)))
     heading = f"{time.strftime('%H:%M:%S')}  {counts or 'no flow'}"
-    return "\n".join([heading, "", *lines_of(_grid(wanted, width), width), *known.errors.values()])
+    return "\n".join([heading, "", *lines_of(_grid(chosen_rows, width), width), *manifest.errors.values()])
 
 
 def _grid(rows: Sequence[FlowHealth], width: int | None) -> Grid:
@@ -136,13 +139,13 @@ def show_metrics(over_otlp: bool) -> None:
     :raises PushFailed: no collector took them.
     """
     settings = settings_in_use()
-    seen = metrics.see(open_storage(settings.state), read_manifest(settings))
-    found = metrics.measure(seen)
+    snapshot = metrics.see(open_storage(settings.state), read_manifest(settings))
+    measured = metrics.measure(snapshot)
     if over_otlp:
-        otlp.push(found, seen.at)
-        say(f"{len(found)} metrics were pushed.")
+        otlp.push(measured, snapshot.at)
+        say(f"{len(measured)} metrics were pushed.")
     else:
-        put(metrics.text(found).rstrip("\n"))
+        put(metrics.text(measured).rstrip("\n"))
 
 
 def show_advice(name: str, as_json: bool) -> None:
@@ -153,7 +156,7 @@ def show_advice(name: str, as_json: bool) -> None:
     settings = settings_in_use()
     flow = read_manifest(settings).find(name)
     home = open_home(settings, flow.full_name)
-    batches, told = recent(home), Kept(home).beat
+    batches, beat = recent(home), Kept(home).beat
     if not batches:
         raise RequestError(f"{flow.full_name} has no recent batch to judge. Start it, and ask again.")
     target = settings.table_path(flow.declaration.target)
@@ -161,13 +164,13 @@ def show_advice(name: str, as_json: bool) -> None:
         flow.declaration,
         batches,
         machinery(home),
-        polls=0 if told is None else told.triggers,
-        ran=told_by(told).totals.batches,
+        polls=0 if beat is None else beat.triggers,
+        ran=told_by(beat).totals.batches,
         table=newest_summary(target) if delta_log.exists(target) else None,
     )
-    found, missing = advice.advise(evidence), tuple(advice.unknown(evidence))
-    text = advice.in_words(flow.full_name, found, missing)
-    show(advice.to_json(flow.full_name, found, missing), as_json, text)
+    pieces, missing = advice.advise(evidence), tuple(advice.unknown(evidence))
+    text = advice.in_words(flow.full_name, pieces, missing)
+    show(advice.to_json(flow.full_name, pieces, missing), as_json, text)
 
 
 def _row(item: FlowHealth) -> list[str]:
@@ -218,15 +221,15 @@ def sources_of(value: dict[str, Any], item: FlowHealth) -> list[str]:
 def _waits(lag: Lag | None) -> str:
     if lag is None:
         return ""
-    skipped = f"; {lag.skipped_why}" if lag.skipped else ""
+    skipped = f"; {lag.skipped_reason}" if lag.skipped else ""
     if lag.unknown:
-        return f"; what waits is unknown: {lag.why}{skipped}"
+        return f"; what waits is unknown: {lag.reason}{skipped}"
     numbers = {"records": lag.records, "files": lag.files, "versions": lag.versions}
     parts = [counted(number, name) for name, number in numbers.items() if number]
     parts += [size_in_words(lag.bytes)] if lag.bytes else []
     parts += [f"the oldest for {describe_age(lag.seconds)}"] if lag.seconds else []
-    why = f" ({lag.why})" if lag.why else ""
-    return (f"; waits: {', '.join(parts)}{why}" if parts else why or "; nothing waits") + skipped
+    reason = f" ({lag.reason})" if lag.reason else ""
+    return (f"; waits: {', '.join(parts)}{reason}" if parts else reason or "; nothing waits") + skipped
 
 
 def _state(batch: Batch) -> str:

@@ -19,7 +19,7 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _LEAST = 24
 """Least width of a last cell beside the others; with less room it is placed below them."""
 
-_told: set[str] = set()
+_announced: set[str] = set()
 _lost: list[OSError] = []
 _closed: list[BrokenPipeError] = []
 
@@ -72,8 +72,8 @@ def settings_in_use() -> Settings:
     :raises SettingsError: they are missing or wrong.
     """
     settings = Settings.from_environment()
-    if sys.stderr.isatty() and "--json" not in sys.argv and settings.state not in _told:
-        _told.add(settings.state)
+    if sys.stderr.isatty() and "--json" not in sys.argv and settings.state not in _announced:
+        _announced.add(settings.state)
         say(f"state folder: {settings.state}")
     return settings
 

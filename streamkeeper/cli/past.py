@@ -41,7 +41,7 @@ def register(app: typer.Typer) -> None:
 
 
 def show_events(
-    of: Annotated[
+    subject: Annotated[
         str, typer.Argument(help="A pipeline or a flow; all pipelines by default.", metavar="PIPELINE|FLOW")
     ] = "",
     *,
@@ -57,18 +57,18 @@ def show_events(
     Without --since: the newest 100, or with --follow those of the last ten minutes.
     """
     storage = open_storage(settings_in_use().state)
-    pipelines, flow = _which(storage, of)
-    wanted = _kinds(kind or ())
+    pipelines, flow = _which(storage, subject)
+    kinds = _kinds(kind or ())
     begin = _begin(since)
     if follow:
         come = events.follow(storage, pipelines, time.time() - FOLLOWED_SECONDS if begin is None else begin)
-        _put_each(_chosen(storage, come, flow, wanted), json)
+        _put_each(_chosen(storage, come, flow, kinds), json)
         return
     read = (event for name in pipelines for event in events.read(storage, name, begin))
-    found = sorted(_chosen(storage, read, flow, wanted), key=lambda event: (event.at, event.id))
-    found = found if begin is not None else found[-LAST:]
-    text = "\n".join(map(str, found)) or "Nothing happened."
-    show([event.to_json() for event in found], json, text)
+    chosen = sorted(_chosen(storage, read, flow, kinds), key=lambda event: (event.at, event.id))
+    chosen = chosen if begin is not None else chosen[-LAST:]
+    text = "\n".join(map(str, chosen)) or "Nothing happened."
+    show([event.to_json() for event in chosen], json, text)
 
 
 def show_history(
@@ -93,27 +93,27 @@ def show_history(
     show([row.to_json() for row in minutes], json, Grid(heading, [_cells(row) for row in minutes]))
 
 
-def _which(storage: Storage, of: str) -> tuple[list[str], str | None]:
+def _which(storage: Storage, subject: str) -> tuple[list[str], str | None]:
     """Return the pipelines that are meant, and the flow if one is.
 
     :raises RequestError: nothing is kept under the name.
     """
-    kept = kept_pipelines(storage)
-    if not of:
-        return kept, None
+    pipelines = kept_pipelines(storage)
+    if not subject:
+        return pipelines, None
     present = names.read(storage)
-    pipeline, _, flow = of.partition(".")
+    pipeline, _, flow = subject.partition(".")
     pipeline = present.pipeline_in(present.folder(pipeline))
-    if pipeline not in kept:
+    if pipeline not in pipelines:
         raise RequestError(
-            f"Nothing is kept of {of!r}. There are the pipelines {', '.join(kept) or '(none)'}. Name one of"
-            " them, or a flow as pipeline.flow."
+            f"Nothing is kept of {subject!r}. There are the pipelines {', '.join(pipelines) or '(none)'}."
+            " Name one of them, or a flow as pipeline.flow."
         )
     if not flow:
         return [pipeline], None
-    name = present.present(of)
+    name = present.present(subject)
     if name.partition(".")[2] not in {home.flow for home in kept_flows(storage, pipeline)}:
-        raise RequestError(f"Nothing is kept of {of!r}. {pipeline} has {_flows_of(storage, pipeline)}.")
+        raise RequestError(f"Nothing is kept of {subject!r}. {pipeline} has {_flows_of(storage, pipeline)}.")
     return [pipeline], name
 
 
@@ -121,11 +121,11 @@ def _flows_of(storage: Storage, pipeline: str) -> str:
     return ", ".join(home.full_name for home in kept_flows(storage, pipeline)) or "no flow that ran"
 
 
-def _kinds(given: Sequence[str]) -> frozenset[str]:
-    unknown = sorted(set(given) - set(Kind))
+def _kinds(requested: Sequence[str]) -> frozenset[str]:
+    unknown = sorted(set(requested) - set(Kind))
     if unknown:
         raise RequestError(f"There is no kind of event {', '.join(unknown)}. There are: {', '.join(Kind)}.")
-    return frozenset(given)
+    return frozenset(requested)
 
 
 def _begin(since: str) -> float | None:
@@ -134,18 +134,18 @@ def _begin(since: str) -> float | None:
 
 
 def _chosen(
-    storage: Storage, found: Iterable[Event], flow: str | None, kinds: frozenset[str]
+    storage: Storage, candidates: Iterable[Event], flow: str | None, kinds: frozenset[str]
 ) -> Iterator[Event]:
-    known = names.read(storage)
-    for event in found:
-        if (not kinds or event.kind in kinds) and (flow is None or events.of_flow([event], known, flow)):
+    flow_names = names.read(storage)
+    for event in candidates:
+        if (not kinds or event.kind in kinds) and (flow is None or events.of_flow([event], flow_names, flow)):
             yield event
 
 
-def _put_each(found: Iterable[Event], as_json: bool) -> None:
+def _put_each(chosen: Iterable[Event], as_json: bool) -> None:
     """Print events as they come, until the reader or a person ends it."""
     try:
-        for event in found:
+        for event in chosen:
             put(plain_json.dumps(event.to_json(), ensure_ascii=True) if as_json else str(event))
             if output.is_closed():
                 return

@@ -39,9 +39,9 @@ def register(app: typer.Typer) -> None:
         ),
         "recover": (_Recovers, "Plan a recovery, ask for approval, and carry it out, without Airflow."),
     }
-    for name, (commands, said) in groups.items():
+    for name, (commands, description) in groups.items():
         app.add_typer(
-            typer.Typer(no_args_is_help=True, help=said, epilog=example(name)), name=name, cls=commands
+            typer.Typer(no_args_is_help=True, help=description, epilog=example(name)), name=name, cls=commands
         )
     app.command(epilog=example("abandon"))(abandon)
 
@@ -84,7 +84,7 @@ class _Kinds(TyperGroup):
         return typer.main.get_command(app)
 
 
-def _plan_command(of: Kind) -> Callable[..., None]:
+def _plan_command(kind: Kind) -> Callable[..., None]:
     def run(*, master: str, json: bool, **values: Any) -> None:
         from streamkeeper.cli.recovery_session import Session
         from streamkeeper.preflight.look import judged
@@ -93,10 +93,10 @@ def _plan_command(of: Kind) -> Callable[..., None]:
         from streamkeeper.recover.plans import plan as plans
 
         settings = settings_in_use()
-        id = _new_id(of) if of.unasked else "plan-only"
-        plan = judged(settings, engine.plan(settings, of, _request(settings, of, values), id))
+        id = _new_id(kind) if kind.unasked else "plan-only"
+        plan = judged(settings, engine.plan(settings, kind, _request(settings, kind, values), id))
         session = Session(settings, plan, True, json, master)
-        if not engine.unasked_steps(plan) or any(refusal.price is None for refusal in plan.refusals):
+        if not engine.unasked_steps(plan) or any(refusal.impact is None for refusal in plan.refusals):
             show(plans.to_json(plan), json, explain.as_text(plan))
             _exit_if_refused(plan)
             return
@@ -105,11 +105,11 @@ def _plan_command(of: Kind) -> Callable[..., None]:
         show(
             {**plans.to_json(plan), "evidence": evidence},
             json,
-            "\n".join(f"{step}: {found}" for step, found in evidence.items()),
+            "\n".join(f"{step}: {step_evidence}" for step, step_evidence in evidence.items()),
         )
         _exit_if_refused(plan)
 
-    return _with_options(run, of, {})
+    return _with_options(run, kind, {})
 
 
 def _exit_if_refused(plan: Plan) -> None:
@@ -118,7 +118,7 @@ def _exit_if_refused(plan: Plan) -> None:
         raise typer.Exit(1)
 
 
-def _recover_command(of: Kind) -> Callable[..., None]:
+def _recover_command(kind: Kind) -> Callable[..., None]:
     def run(*, yes: bool, resume: str, master: str, json: bool, **values: Any) -> None:
         from streamkeeper.cli.recovery_session import Session
         from streamkeeper.preflight.look import judged
@@ -129,13 +129,15 @@ def _recover_command(of: Kind) -> Callable[..., None]:
         settings = settings_in_use()
         if resume:
             plan = engine.read_plan(settings, engine.pipeline_of(settings, resume, or_over=True), resume)
-            if plan.recovery != of.name:
+            if plan.recovery != kind.name:
                 raise RequestError(
-                    f"The recovery {resume} is a {plan.recovery}, no {of.name}. Continue it with:"
+                    f"The recovery {resume} is a {plan.recovery}, no {kind.name}. Continue it with:"
                     f" streamkeeper recover {plan.recovery} --resume {resume}"
                 )
         else:
-            plan = judged(settings, engine.plan(settings, of, _request(settings, of, values), _new_id(of)))
+            plan = judged(
+                settings, engine.plan(settings, kind, _request(settings, kind, values), _new_id(kind))
+            )
         session = Session(settings, plan, yes, json, master)
         session.tell(explain.as_text(plan))
         # What was accepted with the approval is in the ledger, which the steps ask.
@@ -146,7 +148,7 @@ def _recover_command(of: Kind) -> Callable[..., None]:
         evidence = {step: session.carry_out(step) for step in plan.steps}
         show({"recovery": plan.recovery_id, "evidence": evidence}, json, session.ending(evidence))
 
-    return _with_options(run, of, {"yes": Yes, "resume": Resume})
+    return _with_options(run, kind, {"yes": Yes, "resume": Resume})
 
 
 class _Plans(_Kinds):
@@ -157,27 +159,27 @@ class _Recovers(_Kinds):
     make = staticmethod(_recover_command)
 
 
-def _with_options(run: Callable[..., None], of: Kind, more: dict[str, Any]) -> Callable[..., None]:
+def _with_options(run: Callable[..., None], kind: Kind, more: dict[str, Any]) -> Callable[..., None]:
     """Return a function whose signature has an option for each field of the kind's form, for typer."""
     from streamkeeper.manifest.manifest import Manifest
     from streamkeeper.recover.requests.form import APPROVAL, DRY_RUN
 
-    fields = [field for field in of.form(Manifest("", (), {}, {})) if field.name not in (APPROVAL, DRY_RUN)]
+    fields = [field for field in kind.form(Manifest("", (), {}, {})) if field.name not in (APPROVAL, DRY_RUN)]
     options = {field.name: _option(field) for field in fields}
     defaults = {"resume": "", "master": DEFAULT_MASTER}
-    given = {
+    common = {
         name: (annotation, defaults.get(name, False))
         for name, annotation in {**more, "master": Master, "json": AsJson}.items()
     }
     parameters = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-        for name, (annotation, default) in {**options, **given}.items()
+        for name, (annotation, default) in {**options, **common}.items()
     ]
 
     def command(**values: Any) -> None:
         run(**values)
 
-    command.__doc__ = of.description
+    command.__doc__ = kind.description
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return command
@@ -190,11 +192,11 @@ def _option(field: FormField) -> tuple[Any, Any]:
     """
     name = _flag(field)
     if field.type == "boolean":
-        return Annotated[bool | None, typer.Option(f"{name}/--no-{name[2:]}", help=_told(field))], None
+        return Annotated[bool | None, typer.Option(f"{name}/--no-{name[2:]}", help=_help_text(field))], None
     if field.many:
-        return Annotated[list[str] | None, typer.Option(name, help=_told(field))], None
+        return Annotated[list[str] | None, typer.Option(name, help=_help_text(field))], None
     return Annotated[
-        (int if field.whole else _TYPES[field.type]) | None, typer.Option(name, help=_told(field))
+        (int if field.whole else _TYPES[field.type]) | None, typer.Option(name, help=_help_text(field))
     ], None
 
 
@@ -202,21 +204,21 @@ def _flag(field: FormField) -> str:
     return f"--{field.name.replace('_', '-')}"
 
 
-def _told(field: FormField) -> str:
+def _help_text(field: FormField) -> str:
     """Return an option's help: the form's text, the allowed values, and the default."""
-    said = [f"Required. {field.description}" if field.required else field.description]
+    sentences = [f"Required. {field.description}" if field.required else field.description]
     if field.option:
-        said.append(field.option)
+        sentences.append(field.option)
     if field.type == "object":
-        said.append("As JSON.")
+        sentences.append("As JSON.")
     if field.enum:
-        said.append(f"One of {', '.join(map(str, field.enum))}.")
+        sentences.append(f"One of {', '.join(map(str, field.enum))}.")
     if field.default not in (None, "", (), []) and field.type != "boolean":
-        said.append(f"Else {_whole(field.default)}.")
-    return " ".join(said)
+        sentences.append(f"Else {_whole(field.default)}.")
+    return " ".join(sentences)
 
 
-def _request(settings: Settings, of: Kind, values: dict[str, Any]) -> Any:
+def _request(settings: Settings, kind: Kind, values: dict[str, Any]) -> Any:
     """Return a request from the given options.
 
     :raises RequestError: a value does not fit.
@@ -224,13 +226,13 @@ def _request(settings: Settings, of: Kind, values: dict[str, Any]) -> Any:
     from streamkeeper.manifest.manifest import read_manifest
 
     manifest = read_manifest(settings)
-    fields = {field.name: field for field in of.form(manifest)}
-    given = {
+    fields = {field.name: field for field in kind.form(manifest)}
+    form_values = {
         name: _value(fields[name], value)
         for name, value in values.items()
         if value is not None and value != []
     }
-    return of.parse(of.request.shorthand(given), manifest, user())
+    return kind.parse(kind.request.shorthand(form_values), manifest, user())
 
 
 def _value(field: FormField, value: Any) -> Any:
@@ -250,9 +252,9 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
 
 
-def _new_id(of: Kind) -> str:
+def _new_id(kind: Kind) -> str:
     import uuid
 
     from streamkeeper.recover import engine
 
-    return engine.recovery_id(of.name, f"cli-{uuid.uuid4().hex[:12]}")
+    return engine.recovery_id(kind.name, f"cli-{uuid.uuid4().hex[:12]}")

@@ -78,7 +78,7 @@ class Session:
         from streamkeeper.recover import engine
         from streamkeeper.recover.plans.kind import kind
 
-        if not kind(self.plan.recovery).asked:
+        if not kind(self.plan.recovery).after_approval:
             return
         if not self.yes and not _confirmed("Carry this out?", self.as_json):
             if engine.is_open(*self._named):
@@ -89,9 +89,9 @@ class Session:
         self.tell(f"recovery {self.plan.recovery_id}; if it is interrupted, continue with: {self.again}")
 
     def carry_out(self, step: str) -> dict[str, Any]:
-        """Carry out one step, in Spark if it needs that; ask again if the price got worse.
+        """Carry out one step, in Spark if it needs that; ask again if the impact got worse.
 
-        :raises StreamkeeperError: the step could not be done, or the price got worse and was not approved
+        :raises StreamkeeperError: the step could not be done, or the impact got worse and was not approved
             again.
         """
         from streamkeeper.recover import engine
@@ -118,7 +118,7 @@ class Session:
             and evidence["worse"]
             and not engine.was_approved(self.settings, self.plan, again=True)
         ):
-            self._ask_again(evidence["why"])
+            self._ask_again(evidence["reasons"])
         return evidence
 
     def ending(self, evidence: dict[str, Any]) -> str:
@@ -126,21 +126,23 @@ class Session:
         from streamkeeper.recover.plans import rehearsal
 
         if self.plan.recovery == rehearsal.REHEARSE:
-            found = rehearsal.read(evidence[rehearsal.REHEARSE])
+            rehearsed = rehearsal.read(evidence[rehearsal.REHEARSE])
             tried = self.plan.request["recovery"]
             name = f"--rehearsal {self.plan.recovery_id}"
-            way = f"Go: the same values to streamkeeper recover {tried}, with {name}." if found.plan else ""
-            return "\n".join(filter(None, (found.as_text(), way)))
+            way = (
+                f"Go: the same values to streamkeeper recover {tried}, with {name}." if rehearsed.plan else ""
+            )
+            return "\n".join(filter(None, (rehearsed.as_text(), way)))
         progress = evidence.get("verify_progress", {}).get("flows", {})
         lines = [_ending(flow, progress[flow.flow]) for flow in self.plan.flows if flow.flow in progress]
         return "\n".join(lines or [f"{self.plan.recovery} of {self.plan.subject} is done."])
 
-    def _ask_again(self, why: list[str]) -> None:
+    def _ask_again(self, reasons: list[str]) -> None:
         from streamkeeper.recover import engine
 
-        say("\n".join(["The price got worse while the flows stopped:", *why]))
+        say("\n".join(["The impact got worse while the flows stopped:", *reasons]))
         if self.yes or not _confirmed("Continue anyway?", True):
-            engine.give_up(*self._named, "the price got worse, and was not approved again")
+            engine.give_up(*self._named, "the impact got worse, and was not approved again")
             raise PlanRefused(
                 "The plan got worse and was not approved again. The flows are released; nothing was changed."
             )
@@ -159,14 +161,14 @@ class Session:
             job.command(), env=job.environment, stdin=subprocess.DEVNULL, stdout=output, check=False
         ).returncode
         if code:
-            why = engine.why_failed(*self._named, step)
+            recorded_reason = engine.why_failed(*self._named, step)
             way_on = (
                 ""
                 if kind(self.plan.recovery).step(step).unasked
                 else f" Fix that, then continue with {self.again}"
             )
-            told = (why or "see Spark's output above").rstrip(".")
-            raise RecoveryError(f"The step {step} ended with {described(code)}: {told}.{way_on}")
+            reason = (recorded_reason or "see Spark's output above").rstrip(".")
+            raise RecoveryError(f"The step {step} ended with {described(code)}: {reason}.{way_on}")
 
     def _start_driver(self, flow: FlowPlan) -> None:
         """Run available data through a new generation, unless another supervisor's driver has the flow."""
@@ -175,8 +177,10 @@ class Session:
 
         if flow.next_generation is None:
             return
-        found = read_manifest(self.settings).find(flow.flow)
-        code = running.drive(self.settings, found, True, self.master, sys.stderr if self.as_json else None)
+        declared_flow = read_manifest(self.settings).find(flow.flow)
+        code = running.drive(
+            self.settings, declared_flow, True, self.master, sys.stderr if self.as_json else None
+        )
         if code not in (Outcome.STOPPED, Outcome.LEASE_HELD, Outcome.HELD, Outcome.PARKED):
             raise RecoveryError(
                 f"The driver of generation {flow.next_generation} of {flow.flow} ended with"

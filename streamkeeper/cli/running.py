@@ -51,8 +51,8 @@ def run(
             min=1, metavar="ROWS", help="Show so many rows instead, and touch neither state nor table."
         ),
     ] = None,
-    of: Annotated[
-        str | None, typer.Option(metavar="NAME", help="With --sample: rows of this view or source.")
+    input_name: Annotated[
+        str | None, typer.Option("--of", metavar="NAME", help="With --sample: rows of this view or source.")
     ] = None,
     master: Master = DEFAULT_MASTER,
     json: Annotated[
@@ -63,27 +63,27 @@ def run(
     from streamkeeper.manifest.manifest import read_manifest
 
     settings = settings_in_use()
-    found = read_manifest(settings).find(flow)
+    declared_flow = read_manifest(settings).find(flow)
     if sample is not None:
-        _show_sample(settings, found, sample, of, json)
+        _show_sample(settings, declared_flow, sample, input_name, json)
         return
-    if of is not None:
+    if input_name is not None:
         raise typer.BadParameter("--of takes --sample ROWS with it.")
-    code = drive(settings, found, available_now, master, sys.stderr if json else None)
+    code = drive(settings, declared_flow, available_now, master, sys.stderr if json else None)
     named = describe_outcome(code)
     if json:
-        show({"flow": found.full_name, "exit_code": code, "outcome": named}, json, "")
+        show({"flow": declared_flow.full_name, "exit_code": code, "outcome": named}, json, "")
     if code != Outcome.STOPPED:
-        say(f"streamkeeper: the driver of {found.full_name} ended with {described(code)}: {named}.")
+        say(f"streamkeeper: the driver of {declared_flow.full_name} ended with {described(code)}: {named}.")
         raise typer.Exit(2 if code == Outcome.USAGE else 1)
 
 
-def _show_sample(settings: Settings, flow: Flow, rows: int, of: str | None, json: bool) -> None:
+def _show_sample(settings: Settings, flow: Flow, rows: int, input_name: str | None, json: bool) -> None:
     from streamkeeper.preflight import look
 
-    found = look.sampled(settings, flow, rows, of)
-    cells = [["null" if value is None else value for value in row] for row in found["rows"]]
-    show(found, json, Grid(found["columns"], cells))
+    sample = look.sampled(settings, flow, rows, input_name)
+    cells = [["null" if value is None else value for value in row] for row in sample["rows"]]
+    show(sample, json, Grid(sample["columns"], cells))
 
 
 def describe_outcome(code: int) -> str:
@@ -148,23 +148,25 @@ def hold(
     """Stop flows, and keep them from running: their drivers end their batch and leave."""
     from streamkeeper.recover.requests import hold_flows
 
-    settings, known = _known()
-    values = {**_which(known, names, pipeline, every), "reason": reason, "deadline": deadline}
+    settings, manifest = _settings_and_manifest()
+    values = {**_which(manifest, names, pipeline, every), "reason": reason, "deadline": deadline}
     values["hours"] = None if for_ is None else seconds_of("--for", for_) / 3600
-    asked = hold_flows.HoldRequest.parse(values, known, by or user())
-    homes = [_home(settings, name) for name in asked.flows]
-    put = {home.full_name: asked.put(home).owner for home in homes}
+    request = hold_flows.HoldRequest.parse(values, manifest, by or user())
+    homes = [_home(settings, name) for name in request.flows]
+    put = {home.full_name: request.put(home).owner for home in homes}
     if not wait and deadline is None:
         show(put, json, "\n".join(f"{name}: held by {owner}" for name, owner in put.items()))
         return
     from streamkeeper.drivers import stopping
 
-    stops = stopping.stop_all(homes, asked.deadline, term=settings.lease_term, say=say)
+    stops = stopping.stop_all(homes, request.deadline, term=settings.lease_term, say=say)
     value = {
-        stop.flow: {"held_by": asked.owner, "driver": stop.by.name.lower(), "epoch": stop.epoch}
+        stop.flow: {"held_by": request.owner, "driver": stop.by.name.lower(), "epoch": stop.epoch}
         for stop in stops
     }
-    show(value, json, "\n".join(f"{stop.flow}: held by {asked.owner}; it {stop.by.value}" for stop in stops))
+    show(
+        value, json, "\n".join(f"{stop.flow}: held by {request.owner}; it {stop.by.value}" for stop in stops)
+    )
 
 
 def accept(
@@ -178,18 +180,23 @@ def accept(
     from streamkeeper.errors import RequestError
     from streamkeeper.preflight import change
 
-    settings, known = _known()
-    found = known.find(flow)
-    home = _home(settings, found.full_name)
-    seen = change.read(home, found.fingerprint)
-    if seen is None or not seen.keeps_out:
+    settings, manifest = _settings_and_manifest()
+    declared_flow = manifest.find(flow)
+    home = _home(settings, declared_flow.full_name)
+    recorded_change = change.read(home, declared_flow.fingerprint)
+    if recorded_change is None or not recorded_change.keeps_out:
         raise RequestError(
-            f"No change of {found.full_name} is refused or waits. `streamkeeper flows` shows each flow's"
-            " state. Nothing was changed."
+            f"No change of {declared_flow.full_name} is refused or waits. `streamkeeper flows` shows each"
+            " flow's state. Nothing was changed."
         )
-    change.write(home, replace(seen, state=change.ChangeState.ACCEPTED), user())
-    value = {"flow": found.full_name, "fingerprint": seen.fingerprint, "was": seen.state}
-    show(value, json, f"{found.full_name}: the change {seen.fingerprint} is accepted; it was {seen.state}")
+    change.write(home, replace(recorded_change, state=change.ChangeState.ACCEPTED), user())
+    value = {
+        "flow": declared_flow.full_name,
+        "fingerprint": recorded_change.fingerprint,
+        "was": recorded_change.state,
+    }
+    text = f"the change {recorded_change.fingerprint} is accepted; it was {recorded_change.state}"
+    show(value, json, f"{declared_flow.full_name}: {text}")
 
 
 def release(
@@ -210,31 +217,31 @@ def release(
     from streamkeeper.flows import holds
     from streamkeeper.recover.requests import hold_flows
 
-    settings, known = _known()
-    values = {**_which(known, names, pipeline, every), "owner": owner, "any_person": any_person}
-    asked = hold_flows.ReleaseRequest.parse(values, known, user())
-    whose = holds.PARK if park else asked.owner
+    settings, manifest = _settings_and_manifest()
+    values = {**_which(manifest, names, pipeline, every), "owner": owner, "any_person": any_person}
+    request = hold_flows.ReleaseRequest.parse(values, manifest, user())
+    whose = holds.PARK if park else request.owner
     done: dict[str, dict[str, Any]] = {}
     lines: list[str] = []
-    for name in asked.flows:
-        released, left = hold_flows.release(_home(settings, name), whose, user())
-        done[name] = {"released": bool(released), "left": [hold.owner for hold in left]}
-        lines.append(f"{name}: {hold_flows.describe_release(whose, released, left)}")
+    for name in request.flows:
+        released, remaining = hold_flows.release(_home(settings, name), whose, user())
+        done[name] = {"released": bool(released), "left": [hold.owner for hold in remaining]}
+        lines.append(f"{name}: {hold_flows.describe_release(whose, released, remaining)}")
     show(done, json, "\n".join(lines))
 
 
-def _known() -> tuple[Settings, Manifest]:
+def _settings_and_manifest() -> tuple[Settings, Manifest]:
     from streamkeeper.manifest.manifest import read_manifest
 
     settings = settings_in_use()
     return settings, read_manifest(settings)
 
 
-def _which(known: Manifest, names: list[str] | None, pipeline: str | None, every: bool) -> dict[str, Any]:
+def _which(manifest: Manifest, names: list[str] | None, pipeline: str | None, every: bool) -> dict[str, Any]:
     """Return the form's values for the named flows, all of which must exist."""
     every = every or names == ["all"]
-    found = [] if names == ["all"] else [known.find(name).full_name for name in names or []]
-    return {"flows": found, "pipeline": pipeline, "all": every}
+    flow_names = [] if names == ["all"] else [manifest.find(name).full_name for name in names or []]
+    return {"flows": flow_names, "pipeline": pipeline, "all": every}
 
 
 def _home(settings: Settings, name: str) -> FlowHome:
@@ -248,10 +255,10 @@ def seconds_of(option: str, text: str) -> int:
 
     :raises UsageError: it is none.
     """
-    found = _TIME.fullmatch(text)
-    if found is None:
+    match = _TIME.fullmatch(text)
+    if match is None:
         raise UsageError(f"{option} is {text!r}. Allowed is a number with s, m, h or d, such as 2h.")
-    return int(found[1]) * _UNITS[found[2]]
+    return int(match[1]) * _UNITS[match[2]]
 
 
 def user() -> str:

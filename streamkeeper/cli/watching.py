@@ -36,7 +36,7 @@ EVENTS = 10
 """Newest events of a flow that are shown."""
 POLL_SECONDS = 0.5
 """Seconds between two looks at a log that is followed."""
-_STARTS = ("number", "at", "why", "by", "start", "state")
+_STARTS = ("number", "at", "reason", "by", "start", "state")
 
 
 def register(app: typer.Typer) -> None:
@@ -80,11 +80,11 @@ def flow(flow: FlowName, *, json: AsJson = False) -> None:
 
     settings = settings_in_use()
     manifest = read_manifest(settings)
-    found = manifest.find(flow)
-    (row,) = health.look_at_all(open_storage(settings.state), manifest, [found.full_name])
+    declared_flow = manifest.find(flow)
+    (row,) = health.look_at_all(open_storage(settings.state), manifest, [declared_flow.full_name])
     if row.state == health.UNREADABLE:
-        raise RequestError(f"{found.full_name} cannot be read: {row.detail}")
-    value = one_flow.look(settings, found, row)
+        raise RequestError(f"{declared_flow.full_name} cannot be read: {row.detail}")
+    value = one_flow.look(settings, declared_flow, row)
     show(value, json, "\n".join(_in_words(value, listing.numbers_of(row), listing.sources_of(value, row))))
 
 
@@ -128,7 +128,7 @@ def _in_words(value: dict[str, Any], numbers: list[str], sources: list[str]) -> 
     )
     spark = [f"{name}: {link}" for name, link in value["spark"].items() if link]
     yield from _part("Spark", spark)
-    yield from _part(f"Log ({value['log']['where'] or 'unknown'})", value["log"]["lines"])
+    yield from _part(f"Log ({value['log']['location'] or 'unknown'})", value["log"]["lines"])
 
 
 def _part(title: str, lines: Sequence[str]) -> Iterator[str]:
@@ -139,7 +139,7 @@ def _part(title: str, lines: Sequence[str]) -> Iterator[str]:
 
 
 def _hold(hold: dict[str, Any]) -> str:
-    return f"{hold['owner']}, by {hold['by']}, {hold['at']}: {hold['said']}"
+    return f"{hold['owner']}, by {hold['by']}, {hold['at']}: {hold['description']}"
 
 
 def _event(event: dict[str, Any]) -> str:
@@ -153,14 +153,14 @@ def _batch(batch: dict[str, Any]) -> str:
 
 
 def _generation(one: dict[str, Any]) -> str:
-    number, at, why, by, start, state = (one[name] for name in _STARTS)
+    number, at, reason, by, start, state = (one[name] for name in _STARTS)
     costs = "".join(
-        f"\n  {price['source']}: {price['from']} → {price['to']}; lost {price['lost']}, repeated"
-        f" {price['repeated']}"
-        for price in one["prices"]
+        f"\n  {impact['source']}: {impact['from']} → {impact['to']}; lost {impact['lost']}, repeated"
+        f" {impact['repeated']}"
+        for impact in one["impacts"]
     )
     begun = "" if one["began"] else ", not begun"
-    return f"{number}, {at}: {why}, by {by}; start {start}, state {state}{begun}{costs}"
+    return f"{number}, {at}: {reason}, by {by}; start {start}, state {state}{begun}{costs}"
 
 
 def logs(
@@ -206,10 +206,10 @@ def _begin(lease: Lease, lines: int) -> LogTail:
         raise RequestError(
             f"The driver of epoch {lease.epoch} was started by hand, and its output is where it was started."
         )
-    if not output.there():
+    if not output.is_readable():
         raise RequestError(
-            f"The log of epoch {lease.epoch} is {output.where}, on {lease.process.host}, and cannot be read"
-            " here. Run this command there, or look at the log of the flow's DAG in Airflow."
+            f"The log of epoch {lease.epoch} is {output.location}, on {lease.process.host}, and cannot be"
+            " read here. Run this command there, or look at the log of the flow's DAG in Airflow."
         )
     tail = LogTail(output, put, limit=sys.maxsize, backlog=0)
     for line in last_lines(output, lines):

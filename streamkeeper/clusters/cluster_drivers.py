@@ -57,14 +57,14 @@ KINDS: tuple[Cluster, ...] = (standalone, yarn, kubernetes)
 def here() -> ClusterDriver | None:
     """Return what this process is to its cluster; None if no cluster started it."""
     page = os.environ.get(PAGE_VARIABLE)
-    own = next((found for kind in KINDS if (found := kind.own_id())), None)
+    own = next((driver_id for kind in KINDS if (driver_id := kind.own_id())), None)
     return ClusterDriver(page, own) if page and own else None
 
 
-def submitted_id(said: str) -> str | None:
+def submitted_id(submit_output: str) -> str | None:
     """Return the id of the driver that spark-submit's output names last; None if it names none."""
-    found = [match for kind in KINDS for match in kind.ID.finditer(said)]
-    return max(found, key=lambda match: match.start())[0] if found else None
+    matches = [match for kind in KINDS for match in kind.ID.finditer(submit_output)]
+    return max(matches, key=lambda match: match.start())[0] if matches else None
 
 
 def ended(driver: ClusterDriver) -> str | None:

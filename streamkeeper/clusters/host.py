@@ -47,11 +47,15 @@ def check_jars(settings: Settings, environment: Mapping[str, str]) -> None:
     :raises SettingsError: one is missing.
     """
     folders = [settings.jars, *(home / "jars" for home in [spark_home(environment)] if home is not None)]
-    missing = [of for of, name in _JARS.items() if not any(any(folder.glob(name)) for folder in folders)]
+    missing = [
+        library
+        for library, pattern in _JARS.items()
+        if not any(any(folder.glob(pattern)) for folder in folders)
+    ]
     if missing:
-        found = "is not there" if not settings.jars.is_dir() else f"has no jar of {' or '.join(missing)}"
+        problem = "is not there" if not settings.jars.is_dir() else f"has no jar of {' or '.join(missing)}"
         raise SettingsError(
-            f"The folder of jars {settings.jars} {found}. Run `{FILL}`, or set STREAMKEEPER_JARS to the"
+            f"The folder of jars {settings.jars} {problem}. Run `{FILL}`, or set STREAMKEEPER_JARS to the"
             " folder that has them."
         )
 
@@ -64,14 +68,14 @@ def check_spark(environment: Mapping[str, str] | None = None) -> str:
     """
     home = spark_home(os.environ if environment is None else environment)
     cores = sorted((home / "jars").glob("spark-core_*.jar")) if home is not None else []
-    found = _CORE.fullmatch(cores[0].name) if cores else None
-    if found is not None and not found[1].startswith(f"{SPARK}."):
+    match = _CORE.fullmatch(cores[0].name) if cores else None
+    if match is not None and not match[1].startswith(f"{SPARK}."):
         raise SettingsError(
-            f"Spark {found[1]} is installed in {home}; Streamkeeper needs Spark {SPARK}. Install"
+            f"Spark {match[1]} is installed in {home}; Streamkeeper needs Spark {SPARK}. Install"
             f" pyspark=={VERSIONS['spark']['tested'][0]} for {sys.executable}, or set SPARK_HOME to a"
             f" Spark {SPARK}."
         )
-    return "" if found is None else found[1]
+    return "" if match is None else match[1]
 
 
 def spark_home(environment: Mapping[str, str]) -> Path | None:
@@ -98,11 +102,11 @@ def check_java(environment: Mapping[str, str]) -> str:
         return f"as {of_spark} sets it"
     todo = f"Install Java {JAVA} or 21, and set JAVA_HOME to its folder."
     if program is None:
-        where = f"JAVA_HOME is {home}, which has no bin/java" if home else "there is no java on the PATH"
-        raise SettingsError(f"Spark needs Java, and {where}. {todo}")
+        problem = f"JAVA_HOME is {home}, which has no bin/java" if home else "there is no java on the PATH"
+        raise SettingsError(f"Spark needs Java, and {problem}. {todo}")
     release = Path(program).resolve().parents[1] / "release"
     text = release.read_text("utf-8", "replace") if release.is_file() else ""
-    found = re.search(r'^JAVA_VERSION="(?:1\.)?([0-9]+)', text, re.MULTILINE)
-    if found is not None and int(found[1]) < JAVA:
-        raise SettingsError(f"{program} is Java {found[1]}; Spark {SPARK} needs Java {JAVA} or later. {todo}")
-    return program if found is None else f"{program}, Java {found[1]}"
+    match = re.search(r'^JAVA_VERSION="(?:1\.)?([0-9]+)', text, re.MULTILINE)
+    if match is not None and int(match[1]) < JAVA:
+        raise SettingsError(f"{program} is Java {match[1]}; Spark {SPARK} needs Java {JAVA} or later. {todo}")
+    return program if match is None else f"{program}, Java {match[1]}"

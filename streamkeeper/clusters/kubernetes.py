@@ -98,10 +98,10 @@ def unbegun(driver: ClusterDriver) -> Unbegun:
         for container in pod.status.container_statuses or ()
         if container.state is not None and container.state.waiting is not None
     ]
-    said = dict.fromkeys(
+    reasons = dict.fromkeys(
         f"{one.reason}: {one.message}" if one.message else one.reason for one in waiting + unmet
     )
-    return Unbegun(waits_for=f"a node to run its pod ({'; '.join(said) or 'Pending'})")
+    return Unbegun(waits_for=f"a node to run its pod ({'; '.join(reasons) or 'Pending'})")
 
 
 def end(driver: ClusterDriver) -> None:
@@ -109,7 +109,7 @@ def end(driver: ClusterDriver) -> None:
 
     :raises OSError: the API server does not answer, or refuses.
     """
-    with _asked(driver) as (api, at):
+    with _pod_api(driver) as (api, at):
         api.patch_namespaced_pod(**at, body={"spec": {"activeDeadlineSeconds": 1}}, _request_timeout=ANSWER)
 
 
@@ -135,11 +135,11 @@ def near_end(driver: ClusterDriver, size: int) -> int:
 
     :raises OSError: the API server does not answer, or refuses.
     """
-    left = size
+    remaining = size
     # A line has a byte at least.
     for stamp, line in reversed([*_lines(driver, tail_lines=size + 1)]):
-        left -= len(line)
-        if left < 0:
+        remaining -= len(line)
+        if remaining < 0:
             return stamp
     return 0
 
@@ -149,17 +149,17 @@ def _lines(driver: ClusterDriver, **part: int) -> Iterator[tuple[int, bytes]]:
 
     :param part: which of those that are kept, as the API names it: ``since_seconds``, ``tail_lines``.
     """
-    with _asked(driver) as (api, at):
+    with _pod_api(driver) as (api, at):
         answer = api.read_namespaced_pod_log(
             **at, **part, timestamps=True, _preload_content=False, _request_timeout=ANSWER
         )
         text: bytes = answer.read()
     stamp = 0
     for line in text.splitlines(keepends=True):
-        found = _STAMP.match(line)
-        if found is not None:
-            stamp = _nanoseconds(found)
-        yield stamp, line[found.end() :] if found else line
+        match = _STAMP.match(line)
+        if match is not None:
+            stamp = _nanoseconds(match)
+        yield stamp, line[match.end() :] if match else line
 
 
 def _nanoseconds(stamp: re.Match[bytes]) -> int:
@@ -173,14 +173,14 @@ def _nanoseconds(stamp: re.Match[bytes]) -> int:
 
 def _pod(driver: ClusterDriver) -> V1Pod | None:
     try:
-        with _asked(driver) as (api, at):
+        with _pod_api(driver) as (api, at):
             return api.read_namespaced_pod(**at, _request_timeout=ANSWER)
     except FileNotFoundError:
         return None
 
 
 @contextmanager
-def _asked(driver: ClusterDriver) -> Iterator[tuple[CoreV1Api, dict[str, Any]]]:
+def _pod_api(driver: ClusterDriver) -> Iterator[tuple[CoreV1Api, dict[str, Any]]]:
     """Yield the API of a driver's cluster, and where its pod is. What goes wrong in the block is an
     :class:`OSError`; a pod that is not there is a :class:`FileNotFoundError`.
     """
@@ -221,15 +221,17 @@ def _context_of(page: str) -> str | None:
     """Return the context of the kubeconfig with a server, the current one first."""
     from kubernetes.config.kube_config import KUBE_CONFIG_DEFAULT_LOCATION, KubeConfigMerger
 
-    known = KubeConfigMerger(KUBE_CONFIG_DEFAULT_LOCATION).config
-    known = known.value if known is not None else {}
-    servers = {one["name"]: str(one["cluster"].safe_get("server")) for one in known.get("clusters") or ()}
+    kubeconfig = KubeConfigMerger(KUBE_CONFIG_DEFAULT_LOCATION).config
+    kubeconfig = kubeconfig.value if kubeconfig is not None else {}
+    servers = {
+        one["name"]: str(one["cluster"].safe_get("server")) for one in kubeconfig.get("clusters") or ()
+    }
     fit = [
         one["name"]
-        for one in known.get("contexts") or ()
+        for one in kubeconfig.get("contexts") or ()
         if servers.get(one["context"]["cluster"], "").rstrip("/") == page
     ]
-    current = known.get("current-context")
+    current = kubeconfig.get("current-context")
     return current if current in fit else next(iter(fit), None)
 
 

@@ -27,8 +27,8 @@ def packed_code() -> Path:
     """
     folder = Path(tempfile.gettempdir()) / f"streamkeeper-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    if not folder.is_dir() or folder.is_symlink() or found.st_uid != os.getuid() or found.st_mode & 0o022:
+    stat = folder.lstat()
+    if not folder.is_dir() or folder.is_symlink() or stat.st_uid != os.getuid() or stat.st_mode & 0o022:
         raise SettingsError(
             f"{folder} is another user's, or others may write to it. Streamkeeper's code is packed there for"
             " the cluster. Remove it, or set TMPDIR to a folder of your own."

@@ -41,7 +41,7 @@ def read_json(address: str) -> dict[str, Any]:
     """
     text = read(address)
     try:
-        found: dict[str, Any] = json.loads(text)
+        page: dict[str, Any] = json.loads(text)
     except ValueError as error:
         raise OSError(f"{address} answers by something else than JSON: {text[:80]!r}") from error
-    return found
+    return page

@@ -37,9 +37,9 @@ def ended(driver: ClusterDriver) -> str | None:
 
     :raises OSError: the master's page does not answer.
     """
-    known = read_json(f"{driver.page}/json/")
-    found = _of(known.get("completeddrivers", ()), driver)
-    return found["state"] if found and found["state"] in _ENDED else None
+    master_state = read_json(f"{driver.page}/json/")
+    completed = _entry_of(master_state.get("completeddrivers", ()), driver)
+    return completed["state"] if completed and completed["state"] in _ENDED else None
 
 
 def unbegun(driver: ClusterDriver) -> Unbegun:
@@ -48,13 +48,13 @@ def unbegun(driver: ClusterDriver) -> Unbegun:
 
     :raises OSError: the master's page does not answer, or is that of a standby.
     """
-    known = read_json(f"{driver.page}/json/")
-    if known.get("status") != "ALIVE":
-        raise OSError(f"the master at {driver.page} is {known.get('status')}")
-    active = _of(known.get("activedrivers", ()), driver)
+    master_state = read_json(f"{driver.page}/json/")
+    if master_state.get("status") != "ALIVE":
+        raise OSError(f"the master at {driver.page} is {master_state.get('status')}")
+    active = _entry_of(master_state.get("activedrivers", ()), driver)
     if active is None:
-        found = _of(known.get("completeddrivers", ()), driver)
-        return Unbegun(over=str(found["state"]) if found else GONE)
+        completed = _entry_of(master_state.get("completeddrivers", ()), driver)
+        return Unbegun(over=str(completed["state"]) if completed else GONE)
     if active["state"] != "SUBMITTED":
         return Unbegun()
     return Unbegun(waits_for=f"a worker with {active['cores']} free cores and {active['memory']} MiB")
@@ -65,8 +65,8 @@ def end(driver: ClusterDriver) -> None:
 
     :raises OSError: the master's page does not answer, or refuses (``spark.ui.killEnabled``).
     """
-    asked = urllib.parse.urlencode({"id": driver.id, "terminate": "true"}).encode()
-    with urllib.request.urlopen(f"{driver.page}/driver/kill/", asked, timeout=ANSWER):
+    form = urllib.parse.urlencode({"id": driver.id, "terminate": "true"}).encode()
+    with urllib.request.urlopen(f"{driver.page}/driver/kill/", form, timeout=ANSWER):
         pass
 
 
@@ -91,16 +91,18 @@ def near_end(driver: ClusterDriver, size: int) -> int:
 
 
 def _log(driver: ClusterDriver, start: int, size: int) -> tuple[re.Match[bytes] | None, bytes]:
-    known = read_json(f"{driver.page}/json/")
-    found = _of((*known.get("activedrivers", ()), *known.get("completeddrivers", ())), driver)
-    worker = next((one for one in known["workers"] if found and one["id"] == found["worker"]), None)
+    master_state = read_json(f"{driver.page}/json/")
+    entry = _entry_of(
+        (*master_state.get("activedrivers", ()), *master_state.get("completeddrivers", ())), driver
+    )
+    worker = next((one for one in master_state["workers"] if entry and one["id"] == entry["worker"]), None)
     if worker is None:
         return None, b""
-    asked = {"driverId": driver.id, "logType": "stdout", "offset": start, "byteLength": size}
-    text = read(f"{worker['webuiaddress']}/log/?{urllib.parse.urlencode(asked)}")
+    query = {"driverId": driver.id, "logType": "stdout", "offset": start, "byteLength": size}
+    text = read(f"{worker['webuiaddress']}/log/?{urllib.parse.urlencode(query)}")
     head = _BYTES.match(text)
     return head, text[head.end() :] if head else b""
 
 
-def _of(drivers: Any, wanted: ClusterDriver) -> dict[str, Any] | None:
-    return next((found for found in drivers if found["id"] == wanted.id), None)
+def _entry_of(drivers: Any, driver: ClusterDriver) -> dict[str, Any] | None:
+    return next((entry for entry in drivers if entry["id"] == driver.id), None)

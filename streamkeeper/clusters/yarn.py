@@ -48,8 +48,8 @@ class _Attempt:
 
 def own_id() -> str | None:
     """Return the id of the application whose driver this process is: its container is named after it."""
-    found = _CONTAINER.fullmatch(os.environ.get("CONTAINER_ID", ""))
-    return f"application_{found[1]}" if found else None
+    match = _CONTAINER.fullmatch(os.environ.get("CONTAINER_ID", ""))
+    return f"application_{match[1]}" if match else None
 
 
 def ended(driver: ClusterDriver) -> str | None:
@@ -57,13 +57,13 @@ def ended(driver: ClusterDriver) -> str | None:
 
     :raises OSError: the resource manager or the node does not answer.
     """
-    known = read_json(_application(driver))["app"]
-    if known["state"] not in _ENDED:
+    application = read_json(_application(driver))["app"]
+    if application["state"] not in _ENDED:
         return None
     if not all(_is_over(attempt) for attempt in _attempts(driver)):
         return None
-    succeeded = known["state"] == "FINISHED" and known["finalStatus"] == "SUCCEEDED"
-    return "FINISHED" if succeeded else "KILLED" if known["state"] == "KILLED" else "FAILED"
+    succeeded = application["state"] == "FINISHED" and application["finalStatus"] == "SUCCEEDED"
+    return "FINISHED" if succeeded else "KILLED" if application["state"] == "KILLED" else "FAILED"
 
 
 def unbegun(driver: ClusterDriver) -> Unbegun:
@@ -73,18 +73,18 @@ def unbegun(driver: ClusterDriver) -> Unbegun:
     :raises OSError: it does not answer.
     """
     try:
-        known = read_json(_application(driver))["app"]
+        application = read_json(_application(driver))["app"]
     except urllib.error.HTTPError as error:
         if error.code != 404:
             raise
         return Unbegun(over=GONE)
-    state = str(known["state"])
+    state = str(application["state"])
     if state in _ENDED:
         return Unbegun(over=state)
     if state not in ("NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED"):
         return Unbegun()
-    said = " ".join(str(known.get("diagnostics") or "").split())
-    return Unbegun(waits_for=f"a container ({state}{f': {said}' if said else ''})")
+    diagnostics = " ".join(str(application.get("diagnostics") or "").split())
+    return Unbegun(waits_for=f"a container ({state}{f': {diagnostics}' if diagnostics else ''})")
 
 
 def end(driver: ClusterDriver) -> None:
@@ -92,13 +92,13 @@ def end(driver: ClusterDriver) -> None:
 
     :raises OSError: it does not answer, or refuses.
     """
-    asked = urllib.request.Request(
+    request = urllib.request.Request(
         f"{_application(driver)}/state",
         json.dumps({"state": "KILLED"}).encode(),
         {"Content-Type": "application/json"},
         method="PUT",
     )
-    with urllib.request.urlopen(asked, timeout=ANSWER):
+    with urllib.request.urlopen(request, timeout=ANSWER):
         pass
 
 
@@ -127,15 +127,15 @@ def _output(driver: ClusterDriver, start: int) -> bytes:
     length = _size(attempt) if attempt else 0
     while attempt is not None and start < length:
         # A node gives the beginning or, by a negative size, the end; never a part between them.
-        asked = length - start
-        text = read(f"{attempt.page}/logs/stdout?size={-asked}")
+        size = length - start
+        text = read(f"{attempt.page}/logs/stdout?size={-size}")
         head = _HEAD.search(text)
         if head is None:
             return b""
         length = int(head[1])
-        begins = length - min(asked, length)
+        begins = length - min(size, length)
         if begins <= start:
-            return text[head.end() + start - begins : head.end() + min(asked, length)]
+            return text[head.end() + start - begins : head.end() + min(size, length)]
         # It has grown since its length was asked for: what is given begins too late.
     return b""
 
@@ -146,10 +146,10 @@ def _application(driver: ClusterDriver) -> str:
 
 def _attempts(driver: ClusterDriver) -> list[_Attempt]:
     """Return the attempts of an application that got a container, the oldest first."""
-    known = read_json(f"{_application(driver)}/appattempts")["appAttempts"]["appAttempt"]
+    attempts = read_json(f"{_application(driver)}/appattempts")["appAttempts"]["appAttempt"]
     return [
         _Attempt(f"http://{one['nodeHttpAddress']}", one["containerId"])
-        for one in sorted(known, key=lambda one: int(one["id"]))
+        for one in sorted(attempts, key=lambda one: int(one["id"]))
         if one.get("containerId") and one.get("nodeHttpAddress")
     ]
 
@@ -170,8 +170,8 @@ def _is_over(attempt: _Attempt) -> bool:
 
 def _size(attempt: _Attempt) -> int:
     try:
-        known = read_json(f"{attempt.page}/logs")
+        logs = read_json(f"{attempt.page}/logs")
     except urllib.error.HTTPError:
         return 0  # it has written nothing yet, or the node has removed its log
-    files = known["containerLogsInfo"]["containerLogInfo"]
+    files = logs["containerLogsInfo"]["containerLogInfo"]
     return next((int(file["fileSize"]) for file in files if file["fileName"] == "stdout"), 0)

@@ -83,9 +83,9 @@ class CdcSpec:
     """Whether a batch with two rows of a key is refused; never declared."""
 
     def __post_init__(self) -> None:
-        found = _contradiction(self)
-        if found:
-            raise DeclarationError(found)
+        contradiction = _contradiction(self)
+        if contradiction:
+            raise DeclarationError(contradiction)
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class UpdateSpec(CdcSpec):
     one_row_a_key: ClassVar[bool] = True
 
     @classmethod
-    def of(cls, keys: tuple[str, ...]) -> UpdateSpec:
+    def for_keys(cls, keys: tuple[str, ...]) -> UpdateSpec:
         """Return the rules for a table with these keys."""
         return cls(keys, (GENERATION, BATCH), except_column_list=(GENERATION, BATCH))
 
@@ -120,15 +120,15 @@ def _keys_and_sequence(spec: CdcSpec) -> str | None:
             "keys is empty. Give the names of the columns that identify a row, such as keys=['customer_id']."
         )
     if bool(spec.sequence_by) == (spec.sequence_literal is not None):
-        found = "both columns and a literal" if spec.sequence_by else "neither a column nor a literal"
+        sequence = "both columns and a literal" if spec.sequence_by else "neither a column nor a literal"
         return (
-            f"sequence_by has {found}. Give the name of a column, a list of names, or one whole number for"
+            f"sequence_by has {sequence}. Give the name of a column, a list of names, or one whole number for"
             " all rows."
         )
-    for what, names in (("keys", spec.keys), ("sequence_by", spec.sequence_by)):
+    for parameter, names in (("keys", spec.keys), ("sequence_by", spec.sequence_by)):
         twice = _repeated(names)
         if twice:
-            return f"{what} names {twice} twice. Name each column once."
+            return f"{parameter} names {twice} twice. Name each column once."
     return None
 
 
@@ -137,12 +137,12 @@ def _not_both(
 ) -> str | None:
     if first is not None and second is not None:
         return f"{one} and {other} are both given. Give one of the two."
-    for what, names in ((one, first), (other, second)):
+    for parameter, names in ((one, first), (other, second)):
         if names is not None and not names:
-            return f"{what} is empty. Name at least one column, or leave it out: that is all columns."
+            return f"{parameter} is empty. Name at least one column, or leave it out: that is all columns."
         twice = _repeated(names or ())
         if twice:
-            return f"{what} names {twice} twice. Name each column once."
+            return f"{parameter} names {twice} twice. Name each column once."
     return None
 
 
@@ -167,9 +167,9 @@ def _by_type(spec: CdcSpec) -> str | None:
 
 
 def _repeated(names: tuple[str, ...]) -> str | None:
-    seen: set[str] = set()
+    lower_names: set[str] = set()
     for name in names:
-        if name.lower() in seen:
+        if name.lower() in lower_names:
             return name
-        seen.add(name.lower())
+        lower_names.add(name.lower())
     return None

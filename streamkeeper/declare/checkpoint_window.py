@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 
-from streamkeeper.declare.model import Where
+from streamkeeper.declare.model import Location
 from streamkeeper.errors import DeclarationError
 
 RETAIN = "spark.sql.streaming.minBatchesToRetain"
@@ -34,19 +34,19 @@ def reach(conf: Mapping[str, str], trigger: str) -> float:
     """Return the seconds that a checkpoint reaches back at least, at one batch a trigger; 0 if ``conf`` has
     no such setting.
     """
-    kept = conf.get(RETAIN, "")
-    return int(kept) * trigger_seconds(trigger) if kept.isdigit() else 0.0
+    retained = conf.get(RETAIN, "")
+    return int(retained) * trigger_seconds(trigger) if retained.isdigit() else 0.0
 
 
 def trigger_seconds(trigger: str) -> float:
     """Return the seconds of a declared trigger, such as ``10 seconds``."""
-    found = TRIGGER.fullmatch(trigger)
-    assert found is not None, f"the trigger {trigger!r} was checked when the flow was declared"
-    return int(found[1]) * _SECONDS[found[2]]
+    match = TRIGGER.fullmatch(trigger)
+    assert match is not None, f"the trigger {trigger!r} was checked when the flow was declared"
+    return int(match[1]) * _SECONDS[match[2]]
 
 
 def with_window(
-    conf: Mapping[str, str], flow: str, window: float | None, trigger: str, *, once: bool, where: Where
+    conf: Mapping[str, str], flow: str, window: float | None, trigger: str, *, once: bool, location: Location
 ) -> dict[str, str]:
     """Return a flow's Spark settings, with the one that its rewind window needs.
 
@@ -57,12 +57,12 @@ def with_window(
         return dict(conf)
     if once:
         raise DeclarationError(
-            f"{where}: flow {flow} runs once and has a rewind_window. It is not rewound to a batch: a reset"
-            " or a refresh runs it again. Leave rewind_window out."
+            f"{location}: flow {flow} runs once and has a rewind_window. It is not rewound to a batch: a"
+            " reset or a refresh runs it again. Leave rewind_window out."
         )
     if RETAIN in conf:
         raise DeclarationError(
-            f"{where}: flow {flow} has a rewind_window and sets {RETAIN} to {conf[RETAIN]!r}, which"
+            f"{location}: flow {flow} has a rewind_window and sets {RETAIN} to {conf[RETAIN]!r}, which"
             " rewind_window sets. Leave one of them out."
         )
     return {**conf, RETAIN: str(batches_to_retain(window, trigger))}

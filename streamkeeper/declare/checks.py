@@ -25,7 +25,7 @@ from streamkeeper.declare.model import (
     TRY,
     Expectation,
     GivenState,
-    Where,
+    Location,
     check_name,
 )
 from streamkeeper.declare.registry import Registry, listed
@@ -40,98 +40,101 @@ _SECONDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0}
 _OURS = ("path", "checkpointlocation", "schema", "startingoffsets", "startingversion", "startingtimestamp")
 
 
-def new_flow(registry: Registry, name: object, where: Where) -> str:
+def new_flow(registry: Registry, name: object, location: Location) -> str:
     """Return a flow's name, after a check that it is valid and that no other flow has it."""
-    flow = check_name("flow", name, where)
+    flow = check_name("flow", name, location)
     if flow.lower() in OUR_FOLDERS:
         raise DeclarationError(
-            f"{where}: the flow name {flow!r} cannot be used: beside the folders of a pipeline's flows,"
+            f"{location}: the flow name {flow!r} cannot be used: beside the folders of a pipeline's flows,"
             f" Streamkeeper keeps its own {listed(OUR_FOLDERS)}. Give the flow another name."
         )
     if flow in registry.flows:
         raise DeclarationError(
-            f"{where}: the flow {flow} is declared at {registry.flows[flow].where} already. Rename one of the"
-            " two."
+            f"{location}: the flow {flow} is declared at {registry.flows[flow].location} already. Rename one"
+            " of the two."
         )
     return flow
 
 
-def how_often(flow: str, trigger: object, once: object, where: Where) -> str:
+def how_often(flow: str, trigger: object, once: object, location: Location) -> str:
     """Return how often a flow looks for data; without effect for a once flow."""
     if not isinstance(once, bool):
-        raise DeclarationError(f"{where}: flow {flow} has once={once!r}. Allowed are True and False.")
+        raise DeclarationError(f"{location}: flow {flow} has once={once!r}. Allowed are True and False.")
     if once and trigger is not None:
         raise DeclarationError(
-            f"{where}: flow {flow} runs once and has the trigger {trigger!r}. It ends when it has read what"
-            " is there: leave trigger out."
+            f"{location}: flow {flow} runs once and has the trigger {trigger!r}. It ends when it has read"
+            " what is there: leave trigger out."
         )
     often = DEFAULT_TRIGGER if trigger is None else trigger
     if not isinstance(often, str) or not TRIGGER.fullmatch(often):
         raise DeclarationError(
-            f"{where}: flow {flow} has the trigger {often!r}. Allowed is a number and a unit, such as '10"
+            f"{location}: flow {flow} has the trigger {often!r}. Allowed is a number and a unit, such as '10"
             " seconds'."
         )
     return often
 
 
-def check_park_after(flow: str, park_after: object, where: Where) -> None:
+def check_park_after(flow: str, park_after: object, location: Location) -> None:
     """Check a flow's ``park_after``."""
     if isinstance(park_after, bool) or not isinstance(park_after, int) or not 1 <= park_after <= MOST_TRIES:
         raise DeclarationError(
-            f"{where}: flow {flow} has park_after {park_after!r}. Allowed is a whole number from 1 to"
+            f"{location}: flow {flow} has park_after {park_after!r}. Allowed is a whole number from 1 to"
             f" {MOST_TRIES}: the tries of a batch whose input is at fault, after which the flow is parked."
         )
 
 
-def check_policies(flow: str, on_failure: object, on_change: object, once: bool, where: Where) -> None:
+def check_policies(flow: str, on_failure: object, on_change: object, once: bool, location: Location) -> None:
     """Check a flow's ``on_failure`` and ``on_change``."""
     if on_failure not in (PARK, RETRY):
         raise DeclarationError(
-            f"{where}: flow {flow} has on_failure {on_failure!r}. Allowed are {PARK!r} and {RETRY!r}."
+            f"{location}: flow {flow} has on_failure {on_failure!r}. Allowed are {PARK!r} and {RETRY!r}."
         )
     if on_change not in (RESTART, TRY, ASK):
         raise DeclarationError(
-            f"{where}: flow {flow} has on_change {on_change!r}. Allowed are {RESTART!r}, {TRY!r} and {ASK!r}."
+            f"{location}: flow {flow} has on_change {on_change!r}. Allowed are {RESTART!r}, {TRY!r} and"
+            f" {ASK!r}."
         )
     if once and on_change != RESTART:
         raise DeclarationError(
-            f"{where}: flow {flow} runs once and has on_change {on_change!r}. It ends by itself: leave"
+            f"{location}: flow {flow} runs once and has on_change {on_change!r}. It ends by itself: leave"
             " on_change out."
         )
 
 
-def check_new(registry: Registry, name: str, where: Where) -> None:
+def check_new(registry: Registry, name: str, location: Location) -> None:
     """Check that no source, view or initial state has the name already."""
     for taken in (registry.sources.get(name), registry.views.get(name), registry.initial_states.get(name)):
         if taken is not None:
             raise DeclarationError(
-                f"{where}: the name {name} is declared at {taken.where} already. Rename one of the two."
+                f"{location}: the name {name} is declared at {taken.location} already. Rename one of the two."
             )
 
 
-def check_named_table(name: object, where: Where) -> None:
+def check_named_table(name: object, location: Location) -> None:
     """Check the name of a table of the warehouse."""
     parts = name.split(".") if isinstance(name, str) else [name]
     for part in parts:
-        check_name("table", part, where)
+        check_name("table", part, location)
     if len(parts) > 2:
         raise DeclarationError(
-            f"{where}: the table name {name!r} has more than one dot. Allowed are `table` and `schema.table`."
+            f"{location}: the table name {name!r} has more than one dot. Allowed are `table` and"
+            " `schema.table`."
         )
 
 
-def check_table_name(registry: Registry, name: object, where: Where) -> None:
+def check_table_name(registry: Registry, name: object, location: Location) -> None:
     """Check a table's name: valid, not Streamkeeper's own, and with a folder that no other table's folder
     contains.
     """
-    check_named_table(name, where)
+    check_named_table(name, location)
     for other, taken in registry.tables.items():
         if other == name:
             raise DeclarationError(
-                f"{where}: the table {name} is declared at {taken.where} already. Remove one of the two."
+                f"{location}: the table {name} is declared at {taken.location} already. Remove one of the"
+                " two."
             )
         if are_nested(str(name), other):
-            raise DeclarationError(nested(where, str(name), other, taken.where))
+            raise DeclarationError(nested(location, str(name), other, taken.location))
 
 
 def are_nested(one: str, other: str) -> bool:
@@ -139,36 +142,38 @@ def are_nested(one: str, other: str) -> bool:
     return other.startswith(f"{one}.") or one.startswith(f"{other}.")
 
 
-def nested(where: Where, name: str, other: str, declared: Where) -> str:
+def nested(location: Location, name: str, other: str, declared: Location) -> str:
     """Return the error of a table of which one's folder lies in another's; ``declared`` says where that is
     declared.
     """
     return (
-        f"{where}: the table {name} and the table {other} ({declared}) would lie in one another's"
+        f"{location}: the table {name} and the table {other} ({declared}) would lie in one another's"
         " folder, where a VACUUM of one removes the files of the other. Rename one of the two, or"
         " put both into a schema."
     )
 
 
-def duration(what: str, value: object, where: Where) -> float | None:
+def duration(subject: str, value: object, location: Location) -> float | None:
     """Return a duration such as ``30 minutes`` in seconds; None for None."""
     if value is None:
         return None
-    found = _DURATION.fullmatch(value) if isinstance(value, str) else None
-    if found is None:
+    match = _DURATION.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
         raise DeclarationError(
-            f"{where}: {what} is {value!r}. Allowed is a number and a unit, such as '30 minutes', or None."
+            f"{location}: {subject} is {value!r}. Allowed is a number and a unit, such as '30 minutes', or"
+            " None."
         )
-    return int(found[1]) * _SECONDS[found[2]]
+    return int(match[1]) * _SECONDS[match[2]]
 
 
-def share(what: str, value: object, where: Where) -> float | None:
+def share(subject: str, value: object, location: Location) -> float | None:
     """Return a share from 0 to below 1; None for None."""
     if value is None:
         return None
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < 1:
         raise DeclarationError(
-            f"{where}: {what} is {value!r}. Allowed is a share of the rows, such as 0.05 for 5 %, or None."
+            f"{location}: {subject} is {value!r}. Allowed is a share of the rows, such as 0.05 for 5 %, or"
+            " None."
         )
     return float(value)
 
@@ -176,7 +181,7 @@ def share(what: str, value: object, where: Where) -> float | None:
 def expectations_of(
     conditions: object,
     action: str,
-    where: Where,
+    location: Location,
     quarantine: object = None,
     alert: tuple[object, object] = (None, 1),
 ) -> tuple[Expectation, ...]:
@@ -188,91 +193,96 @@ def expectations_of(
     alert_above, alert_window = alert
     if not isinstance(conditions, Mapping) or not conditions:
         raise DeclarationError(
-            f"{where}: the expectations are {conditions!r}. Give a dict of names and conditions, such as"
+            f"{location}: the expectations are {conditions!r}. Give a dict of names and conditions, such as"
             " {'valid id': 'id IS NOT NULL'}."
         )
     for name, condition in conditions.items():
-        for what, value in (("name", name), ("condition", condition)):
+        for part, value in (("name", name), ("condition", condition)):
             if not isinstance(value, str) or not value.strip():
                 raise DeclarationError(
-                    f"{where}: the expectation {name!r} has the {what} {value!r}. Give a text; a condition is"
-                    " one in SQL, such as 'id IS NOT NULL'."
+                    f"{location}: the expectation {name!r} has the {part} {value!r}. Give a text; a condition"
+                    " is one in SQL, such as 'id IS NOT NULL'."
                 )
     if quarantine is not None and (action != DROP or not isinstance(quarantine, str)):
         raise DeclarationError(
-            f"{where}: the expectations have the quarantine {quarantine!r}. Allowed is the name of a table,"
-            " and only where rows are dropped (expect_or_drop, expect_all_or_drop)."
+            f"{location}: the expectations have the quarantine {quarantine!r}. Allowed is the name of a"
+            " table, and only where rows are dropped (expect_or_drop, expect_all_or_drop)."
         )
-    above = share("alert_above of the expectations", alert_above, where)
+    above = share("alert_above of the expectations", alert_above, location)
     if isinstance(alert_window, bool) or not isinstance(alert_window, int) or not 1 <= alert_window <= 1000:
         raise DeclarationError(
-            f"{where}: the expectations have alert_window {alert_window!r}. Allowed is a number of batches"
+            f"{location}: the expectations have alert_window {alert_window!r}. Allowed is a number of batches"
             " from 1 to 1000."
         )
     return tuple(
-        Expectation(name, condition, action, where, quarantine, above, alert_window)
+        Expectation(name, condition, action, location, quarantine, above, alert_window)
         for name, condition in conditions.items()
     )
 
 
-def check_text(what: str, value: object, where: Where) -> None:
+def check_text(subject: str, value: object, location: Location) -> None:
     """Check that a value is a text or None."""
     if value is not None and not isinstance(value, str):
         raise DeclarationError(
-            f"{where}: the {what} is {value!r}, of type {type(value).__name__}. Give a text, or leave it out."
+            f"{location}: the {subject} is {value!r}, of type {type(value).__name__}. Give a text, or leave"
+            " it out."
         )
 
 
-def filled_path(path: object, what: str, registry: Registry, where: Where) -> str:
+def filled_path(path: object, subject: str, registry: Registry, location: Location) -> str:
     """Return the path of a source or a sink with ``{data}`` filled in, without a slash at its end."""
     if "{data}" in str(path) and not registry.data:
         raise DeclarationError(
-            f"{where}: the path {path!r} of {what} begins in the data folder, and there is none. Set"
+            f"{location}: the path {path!r} of {subject} begins in the data folder, and there is none. Set"
             " STREAMKEEPER_DATA, or give the path in full."
         )
     try:
         filled = str(path).format(data=registry.data)
     except (KeyError, IndexError, ValueError) as error:
         raise DeclarationError(
-            f"{where}: the path {path!r} of {what} cannot be filled in ({error!r}). Only {{data}} is known."
+            f"{location}: the path {path!r} of {subject} cannot be filled in ({error!r}). Only {{data}} is"
+            " known."
         ) from error
     if "://" not in filled and not filled.startswith("/"):
         raise DeclarationError(
-            f"{where}: the path {path!r} of {what} is relative. Start it with {{data}}/, with /, or"
+            f"{location}: the path {path!r} of {subject} is relative. Start it with {{data}}/, with /, or"
             " with a URL's scheme."
         )
     return filled.rstrip("/") or "/"
 
 
-def options_of(what: str, options: object, where: Where, reserved: Sequence[str] = _OURS) -> dict[str, str]:
+def options_of(
+    subject: str, options: object, location: Location, reserved: Sequence[str] = _OURS
+) -> dict[str, str]:
     """Return options as texts, after a check that none is reserved for Streamkeeper."""
     if options is None:
         return {}
     if not isinstance(options, Mapping):
         raise DeclarationError(
-            f"{where}: the options of {what} are {options!r}. Give a dict of names and values."
+            f"{location}: the options of {subject} are {options!r}. Give a dict of names and values."
         )
     plain: dict[str, str] = {}
     for key, value in options.items():
         if not isinstance(key, str) or not isinstance(value, (str, int, float, bool)):
             raise DeclarationError(
-                f"{where}: the option {key!r}: {value!r} of {what} cannot be used. Give a name with a text, a"
-                " number or a truth value."
+                f"{location}: the option {key!r}: {value!r} of {subject} cannot be used. Give a name with a"
+                " text, a number or a truth value."
             )
         if key.lower() in reserved:
             raise DeclarationError(
-                f"{where}: the option {key!r} of {what} is Streamkeeper's own to set: path and schema are"
-                " parameters of create_source, and positions belong to the flow's generation. Leave it out."
+                f"{location}: the option {key!r} of {subject} is Streamkeeper's own to set: path and schema"
+                " are parameters of create_source, and positions belong to the flow's generation. Leave it"
+                " out."
             )
         plain[key] = str(value).lower() if isinstance(value, bool) else str(value)
     return plain
 
 
-def check_variables(what: str, options: Mapping[str, str], where: Where) -> None:
+def check_variables(subject: str, options: Mapping[str, str], location: Location) -> None:
     """Check that pipelines may see every environment variable in some options."""
     refused = why_refused(variables_in(options.values()), pipeline_env())
     if refused is not None:
-        raise DeclarationError(f"{where}: {what}: {refused}.")
+        raise DeclarationError(f"{location}: {subject}: {refused}.")
 
 
 _STORES = "org.apache.spark.sql.execution.streaming.state"
@@ -290,7 +300,7 @@ WATERMARK_POLICIES: Mapping[str, Mapping[str, str]] = {
 def conf_of(
     flow: str,
     conf: object,
-    where: Where,
+    location: Location,
     *,
     state_store: object = None,
     watermark_policy: object = None,
@@ -302,66 +312,66 @@ def conf_of(
     :raises DeclarationError: a setting is a secret or has ``{env:…}`` in it, a name is unknown, or a setting
         is given both ways.
     """
-    found = spark_conf_of(f"flow {flow}", conf, where)
+    settings = spark_conf_of(f"flow {flow}", conf, location)
     if driver is not None:
-        needed = driver_given(driver, where).conf
-        twice = next((setting for setting in needed if setting in found), None)
+        needed = checked_driver(driver, location).conf
+        twice = next((setting for setting in needed if setting in settings), None)
         if twice is not None:
             raise DeclarationError(
-                f"{where}: the flow {flow} sets {twice} in its spark_conf and by its driver. Leave one of"
+                f"{location}: the flow {flow} sets {twice} in its spark_conf and by its driver. Leave one of"
                 " them out."
             )
-        found.update(needed)
-    for name, wanted, known in (
+        settings.update(needed)
+    for name, choice, choices in (
         ("state_store", state_store, STATE_STORES),
         ("watermark_policy", watermark_policy, WATERMARK_POLICIES),
     ):
-        if wanted is None:
+        if choice is None:
             continue
-        if not isinstance(wanted, str) or wanted not in known:
+        if not isinstance(choice, str) or choice not in choices:
             raise DeclarationError(
-                f"{where}: the flow {flow} has {name} {wanted!r}. Allowed are {listed(known)}."
+                f"{location}: the flow {flow} has {name} {choice!r}. Allowed are {listed(choices)}."
             )
-        twice = next((setting for setting in known[wanted] if setting in found), None)
+        twice = next((setting for setting in choices[choice] if setting in settings), None)
         if twice is not None:
             raise DeclarationError(
-                f"{where}: the flow {flow} has {name} {wanted!r} and sets {twice} to {found[twice]!r}, which"
-                f" {name} sets. Leave one of them out."
+                f"{location}: the flow {flow} has {name} {choice!r} and sets {twice} to {settings[twice]!r},"
+                f" which {name} sets. Leave one of them out."
             )
-        found.update(known[wanted])
-    return found
+        settings.update(choices[choice])
+    return settings
 
 
-def driver_given(driver: object, where: Where) -> Driver:
+def checked_driver(driver: object, location: Location) -> Driver:
     """Return what ``driver=`` was given."""
     if not isinstance(driver, Driver):
         raise DeclarationError(
-            f"{where}: driver is {driver!r}. Give what a driver needs: dp.driver(driver_memory='2g', …)."
+            f"{location}: driver is {driver!r}. Give what a driver needs: dp.driver(driver_memory='2g', …)."
         )
     return driver
 
 
-def spark_conf_of(what: str, conf: object, where: Where) -> dict[str, str]:
+def spark_conf_of(subject: str, conf: object, location: Location) -> dict[str, str]:
     """Return Spark settings as texts, after a check that none is a secret, has ``{env:…}`` in it, or is
     Streamkeeper's to set.
 
-    :param what: whose they are, such as ``flow f``.
+    :param subject: whose they are, such as ``flow f``.
     """
-    plain = options_of(what, conf, where, reserved=())
-    check_settings(what, plain, where)
+    plain = options_of(subject, conf, location, reserved=())
+    check_settings(subject, plain, location)
     for name, value in plain.items():
         # Settings are in the manifest and in the application's command line, which all users of a host can
         # read.
         if is_secret(name) and not name.endswith("keytab"):
             raise DeclarationError(
-                f"{where}: the {what} has a secret in its spark_conf: {name}. What is declared is kept"
+                f"{location}: the {subject} has a secret in its spark_conf: {name}. What is declared is kept"
                 " in the manifest and given to spark-submit as an argument, for all to read. Put it into"
                 " spark-defaults.conf (SPARK_CONF_DIR), or into a credential store that"
                 " spark.hadoop.hadoop.security.credential.provider.path names."
             )
         if "{env:" in value:
             raise DeclarationError(
-                f"{where}: the {what} has {name}={value!r} in its spark_conf. Only options of sources"
+                f"{location}: the {subject} has {name}={value!r} in its spark_conf. Only options of sources"
                 " take {env:NAME}: Spark would get the text as it stands. Give the value itself, or put"
                 " the setting into spark-defaults.conf (SPARK_CONF_DIR)."
             )
@@ -369,7 +379,11 @@ def spark_conf_of(what: str, conf: object, where: Where) -> dict[str, str]:
 
 
 def inputs_of(
-    what: str, function: Callable[..., Any], sources: object, where: Where, given: GivenState | None = None
+    subject: str,
+    function: Callable[..., Any],
+    sources: object,
+    location: Location,
+    initial_state: GivenState | None = None,
 ) -> tuple[str, ...]:
     """Return the inputs of a function, after a check that it takes one parameter for each, and a last one
     for its initial state, if it has one.
@@ -381,17 +395,17 @@ def inputs_of(
         or not all(isinstance(item, str) for item in sources)
     ):
         raise DeclarationError(
-            f"{where}: the sources of {what} are {sources!r}. Give a list of one or more names, such as"
+            f"{location}: the sources of {subject} are {sources!r}. Give a list of one or more names, such as"
             " ['events']."
         )
     try:
-        inspect.signature(function).bind(*sources, *(() if given is None else (given.name,)))
+        inspect.signature(function).bind(*sources, *(() if initial_state is None else (initial_state.name,)))
     except TypeError as error:
         raise DeclarationError(
-            f"{where}: {what} has {len(sources)} sources ({listed(sources)})"
-            f"{'' if given is None else f' and the initial state {given.name}'} but its function takes"
-            f" {inspect.signature(function)}: {error}. Give it one parameter for each source, in the same"
-            f" order{'' if given is None else ', and a last one for the initial state'}."
+            f"{location}: {subject} has {len(sources)} sources ({listed(sources)})"
+            f"{'' if initial_state is None else f' and the initial state {initial_state.name}'} but its"
+            f" function takes {inspect.signature(function)}: {error}. Give it one parameter for each source,"
+            f" in the same order{'' if initial_state is None else ', and a last one for the initial state'}."
         ) from error
     return tuple(sources)
 
@@ -400,62 +414,64 @@ MOST_ROWS = 1000
 """Most rows of an initial state that stand in a pipeline file: the manifest holds them."""
 
 
-def initial_state_of(registry: Registry, flow: str, name: object, where: Where) -> GivenState | None:
+def initial_state_of(registry: Registry, flow: str, name: object, location: Location) -> GivenState | None:
     """Return the initial state that a flow takes by name; None if it takes none."""
     if name is None:
         return None
     if not isinstance(name, str) or name not in registry.initial_states:
         raise DeclarationError(
-            f"{where}: the flow {flow} has the initial_state {name!r}. Declared above it are"
+            f"{location}: the flow {flow} has the initial_state {name!r}. Declared above it are"
             f" {listed(registry.initial_states)}. Give one of these names, or declare it with"
             " dp.create_initial_state."
         )
     return registry.initial_states[name]
 
 
-def schema_columns(what: str, schema: object, where: Where) -> tuple[Column, ...]:
+def schema_columns(subject: str, schema: object, location: Location) -> tuple[Column, ...]:
     """Return the columns of a schema that is given as DDL."""
     try:
         return columns_of(str(schema))
     except ValueError as error:
         raise DeclarationError(
-            f"{where}: {what} has the schema {schema!r}: {error}. Give columns in DDL, such as"
+            f"{location}: {subject} has the schema {schema!r}: {error}. Give columns in DDL, such as"
             " 'fruit STRING, pieces BIGINT'."
         ) from error
 
 
-def given_rows(name: str, rows: object, schema: str, where: Where) -> tuple[Mapping[str, Any], ...]:
+def checked_rows(name: str, rows: object, schema: str, location: Location) -> tuple[Mapping[str, Any], ...]:
     """Return the rows of an initial state as JSON values, after a check of each against the schema."""
-    what = f"the initial state {name}"
-    columns = schema_columns(what, schema, where)
+    subject = f"the initial state {name}"
+    columns = schema_columns(subject, schema, location)
     if isinstance(rows, (str, Mapping)) or not isinstance(rows, Sequence) or len(rows) > MOST_ROWS:
-        found = f"{len(rows):,} rows" if isinstance(rows, Sequence) else repr(rows)
+        rows_text = f"{len(rows):,} rows" if isinstance(rows, Sequence) else repr(rows)
         raise DeclarationError(
-            f"{where}: {what} has as rows {found}. Allowed is a list of at most {MOST_ROWS:,} dicts, such as"
-            " [{'fruit': 'apple', 'pieces': 3}]; more belong into a table (table=…)."
+            f"{location}: {subject} has as rows {rows_text}. Allowed is a list of at most {MOST_ROWS:,}"
+            " dicts, such as [{'fruit': 'apple', 'pieces': 3}]; more belong into a table (table=…)."
         )
-    return tuple(_given_row(f"{where}: row {at} of {what}", row, columns) for at, row in enumerate(rows, 1))
+    return tuple(
+        _checked_row(f"{location}: row {at} of {subject}", row, columns) for at, row in enumerate(rows, 1)
+    )
 
 
-def _given_row(what: str, row: object, columns: Sequence[Column]) -> Mapping[str, Any]:
+def _checked_row(subject: str, row: object, columns: Sequence[Column]) -> Mapping[str, Any]:
     names = [column.name for column in columns]
     if not isinstance(row, Mapping) or set(row) != set(names):
         raise DeclarationError(
-            f"{what} is {row!r}. Give a dict with one value for each column of the schema:"
+            f"{subject} is {row!r}. Give a dict with one value for each column of the schema:"
             f" {listed(names)}; None where there is none."
         )
     try:
         plain = {name: as_json(row[name]) for name in names}
     except TypeError as error:
         raise DeclarationError(
-            f"{what} cannot be used: {error}. Allowed are texts, numbers, truth values, dates, times, None,"
-            " and lists and dicts of them."
+            f"{subject} cannot be used: {error}. Allowed are texts, numbers, truth values, dates, times,"
+            " None, and lists and dicts of them."
         ) from error
     for column in columns:
-        said = column.misfit(plain[column.name])
-        if said is not None:
+        misfit = column.misfit(plain[column.name])
+        if misfit is not None:
             raise DeclarationError(
-                f"{what} has {column.name} {row[column.name]!r}, and {column.name} is {column.type}. Give"
-                f" {said}."
+                f"{subject} has {column.name} {row[column.name]!r}, and {column.name} is {column.type}. Give"
+                f" {misfit}."
             )
     return plain

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from urllib.parse import unquote
 
-from streamkeeper.declare.model import RESTART, AnyFlow, Where
+from streamkeeper.declare.model import RESTART, AnyFlow, Location
 from streamkeeper.errors import DeclarationError
 from streamkeeper.redaction import redact
 
@@ -104,46 +104,48 @@ class Driver:
     """What a driver needs, as Spark's settings, and where that is declared."""
 
     conf: Mapping[str, str]
-    where: Where
+    location: Location
 
 
-def driver_of(given: Mapping[str, object], spark_conf: Mapping[str, str], data: str, where: Where) -> Driver:
+def driver_of(
+    needs: Mapping[str, object], spark_conf: Mapping[str, str], data: str, location: Location
+) -> Driver:
     """Return what a driver needs.
 
-    :param given: values by the names in :data:`NEEDS`; None where nothing is needed.
+    :param needs: values by the names in :data:`NEEDS`; None where nothing is needed.
     :param spark_conf: further settings, checked already.
     :param data: replaces ``{data}`` in paths.
     :raises DeclarationError: a value does not parse, a file is not there, a package has no fixed version, or
         a setting is given both ways.
     """
     conf = dict(spark_conf)
-    for name, value in given.items():
+    for name, value in needs.items():
         setting = NEEDS[name]
         if value is None:
             continue
         if setting in conf:
             raise DeclarationError(
-                f"{where}: the driver has {name} {value!r} and sets {setting} to {conf[setting]!r}, which"
+                f"{location}: the driver has {name} {value!r} and sets {setting} to {conf[setting]!r}, which"
                 f" {name} sets. Leave one of them out."
             )
         if name in LISTS:
-            conf[setting] = ",".join(_listed(name, value, data, where))
+            conf[setting] = ",".join(_listed(name, value, data, location))
         else:
             conf[setting] = str(value) if isinstance(value, (str, int)) else repr(value)
-            _check_size(f"the driver has {name}", setting, value, where)
-    return Driver(conf, where)
+            _check_size(f"the driver has {name}", setting, value, location)
+    return Driver(conf, location)
 
 
-def check_settings(what: str, conf: Mapping[str, str], where: Where) -> None:
+def check_settings(subject: str, conf: Mapping[str, str], location: Location) -> None:
     """Check Spark settings that a pipeline gives by their own names.
 
-    :param what: whose they are, such as ``flow f``.
+    :param subject: whose they are, such as ``flow f``.
     :raises DeclarationError: one is Streamkeeper's to set, or a size does not parse.
     """
     for name, value in conf.items():
         if name in REFUSED:
-            raise DeclarationError(f"{where}: the {what} sets {name}. {REFUSED[name]}")
-        _check_size(f"the {what} has {name}", name, value, where)
+            raise DeclarationError(f"{location}: the {subject} sets {name}. {REFUSED[name]}")
+        _check_size(f"the {subject} has {name}", name, value, location)
 
 
 def needs_of(conf: Mapping[str, str]) -> dict[str, str | list[str]]:
@@ -164,7 +166,7 @@ def packages_note(flow: AnyFlow) -> str | None:
     if packages is None:
         return None
     return (
-        f"{flow.where}: the driver of the flow {flow.name} needs packages of Maven ({packages}). The first"
+        f"{flow.location}: the driver of the flow {flow.name} needs packages of Maven ({packages}). The first"
         " start on a host downloads them, and fails without a network; later ones take them from Ivy's cache"
         " (spark.jars.ivy). A driver with jars asks no network."
     )
@@ -182,7 +184,7 @@ def heap_note(flow: AnyFlow, columns: int, heap: int | None = None) -> str | Non
     if flow.spec is None or not has or has > needed * _NEARLY:
         return None
     return (
-        f"{flow.where}: the flow {flow.name} keeps a table of {columns} columns by key, whose plans and"
+        f"{flow.location}: the flow {flow.name} keeps a table of {columns} columns by key, whose plans and"
         f" generated code need a heap of {needed} GB; the driver's has {has:.1f} GB. Declare"
         f' driver=dp.driver(driver_memory="{needed}g"), or leave columns out by except_column_list.'
     )
@@ -199,70 +201,70 @@ def executors_conf(conf: Mapping[str, str], master: str) -> dict[str, str]:
     return {NEEDS["executor_cores"]: cores, "spark.cores.max": str(int(number) * int(cores))}
 
 
-def _check_size(what: str, setting: str, value: object, where: Where) -> None:
+def _check_size(subject: str, setting: str, value: object, location: Location) -> None:
     """Check a number or a memory; other settings may have any value."""
     text = "" if isinstance(value, bool) else str(value)
     if setting in _MEMORIES and not _MEMORY.fullmatch(text):
         # The JVM takes it as it is, in its own spelling: 2gb is none, and 2 is two bytes.
         raise DeclarationError(
-            f"{where}: {what} {value!r}, which is no memory of a JVM. Give a whole number and k, m, g or"
-            " t, such as '2g'."
+            f"{location}: {subject} {value!r}, which is no memory of a JVM. Give a whole number and k, m, g"
+            " or t, such as '2g'."
         )
     if setting in _NUMBERS and not re.fullmatch("[1-9][0-9]{0,5}", text):
-        raise DeclarationError(f"{where}: {what} {value!r}. Give a whole number from 1 on.")
+        raise DeclarationError(f"{location}: {subject} {value!r}. Give a whole number from 1 on.")
 
 
-def _listed(name: str, value: object, data: str, where: Where) -> list[str]:
+def _listed(name: str, value: object, data: str, location: Location) -> list[str]:
     items = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else []
     if not items or not all(isinstance(item, (str, PurePath)) and str(item).strip() for item in items):
         example = "org.example:udfs:1.2.0" if name == "packages" else f"/opt/orders{_ENDINGS[name][0]}"
         raise DeclarationError(
-            f"{where}: the driver has {name} {value!r}. Give a list of one or more texts, such as"
+            f"{location}: the driver has {name} {value!r}. Give a list of one or more texts, such as"
             f" {[example]}."
         )
     texts = [str(item) for item in items]
     for text in texts:
         if "{env:" in text or "," in text or redact(text) != text:
             raise DeclarationError(
-                f"{where}: the driver has {redact(text)!r} in its {name}. spark-submit gets it as an"
+                f"{location}: the driver has {redact(text)!r} in its {name}. spark-submit gets it as an"
                 " argument, with commas between, for all to read: {env:NAME}, a comma or a secret cannot be"
                 " in it. Give the place itself, or put the setting into spark-defaults.conf (SPARK_CONF_DIR)."
             )
     if name == "packages":
         for text in texts:
-            _check_package(text, where)
+            _check_package(text, location)
         return texts
-    return [_place(name, text.replace("{data}", data), where) for text in texts]
+    return [_place(name, text.replace("{data}", data), location) for text in texts]
 
 
-def _check_package(text: str, where: Where) -> None:
+def _check_package(text: str, location: Location) -> None:
     if not _PACKAGE.fullmatch(text):
         raise DeclarationError(
-            f"{where}: the driver has {text!r} in its packages. Give group:artifact:version as Maven has"
+            f"{location}: the driver has {text!r} in its packages. Give group:artifact:version as Maven has"
             " them, such as 'org.example:udfs:1.2.0'. The version must be a fixed one: ranges, latest and"
             " SNAPSHOT would be asked for at each start."
         )
 
 
-def _place(name: str, text: str, where: Where) -> str:
+def _place(name: str, text: str, location: Location) -> str:
     """Return the path or URL of what is shipped, after a check that it is there, if this machine can tell."""
     path = text.partition("#")[0] if name == "archives" else text
     if not path.lower().endswith(_ENDINGS[name]):
         raise DeclarationError(
-            f"{where}: the driver has {text!r} in its {name}. Spark takes files that end in"
+            f"{location}: the driver has {text!r} in its {name}. Spark takes files that end in"
             f" {', '.join(_ENDINGS[name])} there."
         )
     scheme = re.match("[a-z][a-z0-9+.-]*:", path)
     if scheme is None and not path.startswith("/"):
         raise DeclarationError(
-            f"{where}: the driver has the relative path {text!r} in its {name}. Start it with /, with"
+            f"{location}: the driver has the relative path {text!r} in its {name}. Start it with /, with"
             " {data}/, or with a scheme, such as local: for a file that is on every machine."
         )
     here = path if scheme is None else unquote(re.sub("^file:(//)?", "", path))
     if (scheme is None or scheme[0] == "file:") and not Path(here).is_file():
         raise DeclarationError(
-            f"{where}: the driver has {text!r} in its {name}, and there is no such file here. Put it there,"
-            " or write local: before the path of a file that is only where drivers and executors run."
+            f"{location}: the driver has {text!r} in its {name}, and there is no such file here. Put it"
+            " there, or write local: before the path of a file that is only where drivers and executors run."
         )
     return text
 
@@ -341,21 +343,21 @@ def check_shareable(flows: Sequence[AnyFlow]) -> None:
     for flow in flows:
         if flow.once:
             raise DeclarationError(
-                f"{flow.where}: the flow {flow.name} runs once, but its pipeline has a shared driver, whose"
-                " flows end together: they would all end with it. Leave shared_driver out, or declare the"
-                " flow in a pipeline file of its own, with another table."
+                f"{flow.location}: the flow {flow.name} runs once, but its pipeline has a shared driver,"
+                " whose flows end together: they would all end with it. Leave shared_driver out, or declare"
+                " the flow in a pipeline file of its own, with another table."
             )
         if flow.on_change != RESTART:
             raise DeclarationError(
-                f"{flow.where}: the flow {flow.name} has on_change {flow.on_change!r}, but its pipeline has a"
-                " shared driver, whose flows begin and end together with one code. Leave on_change or"
+                f"{flow.location}: the flow {flow.name} has on_change {flow.on_change!r}, but its pipeline"
+                " has a shared driver, whose flows begin and end together with one code. Leave on_change or"
                 " shared_driver out."
             )
         taken = sorted(set(flow.spark_conf) & set(FAIR))
         if taken:
             raise DeclarationError(
-                f"{flow.where}: the flow {flow.name} sets {taken[0]}, but its pipeline has a shared driver,"
-                " whose queries take turns in FAIR pools. Leave it out; weights of pools go into"
+                f"{flow.location}: the flow {flow.name} sets {taken[0]}, but its pipeline has a shared"
+                " driver, whose queries take turns in FAIR pools. Leave it out; weights of pools go into"
                 " spark.scheduler.allocation.file, with the flows' names."
             )
     for other in others:
@@ -363,13 +365,13 @@ def check_shareable(flows: Sequence[AnyFlow]) -> None:
             mine, theirs = first.spark_conf.get(name), other.spark_conf.get(name)
             if mine != theirs and not is_of_session(name):
                 raise DeclarationError(
-                    f"{other.where}: the flow {other.name} has {_said(name, theirs)}, and the flow"
-                    f" {first.name} ({first.where}) has {_said(name, mine)}. They share one driver, and only"
-                    " a whole application can have that setting. Give both the same value, declare it once"
-                    " for all (dp.configure_pipeline(driver=dp.driver(…))), or leave shared_driver out;"
-                    " settings that start with spark.sql. may differ."
+                    f"{other.location}: the flow {other.name} has {_setting_text(name, theirs)}, and the flow"
+                    f" {first.name} ({first.location}) has {_setting_text(name, mine)}. They share one"
+                    " driver, and only a whole application can have that setting. Give both the same value,"
+                    " declare it once for all (dp.configure_pipeline(driver=dp.driver(…))), or leave"
+                    " shared_driver out; settings that start with spark.sql. may differ."
                 )
 
 
-def _said(name: str, value: str | None) -> str:
+def _setting_text(name: str, value: str | None) -> str:
     return f"no {name}" if value is None else f"{name}={value!r}"

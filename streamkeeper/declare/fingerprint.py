@@ -14,17 +14,17 @@ from typing import Any
 
 def hash_of(*nodes: ast.AST) -> str:
     """Return 16 hex digits that change when the code does."""
-    return hashlib.sha256("\0".join(_said(node) for node in nodes).encode()).hexdigest()[:16]
+    return hashlib.sha256("\0".join(_text_of(node) for node in nodes).encode()).hexdigest()[:16]
 
 
-def _said(value: Any) -> str:
+def _text_of(value: Any) -> str:
     if isinstance(value, ast.Constant):
         return f"{type(value.value).__name__} {value.value!r}"
     if isinstance(value, ast.AST):
-        said = ",".join(f"{name}={_said(item)}" for name, item in _fields(value))
-        return f"{type(value).__name__}({said})"
+        fields_text = ",".join(f"{name}={_text_of(item)}" for name, item in _fields(value))
+        return f"{type(value).__name__}({fields_text})"
     if isinstance(value, list):
-        return "[" + ",".join(_said(item) for item in value) + "]"
+        return "[" + ",".join(_text_of(item) for item in value) + "]"
     return repr(value)
 
 

@@ -30,12 +30,12 @@ from streamkeeper.declare.checks import (
     check_table_name,
     check_text,
     check_variables,
+    checked_driver,
+    checked_rows,
     conf_of,
-    driver_given,
     duration,
     expectations_of,
     filled_path,
-    given_rows,
     how_often,
     initial_state_of,
     inputs_of,
@@ -65,12 +65,12 @@ from streamkeeper.declare.model import (
     AppendFlow,
     AutoCdcFlow,
     GivenState,
+    Location,
     Notifier,
     Schedule,
     Source,
     Table,
     View,
-    Where,
     check_name,
 )
 from streamkeeper.declare.not_there import check_function, known_parameters, refuse, with_parameters_of
@@ -130,17 +130,17 @@ def only_where_set(variable: str) -> None:
     :raises DeclarationError: ``variable`` cannot be the name of an environment variable.
     :raises NotOffered: the variable is not set here, or pipelines may not see it.
     """
-    where = caller()
+    location = caller()
     if not isinstance(variable, str) or not _VARIABLE.fullmatch(variable):
         raise DeclarationError(
-            f"{where}: {variable!r} names no environment variable. Give letters, digits and underscores."
+            f"{location}: {variable!r} names no environment variable. Give letters, digits and underscores."
         )
     unseen = why_refused((variable,), pipeline_env())
     if unseen is not None:
-        raise NotOffered(f"{where}: the pipeline is offered only where {variable} is set, and {unseen}.")
+        raise NotOffered(f"{location}: the pipeline is offered only where {variable} is set, and {unseen}.")
     if not os.environ.get(variable):
         raise NotOffered(
-            f"{where}: the pipeline is offered only where {variable} is set, and it is not set here."
+            f"{location}: the pipeline is offered only where {variable} is set, and it is not set here."
         )
 
 
@@ -180,73 +180,73 @@ def create_source(
     :param track_schema: for ``delta``: follow changes of the table's schema with a log in the generation's
         checkpoint.
     """
-    where = caller()
-    registry = current(where)
-    check_name("source", name, where)
-    check_new(registry, name, where)
-    _check_format(format, name, schema, track_schema, where)
-    _check_place(format, name, path, table, where)
-    plain = options_of(f"source {name}", options, where)
-    check_variables(f"source {name}", plain, where)
+    location = caller()
+    registry = current(location)
+    check_name("source", name, location)
+    check_new(registry, name, location)
+    _check_format(format, name, schema, track_schema, location)
+    _check_place(format, name, path, table, location)
+    plain = options_of(f"source {name}", options, location)
+    check_variables(f"source {name}", plain, location)
     if format in CHECKS:
-        CHECKS[format](name, plain, where)
+        CHECKS[format](name, plain, location)
     registry.sources[name] = Source(
         name=name,
         format=format,
-        path=None if path is None else filled_path(path, f"source {name}", registry, where),
+        path=None if path is None else filled_path(path, f"source {name}", registry, location),
         schema=schema,
         options=plain,
-        where=where,
+        location=location,
         table=table,
-        start=check_start(name, format, start, where),
+        start=check_start(name, format, start, location),
         track_schema=track_schema,
     )
 
 
-def _check_format(format: str, name: str, schema: object, track_schema: object, where: Where) -> None:
+def _check_format(format: str, name: str, schema: object, track_schema: object, location: Location) -> None:
     """Check that a source has a known format, and a schema and its log only where the format takes them."""
     if format not in FORMATS:
         raise DeclarationError(
-            f"{where}: source {name} has format {format!r}. Allowed are {listed(FORMATS)}."
+            f"{location}: source {name} has format {format!r}. Allowed are {listed(FORMATS)}."
         )
-    known = FORMATS[format]
-    if schema is not None and not known.files:
+    source_kind = FORMATS[format]
+    if schema is not None and not source_kind.files:
         raise DeclarationError(
-            f"{where}: source {name} has format {format!r}, which brings its own schema. Leave schema out."
+            f"{location}: source {name} has format {format!r}, which brings its own schema. Leave schema out."
         )
-    if not isinstance(track_schema, bool) or (track_schema and not known.table):
+    if not isinstance(track_schema, bool) or (track_schema and not source_kind.table):
         raise DeclarationError(
-            f"{where}: source {name} has track_schema {track_schema!r}. Only Delta sources take it: True or"
-            " False."
+            f"{location}: source {name} has track_schema {track_schema!r}. Only Delta sources take it: True"
+            " or False."
         )
-    check_text(f"schema of source {name}", schema, where)
+    check_text(f"schema of source {name}", schema, location)
 
 
-def _check_place(format: str, name: str, path: object, table: object, where: Where) -> None:
+def _check_place(format: str, name: str, path: object, table: object, location: Location) -> None:
     """Check that a source has its path or table exactly once, as its format requires."""
-    known = FORMATS[format]
-    if known.files and not path:
+    source_kind = FORMATS[format]
+    if source_kind.files and not path:
         raise DeclarationError(
-            f"{where}: source {name} reads {format} files but has no path. Give the folder that the files"
+            f"{location}: source {name} reads {format} files but has no path. Give the folder that the files"
             " appear in."
         )
-    if known.table and bool(path) == bool(table):
+    if source_kind.table and bool(path) == bool(table):
         raise DeclarationError(
-            f"{where}: the Delta source {name} has"
+            f"{location}: the Delta source {name} has"
             f" {'both a path and a table' if path else 'neither a path nor a table'}. Give the table's path,"
             " or the name of a table of the warehouse."
         )
-    if not known.files and not known.table and path is not None:
+    if not source_kind.files and not source_kind.table and path is not None:
         raise DeclarationError(
-            f"{where}: source {name} has format {format!r}, which takes no path. Leave it out."
+            f"{location}: source {name} has format {format!r}, which takes no path. Leave it out."
         )
     if table is None:
         return
-    if not known.table:
+    if not source_kind.table:
         raise DeclarationError(
-            f"{where}: source {name} has format {format!r}, which takes no table. Only Delta sources do."
+            f"{location}: source {name} has format {format!r}, which takes no table. Only Delta sources do."
         )
-    check_named_table(table, where)
+    check_named_table(table, location)
 
 
 @known_parameters
@@ -270,30 +270,31 @@ def create_initial_state(
     :param table: instead of rows, a table of the warehouse, read at its version of the moment when a
         generation begins anew.
     """
-    where = caller()
-    registry = current(where)
-    check_name("initial state", name, where)
-    check_new(registry, name, where)
-    what = f"the initial state {name}"
+    location = caller()
+    registry = current(location)
+    check_name("initial state", name, location)
+    check_new(registry, name, location)
+    subject = f"the initial state {name}"
     if (rows is None) == (table is None):
         raise DeclarationError(
-            f"{where}: {what} has {'neither rows nor a table' if rows is None else 'both rows and a table'}."
-            " Give one of the two."
+            f"{location}: {subject} has"
+            f" {'neither rows nor a table' if rows is None else 'both rows and a table'}. Give one of the"
+            " two."
         )
-    check_text(f"schema of {what}", schema, where)
+    check_text(f"schema of {subject}", schema, location)
     if table is not None:
-        check_named_table(table, where)
+        check_named_table(table, location)
         if schema is not None:
-            schema_columns(what, schema, where)
-        registry.initial_states[name] = GivenState(name, schema, where, table=table)
+            schema_columns(subject, schema, location)
+        registry.initial_states[name] = GivenState(name, schema, location, table=table)
         return
     if schema is None:
         raise DeclarationError(
-            f"{where}: {what} has rows and no schema. Give their columns in DDL, such as"
+            f"{location}: {subject} has rows and no schema. Give their columns in DDL, such as"
             " schema='fruit STRING, pieces BIGINT'."
         )
-    found = given_rows(name, rows, schema, where)
-    registry.initial_states[name] = GivenState(name, schema, where, rows=found)
+    json_rows = checked_rows(name, rows, schema, location)
+    registry.initial_states[name] = GivenState(name, schema, location, rows=json_rows)
 
 
 @known_parameters
@@ -303,15 +304,19 @@ def temporary_view(*, sources: Sequence[str], name: str | None = None) -> Callab
     :param sources: names of sources or of other views.
     :param name: the function's name by default.
     """
-    where = caller()
+    location = caller()
 
     def declare(function: Function) -> Function:
-        registry = current(where)
-        view = check_name("view", name or function.__name__, where)
-        check_new(registry, view, where)
-        check_function(f"view {view}", function, where)
+        registry = current(location)
+        view = check_name("view", name or function.__name__, location)
+        check_new(registry, view, location)
+        check_function(f"view {view}", function, location)
         registry.views[view] = View(
-            view, inputs_of(f"view {view}", function, sources, where), code_hash(function), where, function
+            view,
+            inputs_of(f"view {view}", function, sources, location),
+            code_hash(function),
+            location,
+            function,
         )
         return function
 
@@ -348,46 +353,46 @@ def create_streaming_table(
     :param alert_above: as for :func:`expect`, for each of ``expect_all`` and ``expect_all_or_drop``; so is
         ``alert_window``.
     """
-    where = caller()
-    registry = current(where)
-    check_table_name(registry, name, where)
-    check_text(f"comment of table {name}", comment, where)
+    location = caller()
+    registry = current(location)
+    check_table_name(registry, name, location)
+    check_text(f"comment of table {name}", comment, location)
     if isinstance(partition_cols, str) or not all(isinstance(column, str) for column in partition_cols):
         raise DeclarationError(
-            f"{where}: the partition_cols of table {name} are {partition_cols!r}. Give a list of names, such"
-            " as ['day']."
+            f"{location}: the partition_cols of table {name} are {partition_cols!r}. Give a list of names,"
+            " such as ['day']."
         )
-    properties = options_of(f"table {name}", table_properties, where, reserved=())
+    properties = options_of(f"table {name}", table_properties, location, reserved=())
     forgetful = [key for key in properties if key.lower() == "delta.settransactionretentionduration"]
     if forgetful:
         raise DeclarationError(
-            f"{where}: the table {name} sets {forgetful[0]}, by which Delta forgets which batches it has. A"
-            " flow that was stopped for longer would write its last batch twice. Leave it out."
+            f"{location}: the table {name} sets {forgetful[0]}, by which Delta forgets which batches it has."
+            " A flow that was stopped for longer would write its last batch twice. Leave it out."
         )
     if existing_rows not in (None, KEEP):
         raise DeclarationError(
-            f"{where}: the table {name} has existing_rows={existing_rows!r}. Allowed is {KEEP!r}; leave it"
+            f"{location}: the table {name} has existing_rows={existing_rows!r}. Allowed is {KEEP!r}; leave it"
             " out if the table has no rows of others, or if their job is to be adopted."
         )
     if quarantine is not None and expect_all_or_drop is None:
         raise DeclarationError(
-            f"{where}: the table {name} has the quarantine {quarantine!r} and no expect_all_or_drop. Nothing"
-            " would be put there: leave it out."
+            f"{location}: the table {name} has the quarantine {quarantine!r} and no expect_all_or_drop."
+            " Nothing would be put there: leave it out."
         )
-    given = (
+    expectation_groups = (
         (expect_all, WARN, None, (alert_above, alert_window)),
         (expect_all_or_drop, DROP, quarantine, (alert_above, alert_window)),
         (expect_all_or_fail, FAIL, None, (None, 1)),
     )
     registry.expected_of_tables[name] = tuple(
         item
-        for conditions, action, aside, above in given
+        for conditions, action, aside, above in expectation_groups
         if conditions is not None
-        for item in expectations_of(conditions, action, where, aside, above)
+        for item in expectations_of(conditions, action, location, aside, above)
     )
-    key_names = () if keys is None else names_of(f"{where}: the table {name}", "keys", keys)
+    key_names = () if keys is None else names_of(f"{location}: the table {name}", "keys", keys)
     registry.tables[name] = Table(
-        name, comment, properties, tuple(partition_cols), where, key_names, existing_rows=existing_rows
+        name, comment, properties, tuple(partition_cols), location, key_names, existing_rows=existing_rows
     )
 
 
@@ -401,20 +406,20 @@ def create_sink(name: str, format: str, options: Mapping[str, object] | None = N
         and ``topic`` unless each row has one. Of files the ``path`` of their folder; ``{data}`` in it stands
         for the data folder. ``{env:NAME}`` in a value stands for an environment variable of the driver.
     """
-    where = caller()
-    registry = current(where)
-    check_table_name(registry, name, where)
+    location = caller()
+    registry = current(location)
+    check_table_name(registry, name, location)
     if format not in SINKS:
         raise DeclarationError(
-            f"{where}: the sink {name} has the format {format!r}. Allowed are {listed(SINKS)}; for others"
+            f"{location}: the sink {name} has the format {format!r}. Allowed are {listed(SINKS)}; for others"
             " declare a function that gets each batch: dp.foreach_batch_sink."
         )
-    plain = options_of(f"the sink {name}", options, where, reserved=())
-    check_variables(f"sink {name}", plain, where)
-    SINKS[format](name, plain, where)
+    plain = options_of(f"the sink {name}", options, location, reserved=())
+    check_variables(f"sink {name}", plain, location)
+    SINKS[format](name, plain, location)
     if "path" in plain:
-        plain["path"] = filled_path(plain["path"], f"sink {name}", registry, where)
-    registry.tables[name] = Table(name, None, plain, (), where, sink=format)
+        plain["path"] = filled_path(plain["path"], f"sink {name}", registry, location)
+    registry.tables[name] = Table(name, None, plain, (), location, sink=format)
 
 
 @known_parameters
@@ -428,19 +433,19 @@ def foreach_batch_sink(*, name: str | None = None) -> Callable[[Function], Funct
 
     :param name: the function's name by default.
     """
-    where = caller()
+    location = caller()
 
     def declare(function: Function) -> Function:
-        registry = current(where)
+        registry = current(location)
         sink = name or function.__name__
-        check_table_name(registry, sink, where)
+        check_table_name(registry, sink, location)
         if len(inspect.signature(function).parameters) != 3:
             raise DeclarationError(
-                f"{where}: the function of the sink {sink} must take three parameters: batch, batch_id and"
+                f"{location}: the function of the sink {sink} must take three parameters: batch, batch_id and"
                 " transaction."
             )
         registry.tables[sink] = Table(
-            sink, None, {}, (), where, sink=FOREACH_BATCH, code=code_hash(function), function=function
+            sink, None, {}, (), location, sink=FOREACH_BATCH, code=code_hash(function), function=function
         )
         return function
 
@@ -450,11 +455,11 @@ def foreach_batch_sink(*, name: str | None = None) -> Callable[[Function], Funct
 def _expects(
     conditions: object, action: str, quarantine: object = None, alert: tuple[object, object] = (None, 1)
 ) -> Callable[[Function], Function]:
-    where = caller()
-    found = expectations_of(conditions, action, where, quarantine, alert)
+    location = caller()
+    expectations = expectations_of(conditions, action, location, quarantine, alert)
 
     def declare(function: Function) -> Function:
-        current(where).expected_of_functions += [(function, item) for item in found]
+        current(location).expected_of_functions += [(function, item) for item in expectations]
         return function
 
     return declare
@@ -582,7 +587,7 @@ def append_flow(
 
 @known_parameters
 @with_parameters_of(append_flow)
-def update_flow(**given: Any) -> Callable[[Function], Function]:
+def update_flow(**parameters: Any) -> Callable[[Function], Function]:
     """Declare a flow whose query runs in Spark's output mode ``update``: an aggregate's updated rows replace
     those of the same key in ``target``, exactly once.
 
@@ -592,34 +597,34 @@ def update_flow(**given: Any) -> Callable[[Function], Function]:
     :param target: a table declared with :func:`create_streaming_table` and ``keys``, which no other flow
         writes.
     """
-    return _flow(UPDATE, given)
+    return _flow(UPDATE, parameters)
 
 
 @known_parameters
 @with_parameters_of(append_flow)
-def complete_flow(**given: Any) -> Callable[[Function], Function]:
+def complete_flow(**parameters: Any) -> Callable[[Function], Function]:
     """Declare a flow whose query runs in Spark's output mode ``complete``: each batch replaces the whole
     ``target``, exactly once. For small aggregates. Parameters are those of :func:`append_flow`, but for
 
     :param target: a table declared with :func:`create_streaming_table`, which no other flow writes.
     """
-    return _flow(COMPLETE, given)
+    return _flow(COMPLETE, parameters)
 
 
-def _flow(mode: str, given: Mapping[str, Any]) -> Callable[[Function], Function]:
-    where = caller()
+def _flow(mode: str, parameters: Mapping[str, Any]) -> Callable[[Function], Function]:
+    location = caller()
 
     def declare(function: Function) -> Function:
-        registry = current(where)
-        flow = new_flow(registry, given["name"] or function.__name__, where)
-        runs = _runs(flow, given, where)
-        check_function(f"flow {flow}", function, where)
-        state = initial_state_of(registry, flow, given["initial_state"], where)
-        inputs = inputs_of(f"flow {flow}", function, given["sources"], where, state)
+        registry = current(location)
+        flow = new_flow(registry, parameters["name"] or function.__name__, location)
+        runs = _runs(flow, parameters, location)
+        check_function(f"flow {flow}", function, location)
+        state = initial_state_of(registry, flow, parameters["initial_state"], location)
+        inputs = inputs_of(f"flow {flow}", function, parameters["sources"], location, state)
         code = code_hash(function)
         registry.flows[flow] = AppendFlow(
             flow,
-            str(given["target"]),
+            str(parameters["target"]),
             inputs,
             code,
             **runs,
@@ -632,23 +637,23 @@ def _flow(mode: str, given: Mapping[str, Any]) -> Callable[[Function], Function]
     return declare
 
 
-def _runs(flow: str, given: Mapping[str, Any], where: Where) -> dict[str, Any]:
+def _runs(flow: str, parameters: Mapping[str, Any], location: Location) -> dict[str, Any]:
     """Return how a flow runs, by the names of its fields, from the parameters that all flows have."""
-    once = given["once"]
-    often = how_often(flow, given["trigger"], once, where)
-    check_policies(flow, given["on_failure"], given["on_change"], once, where)
-    check_park_after(flow, given["park_after"], where)
-    window = duration(f"rewind_window of flow {flow}", given["rewind_window"], where)
-    named = {name: given[name] for name in ("state_store", "watermark_policy", "driver")}
-    settings = conf_of(flow, given["spark_conf"], where, **named)
+    once = parameters["once"]
+    often = how_often(flow, parameters["trigger"], once, location)
+    check_policies(flow, parameters["on_failure"], parameters["on_change"], once, location)
+    check_park_after(flow, parameters["park_after"], location)
+    window = duration(f"rewind_window of flow {flow}", parameters["rewind_window"], location)
+    named = {name: parameters[name] for name in ("state_store", "watermark_policy", "driver")}
+    settings = conf_of(flow, parameters["spark_conf"], location, **named)
     return {
         "trigger": often,
-        "spark_conf": with_window(settings, flow, window, often, once=once, where=where),
-        "where": where,
-        "on_failure": given["on_failure"],
-        "park_after": given["park_after"],
+        "spark_conf": with_window(settings, flow, window, often, once=once, location=location),
+        "location": location,
+        "on_failure": parameters["on_failure"],
+        "park_after": parameters["park_after"],
         "once": once,
-        "on_change": given["on_change"],
+        "on_change": parameters["on_change"],
     }
 
 
@@ -708,16 +713,18 @@ def create_auto_cdc_flow(
         ``park_after``, ``on_change``, ``rewind_window``, ``state_store``, ``watermark_policy`` and
         ``driver``.
     """
-    given = dict(locals())
-    where = caller()
-    flow = new_flow(current(where), name, where)
+    parameters = dict(locals())
+    location = caller()
+    flow = new_flow(current(location), name, location)
     if not isinstance(source, str):
         raise DeclarationError(
-            f"{where}: the flow {flow} has the source {source!r}. Give the name of one source or view, such"
-            " as 'changes'."
+            f"{location}: the flow {flow} has the source {source!r}. Give the name of one source or view,"
+            " such as 'changes'."
         )
-    spec = read_spec(flow, given, where)
-    current(where).flows[flow] = AutoCdcFlow(flow, str(target), source, spec, **_runs(flow, given, where))
+    spec = read_spec(flow, parameters, location)
+    current(location).flows[flow] = AutoCdcFlow(
+        flow, str(target), source, spec, **_runs(flow, parameters, location)
+    )
 
 
 def notifier(classpath: str, **arguments: Any) -> Notifier:
@@ -730,23 +737,23 @@ def notifier(classpath: str, **arguments: Any) -> Notifier:
     :param classpath: such as ``airflow.providers.smtp.notifications.smtp.SmtpNotifier``.
     :param arguments: arguments of the notifier's class, as JSON values.
     """
-    where = caller()
+    location = caller()
     if not isinstance(classpath, str) or not _CLASSPATH.fullmatch(classpath):
         raise DeclarationError(
-            f"{where}: the notifier {classpath!r} is no path of a class. Give one such as "
+            f"{location}: the notifier {classpath!r} is no path of a class. Give one such as "
             "'airflow.providers.smtp.notifications.smtp.SmtpNotifier'."
         )
     try:
         plain = json.loads(json.dumps(arguments))
     except (TypeError, ValueError) as error:
         raise DeclarationError(
-            f"{where}: the arguments of the notifier {classpath} are not JSON values: {error}."
+            f"{location}: the arguments of the notifier {classpath} are not JSON values: {error}."
         ) from error
     secret = next((name for name, value in plain.items() if redact({name: value}) != {name: value}), None)
     if secret is not None:
         raise DeclarationError(
-            f"{where}: the notifier {classpath} has a secret in its argument {secret!r}. What is declared is"
-            " kept in the manifest, for all to read. Put it into an Airflow connection, and give the"
+            f"{location}: the notifier {classpath} has a secret in its argument {secret!r}. What is declared"
+            " is kept in the manifest, for all to read. Put it into an Airflow connection, and give the"
             " connection's name (such as http_conn_id='chat')."
         )
     return Notifier(classpath, plain)
@@ -784,10 +791,10 @@ def driver(
     :param archives: unpacked in the working folder of each executor; ``path#name`` names the folder.
     :param spark_conf: further settings, as of a flow.
     """
-    given = dict(locals())
-    where = caller()
-    conf = spark_conf_of("driver", given.pop("spark_conf"), where)
-    return driver_of({name: given[name] for name in NEEDS}, conf, current(where).data, where)
+    needs = dict(locals())
+    location = caller()
+    conf = spark_conf_of("driver", needs.pop("spark_conf"), location)
+    return driver_of({name: needs[name] for name in NEEDS}, conf, current(location).data, location)
 
 
 @known_parameters
@@ -816,41 +823,42 @@ def configure_pipeline(
     :param rehearse: recoveries that are refused unless they were rehearsed, such as ``["full_refresh"]``.
     :param driver: what the driver of each flow needs, or the shared one (:func:`driver`).
     """
-    where = caller()
-    registry = current(where)
+    location = caller()
+    registry = current(location)
     if registry.configured_at is not None:
         raise DeclarationError(
-            f"{where}: the pipeline is configured at {registry.configured_at} already. Leave one of the two."
+            f"{location}: the pipeline is configured at {registry.configured_at} already. Leave one of the"
+            " two."
         )
     if not isinstance(shared_driver, bool):
-        raise DeclarationError(f"{where}: shared_driver is {shared_driver!r}. Allowed are True and False.")
+        raise DeclarationError(f"{location}: shared_driver is {shared_driver!r}. Allowed are True and False.")
     if not isinstance(notifiers, Sequence) or not all(isinstance(item, Notifier) for item in notifiers):
-        raise DeclarationError(f"{where}: the notifiers are {notifiers!r}. Give a list of dp.notifier(…).")
+        raise DeclarationError(f"{location}: the notifiers are {notifiers!r}. Give a list of dp.notifier(…).")
     if isinstance(rehearse, str) or (unknown := [name for name in rehearse if name not in REHEARSABLE]):
-        found = rehearse if isinstance(rehearse, str) else unknown[0]
+        misfit = rehearse if isinstance(rehearse, str) else unknown[0]
         raise DeclarationError(
-            f"{where}: rehearse has {found!r}. Give a list of recoveries that can be rehearsed:"
+            f"{location}: rehearse has {misfit!r}. Give a list of recoveries that can be rehearsed:"
             f" {', '.join(REHEARSABLE)}."
         )
-    registry.configured_at = where
-    registry.driver = None if driver is None else driver_given(driver, where)
+    registry.configured_at = location
+    registry.driver = None if driver is None else checked_driver(driver, location)
     registry.configured = replace(
         registry.configured,
         shared_driver=shared_driver,
         notifiers=tuple(notifiers),
-        no_progress_after=duration("no_progress_after", no_progress_after, where),
-        behind_above=duration("behind_above", behind_above, where),
-        behind_for=_behind_for(behind_for, where),
-        late_above=share("late_above", late_above, where),
+        no_progress_after=duration("no_progress_after", no_progress_after, location),
+        behind_above=duration("behind_above", behind_above, location),
+        behind_for=_behind_for(behind_for, location),
+        late_above=share("late_above", late_above, location),
         rehearse=tuple(rehearse),
     )
 
 
-def _behind_for(text: object, where: Where) -> float:
-    seconds = duration("behind_for", text, where) or DEFAULT_BEHIND_FOR
+def _behind_for(text: object, location: Location) -> float:
+    seconds = duration("behind_for", text, location) or DEFAULT_BEHIND_FOR
     if seconds > MOST_BEHIND_FOR:
         raise DeclarationError(
-            f"{where}: behind_for is {text!r}. Allowed are 6 hours at most: the monitor looks back no"
+            f"{location}: behind_for is {text!r}. Allowed are 6 hours at most: the monitor looks back no"
             " further."
         )
     return seconds
@@ -859,7 +867,7 @@ def _behind_for(text: object, where: Where) -> float:
 def schedule(recovery: str, *, cron: str, name: str | None = None, **values: Any) -> None:
     """Schedule a recovery: ``dp.schedule("backup_table", table="customers", cron="0 3 * * *")``.
 
-    Nobody is asked. A plan with a price that ``accept`` does not name ends with an alert, and touches
+    Nobody is asked. A plan with an impact that ``accept`` does not name ends with an alert, and touches
     nothing.
 
     :param recovery: the name of a recovery, as in its DAG.
@@ -867,13 +875,13 @@ def schedule(recovery: str, *, cron: str, name: str | None = None, **values: Any
     :param name: unique among the schedules of the pipeline; the recovery and its table or flow by default.
     :param values: values of the recovery's form. Tables and flows are those of this file, by their own names.
     """
-    where = caller()
-    registry = current(where)
-    made: Schedule = resolve_name(READ_SCHEDULE)(recovery, cron, name, values, where)
+    location = caller()
+    registry = current(location)
+    made: Schedule = resolve_name(READ_SCHEDULE)(recovery, cron, name, values, location)
     taken = registry.schedules.get(made.name)
     if taken is not None:
         raise DeclarationError(
-            f"{where}: the schedule {made.name} is declared at {taken.where} already. Give one of them a"
-            " name=."
+            f"{location}: the schedule {made.name} is declared at {taken.location} already. Give one of them"
+            " a name=."
         )
     registry.schedules[made.name] = made

@@ -75,7 +75,7 @@ REHEARSABLE = (
     "rewind",
     "full_refresh",
     "full_refresh_with_backup",
-    "full_refresh_beside",
+    "rebuild_without_downtime",
     "restore_table",
     "backfill",
 )
@@ -88,7 +88,7 @@ JsonObject = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Where:
+class Location:
     """Line of a pipeline file with a declaration."""
 
     file: str
@@ -114,7 +114,7 @@ class Source:
     path: str | None
     schema: str | None
     options: Mapping[str, str]
-    where: Where
+    location: Location
     table: str | None = None
     start: str | Mapping[str, Any] = "earliest"
     track_schema: bool = False
@@ -154,7 +154,7 @@ class View:
     name: str
     sources: tuple[str, ...]
     code: str
-    where: Where
+    location: Location
     function: Callable[..., Any] | None = field(default=None, compare=False, repr=False)
 
 
@@ -174,7 +174,7 @@ class Table:
     comment: str | None
     properties: Mapping[str, str]
     partition_cols: tuple[str, ...]
-    where: Where
+    location: Location
     keys: tuple[str, ...] = ()
     sink: str | None = None
     code: str = ""
@@ -193,7 +193,7 @@ class GivenState:
 
     name: str
     schema: str | None
-    where: Where
+    location: Location
     rows: tuple[Mapping[str, Any], ...] = ()
     table: str | None = None
     path: str | None = None
@@ -228,7 +228,7 @@ class Expectation:
     name: str
     condition: str
     action: str
-    where: Where
+    location: Location
     quarantine: str | None = None
     alert_above: float | None = None
     alert_window: int = 1
@@ -268,7 +268,7 @@ class AppendFlow:
     code: str
     trigger: str
     spark_conf: Mapping[str, str]
-    where: Where
+    location: Location
     on_failure: str = PARK
     once: bool = False
     on_change: str = RESTART
@@ -282,7 +282,7 @@ class AppendFlow:
     @property
     def spec(self) -> CdcSpec | None:
         """How its rows replace those of the same key; None unless it is an update flow."""
-        return UpdateSpec.of(self.keys) if self.mode == UPDATE else None
+        return UpdateSpec.for_keys(self.keys) if self.mode == UPDATE else None
 
     @property
     def replaces(self) -> bool:
@@ -302,7 +302,7 @@ class AutoCdcFlow:
     spec: CdcSpec
     trigger: str
     spark_conf: Mapping[str, str]
-    where: Where
+    location: Location
     on_failure: str = PARK
     once: bool = False
     on_change: str = RESTART
@@ -342,7 +342,7 @@ class Schedule:
     recovery: str
     cron: str
     values: Mapping[str, Any]
-    where: Where
+    location: Location
 
 
 DEFAULT_NO_PROGRESS = 1800.0
@@ -395,7 +395,7 @@ class Pipeline:
         table = self.table(flow.target)
         return table if table is not None and table.sink is not None else None
 
-    def takes_turns(self, table: str) -> bool:
+    def needs_write_lock(self, table: str) -> bool:
         """Return whether the writers of a table take turns: whether it is kept by key."""
         return any(flow.spec is not None and flow.target == table for flow in self.flows)
 
@@ -407,40 +407,40 @@ class Pipeline:
         """Return every source and view that a flow reads, directly or through views, each once, inputs before
         their readers.
         """
-        found: dict[str, Source | View] = {}
+        inputs_by_name: dict[str, Source | View] = {}
 
         def visit(name: str) -> None:
-            if name in found:
+            if name in inputs_by_name:
                 return
             view = self.view(name)
             if view is not None:
                 for inner in view.sources:
                     visit(inner)
-                found[name] = view
+                inputs_by_name[name] = view
             else:
                 source = self.source(name)
                 assert source is not None, f"{name} was checked when the pipeline was declared"
-                found[name] = source
+                inputs_by_name[name] = source
 
         for name in flow.sources:
             visit(name)
-        return tuple(found.values())
+        return tuple(inputs_by_name.values())
 
     def sources_of(self, flow: AnyFlow) -> tuple[Source, ...]:
         """Return every source that a flow reads, each once, in order of first use."""
         return tuple(item for item in self.inputs(flow) if isinstance(item, Source))
 
 
-def check_name(kind: str, name: object, where: Where) -> str:
+def check_name(kind: str, name: object, location: Location) -> str:
     """Return ``name``, after a check that it can name a ``kind``.
 
     :raises DeclarationError: it is not a name: letters, digits and underscores, a letter first, 100 at most.
     """
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise DeclarationError(
-            f"{where}: the {kind} name {name!r} cannot be used. A name has letters, digits and underscores,"
-            " starts with a letter, and is at most 100 long, because folders, DAG ids and Spark's source"
-            " names are made of it."
+            f"{location}: the {kind} name {name!r} cannot be used. A name has letters, digits and"
+            " underscores, starts with a letter, and is at most 100 long, because folders, DAG ids and"
+            " Spark's source names are made of it."
         )
     return name
 

@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Callable, Iterable
 from typing import Any, ParamSpec, TypeVar
 
-from streamkeeper.declare.model import Where
+from streamkeeper.declare.model import Location
 from streamkeeper.declare.registry import caller, listed
 from streamkeeper.errors import DeclarationError
 
@@ -65,7 +65,7 @@ _PARAMETERS = {
 _ATTRIBUTES = ("writeStream", "outputMode", "foreachBatch")
 
 
-def refuse(name: str, there: Iterable[str]) -> Any:
+def refuse(name: str, offered: Iterable[str]) -> Any:
     """Raise the error for a name that the language lacks.
 
     :raises DeclarationError: Lakeflow or Spark has it; the message names the alternative.
@@ -73,7 +73,7 @@ def refuse(name: str, there: Iterable[str]) -> Any:
     """
     if name in NAMES:
         raise DeclarationError(f"{caller()}: dp.{name} is not there: {NAMES[name]}.")
-    raise AttributeError(f"dp.{name} is not there. Allowed are {listed(there)}.")
+    raise AttributeError(f"dp.{name} is not there. Allowed are {listed(offered)}.")
 
 
 def known_parameters(declare: Callable[P, R]) -> Callable[P, R]:
@@ -82,15 +82,15 @@ def known_parameters(declare: Callable[P, R]) -> Callable[P, R]:
     allowed = inspect.signature(declare).parameters
 
     @functools.wraps(declare)
-    def checked(*args: P.args, **given: P.kwargs) -> R:
-        for parameter in given:
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        for parameter in kwargs:
             if parameter not in allowed:
-                said = _PARAMETERS.get(parameter, "correct the name, or leave it out")
+                advice = _PARAMETERS.get(parameter, "correct the name, or leave it out")
                 raise DeclarationError(
-                    f"{caller()}: {declare.__name__} takes no {parameter}: {said}. It takes"
+                    f"{caller()}: {declare.__name__} takes no {parameter}: {advice}. It takes"
                     f" {listed(allowed)}."
                 )
-        return declare(*args, **given)
+        return declare(*args, **kwargs)
 
     return checked
 
@@ -101,8 +101,8 @@ def with_parameters_of(other: Callable[P, R]) -> Callable[[Callable[..., R]], Ca
 
     def decorate(declare: Callable[..., R]) -> Callable[P, R]:
         @functools.wraps(declare)
-        def complete(*args: P.args, **given: P.kwargs) -> R:
-            bound = signature.bind(*args, **given)
+        def complete(*args: P.args, **kwargs: P.kwargs) -> R:
+            bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
             return declare(**bound.arguments)
 
@@ -112,16 +112,16 @@ def with_parameters_of(other: Callable[P, R]) -> Callable[[Callable[..., R]], Ca
     return decorate
 
 
-def check_function(what: str, function: Callable[..., Any], where: Where) -> None:
+def check_function(subject: str, function: Callable[..., Any], location: Location) -> None:
     """Check that a function does not write its rows itself.
 
     :raises DeclarationError: it does; the message has the line.
     """
     tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    found = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr in _ATTRIBUTES]
-    if found:
-        first = min(found, key=lambda node: (node.lineno, node.end_col_offset or 0))
+    uses = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr in _ATTRIBUTES]
+    if uses:
+        first = min(uses, key=lambda node: (node.lineno, node.end_col_offset or 0))
         line = function.__code__.co_firstlineno + first.lineno - 1
         raise DeclarationError(
-            f"{Where(where.file, line)}: the function of {what} uses {first.attr}: {_QUERY}."
+            f"{Location(location.file, line)}: the function of {subject} uses {first.attr}: {_QUERY}."
         )

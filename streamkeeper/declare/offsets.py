@@ -70,24 +70,24 @@ def check_fits(source_format: str, offset: Any) -> str | None:
     """
     if source_format not in FORMATS:
         return f"No offsets of a {source_format!r} source are known. Allowed are {', '.join(FORMATS)}."
-    wanted = FORMATS[source_format].offsets
+    expected_kind = FORMATS[source_format].offsets
     if offset is None:
         return None
-    found = kind_of(offset)
-    if found != wanted:
-        whose = "of no source that is known" if found == UNKNOWN else f"of a {found} source"
+    kind = kind_of(offset)
+    if kind != expected_kind:
+        whose = "of no source that is known" if kind == UNKNOWN else f"of a {kind} source"
         return (
-            f"{offset!r} is an offset {whose}; a {source_format} source has {_SHAPES[wanted]}. Give one of"
-            " that shape."
+            f"{offset!r} is an offset {whose}; a {source_format} source has {_SHAPES[expected_kind]}. Give"
+            " one of that shape."
         )
-    return _out_of_range(wanted, offset, -1 if FORMATS[source_format].connection else 0)
+    return _out_of_range(expected_kind, offset, -1 if FORMATS[source_format].connection else 0)
 
 
 def misfit_of(source_format: str, offset: Any) -> str | None:
     """Return as :func:`check_fits` for an offset that Spark itself wrote."""
     # Spark writes {} for a Kafka source whose pattern matches no topic yet.
-    known = FORMATS.get(source_format)
-    empty = known is not None and known.offsets == KAFKA and offset == {}
+    source_kind = FORMATS.get(source_format)
+    empty = source_kind is not None and source_kind.offsets == KAFKA and offset == {}
     return None if empty else check_fits(source_format, offset)
 
 
@@ -98,27 +98,27 @@ def is_reached(offset: Any, end: Any) -> bool:
     kind = kind_of(offset)
     if end is None or kind != kind_of(end):
         return False
-    found = False
+    reached = False
     match kind:
         case "files":
-            found = offset["logOffset"] <= end["logOffset"]
+            reached = offset["logOffset"] <= end["logOffset"]
         case "rate":
-            found = is_whole(offset) and is_whole(end) and offset <= end
+            reached = is_whole(offset) and is_whole(end) and offset <= end
         case "kafka":
             ends = {(topic, part): upto for topic, parts in end.items() for part, upto in parts.items()}
             read = {(topic, part): upto for topic, parts in offset.items() for part, upto in parts.items()}
-            found = all(upto <= ends.get(part, 0) for part, upto in read.items())
+            reached = all(upto <= ends.get(part, 0) for part, upto in read.items())
         case "delta":
             same = (
                 offset["reservoirId"] == end["reservoirId"]
                 and not offset.get("isStartingVersion")
                 and not end.get("isStartingVersion")
             )
-            found = same and (offset["reservoirVersion"], offset["index"]) <= (
+            reached = same and (offset["reservoirVersion"], offset["index"]) <= (
                 end["reservoirVersion"],
                 end["index"],
             )
-    return found
+    return reached
 
 
 def _out_of_range(kind: str, offset: Any, least: int) -> str | None:

@@ -21,12 +21,12 @@ from streamkeeper.declare.model import (
     AppendFlow,
     Expectation,
     GivenState,
+    Location,
     Pipeline,
     Schedule,
     Source,
     Table,
     View,
-    Where,
     quarantine_of,
 )
 from streamkeeper.declare.source_options import check_connections, check_no_echo
@@ -57,7 +57,7 @@ class Registry:
         self.initial_states: dict[str, GivenState] = {}
         self.schedules: dict[str, Schedule] = {}
         self.configured = Pipeline(name, file, shared="")
-        self.configured_at: Where | None = None
+        self.configured_at: Location | None = None
         self.driver: Driver | None = None
         self.expected_of_tables: dict[str, tuple[Expectation, ...]] = {}
         self.expected_of_functions: list[tuple[Callable[..., Any], Expectation]] = []
@@ -74,7 +74,7 @@ class Registry:
             for name in reader.sources:
                 if name not in self.sources and name not in self.views:
                     raise DeclarationError(
-                        f"{reader.where}: {reader.name} reads {name!r}, which this file does not declare."
+                        f"{reader.location}: {reader.name} reads {name!r}, which this file does not declare."
                         f" Declared are {listed([*self.sources, *self.views])}. Correct the name, or declare"
                         " it with create_source or temporary_view."
                     )
@@ -83,8 +83,8 @@ class Registry:
         for flow in self.flows.values():
             if flow.target not in self.tables:
                 raise DeclarationError(
-                    f"{flow.where}: the flow {flow.name} writes to {flow.target!r}, which this file does not"
-                    f" declare. Declared are {listed(self.tables)}. Add"
+                    f"{flow.location}: the flow {flow.name} writes to {flow.target!r}, which this file does"
+                    f" not declare. Declared are {listed(self.tables)}. Add"
                     f" dp.create_streaming_table({flow.target!r})."
                 )
         if not self.flows:
@@ -123,7 +123,7 @@ class Registry:
         for function, item in self.expected_of_functions:
             if id(function) not in functions:
                 raise DeclarationError(
-                    f"{item.where}: the expectation {item.name!r} stands above a function that is no"
+                    f"{item.location}: the expectation {item.name!r} stands above a function that is no"
                     " flow. Put it above the function of a flow (dp.append_flow), or give it to a table:"
                     " dp.create_streaming_table(…, expect_all={…})."
                 )
@@ -133,10 +133,10 @@ class Registry:
                 for function, item in self.expected_of_functions
                 if isinstance(flow, AppendFlow) and function is flow.function
             ]
-            own.sort(key=lambda item: item.where.line)
-            found = (*self.expected_of_tables.get(flow.target, ()), *own)
-            if found:
-                self.flows[name] = replace(flow, expectations=found)
+            own.sort(key=lambda item: item.location.line)
+            expectations = (*self.expected_of_tables.get(flow.target, ()), *own)
+            if expectations:
+                self.flows[name] = replace(flow, expectations=expectations)
                 self._check_expectations(self.flows[name])
 
     def _check_expectations(self, flow: AnyFlow) -> None:
@@ -146,39 +146,40 @@ class Registry:
             other = first.setdefault(item.name, item)
             if other is not item:
                 raise DeclarationError(
-                    f"{item.where}: the flow {flow.name} has two expectations {item.name!r}; the other is at"
-                    f" {other.where}. Rename one of the two."
+                    f"{item.location}: the flow {flow.name} has two expectations {item.name!r}; the other is"
+                    f" at {other.location}. Rename one of the two."
                 )
             if item.quarantine not in (None, table):
                 raise DeclarationError(
-                    f"{item.where}: the flow {flow.name} has the quarantine tables {table} and"
+                    f"{item.location}: the flow {flow.name} has the quarantine tables {table} and"
                     f" {item.quarantine}. Rows that a flow drops go to one table: name the same."
                 )
         if table is None:
             return
-        where = next(item.where for item in flow.expectations if item.quarantine is not None)
+        location = next(item.location for item in flow.expectations if item.quarantine is not None)
         if table not in self.tables:
             raise DeclarationError(
-                f"{where}: the quarantine table {table!r} is not declared in this file. Declared are"
+                f"{location}: the quarantine table {table!r} is not declared in this file. Declared are"
                 f" {listed(self.tables)}. Add dp.create_streaming_table({table!r})."
             )
         if self.tables[table].sink is not None:
             raise DeclarationError(
-                f"{where}: the quarantine {table} is a sink ({self.tables[table].where}). Allowed is a table"
-                " of dp.create_streaming_table."
+                f"{location}: the quarantine {table} is a sink ({self.tables[table].location}). Allowed is a"
+                " table of dp.create_streaming_table."
             )
         writer = next((other for other in self.flows.values() if other.target == table), None)
         if writer is not None:
             raise DeclarationError(
-                f"{where}: the quarantine table {table} is the target of the flow {writer.name}"
-                f" ({writer.where}). It has columns of its own: name a table that no flow writes."
+                f"{location}: the quarantine table {table} is the target of the flow {writer.name}"
+                f" ({writer.location}). It has columns of its own: name a table that no flow writes."
             )
 
     def _check_circle(self, view: View, path: tuple[str, ...]) -> None:
         if view.name in path:
             circle = " → ".join([*path[path.index(view.name) :], view.name])
             raise DeclarationError(
-                f"{view.where}: views read one another in a circle: {circle}. Let one of them read a source."
+                f"{view.location}: views read one another in a circle: {circle}. Let one of them read a"
+                " source."
             )
         for name in view.sources:
             if name in self.views:
@@ -200,14 +201,14 @@ def collecting(registry: Registry) -> Iterator[Registry]:
         _current.reset(token)
 
 
-def current(where: Where) -> Registry:
+def current(location: Location) -> Registry:
     """Return the registry of the file being imported; outside of :func:`collecting` an empty one that is
     dropped.
     """
-    return _current.get() or Registry("unnamed", where.file, "/data")
+    return _current.get() or Registry("unnamed", location.file, "/data")
 
 
-def caller() -> Where:
+def caller() -> Location:
     """Return the line of the pipeline file that called into this package."""
     frame = sys._getframe(2)
     while (
@@ -215,7 +216,7 @@ def caller() -> Where:
         and str(frame.f_globals.get("__name__")).partition(".")[0] == __package__.partition(".")[0]
     ):
         frame = frame.f_back
-    return Where(Path(frame.f_code.co_filename).name, frame.f_lineno)
+    return Location(Path(frame.f_code.co_filename).name, frame.f_lineno)
 
 
 def code_hash(function: Callable[..., Any], *, named: bool = True) -> str:

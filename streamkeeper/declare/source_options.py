@@ -18,8 +18,8 @@ from streamkeeper.declare.model import (
     KAFKA_SINK,
     SOCKET,
     Format,
+    Location,
     Pipeline,
-    Where,
 )
 from streamkeeper.declare.offsets import check_fits
 from streamkeeper.errors import DeclarationError
@@ -92,102 +92,104 @@ _DELTA_VALUES = {
 }
 
 
-def check_kafka(name: str, options: Mapping[str, str], where: Where) -> None:
+def check_kafka(name: str, options: Mapping[str, str], location: Location) -> None:
     """Check the options of a Kafka source.
 
     :raises DeclarationError: with file, line, what was found and what is allowed.
     """
-    what = f"{where}: the Kafka source {name}"
-    known = _known(what, options, _KAFKA_REFUSED, _KAFKA_VALUES)
-    _check_broker(what, known)
-    ways = [known[way.lower()] for way in TOPICS if way.lower() in known]
+    subject = f"{location}: the Kafka source {name}"
+    options_by_name = _checked_options(subject, options, _KAFKA_REFUSED, _KAFKA_VALUES)
+    _check_broker(subject, options_by_name)
+    ways = [options_by_name[way.lower()] for way in TOPICS if way.lower() in options_by_name]
     if len(ways) != 1:
-        found = " and ".join(key for key, _ in ways) or "none of them"
-        raise DeclarationError(f"{what} has {found}. Give exactly one of the options {', '.join(TOPICS)}.")
-    _check_topics(what, *ways[0])
-    _check_secrets(what, options)
+        present = " and ".join(key for key, _ in ways) or "none of them"
+        raise DeclarationError(
+            f"{subject} has {present}. Give exactly one of the options {', '.join(TOPICS)}."
+        )
+    _check_topics(subject, *ways[0])
+    _check_secrets(subject, options)
 
 
-def check_kafka_sink(name: str, options: Mapping[str, str], where: Where) -> None:
+def check_kafka_sink(name: str, options: Mapping[str, str], location: Location) -> None:
     """Check the options of a Kafka sink.
 
     :raises DeclarationError: with file, line, what was found and what is allowed.
     """
-    what = f"{where}: the Kafka sink {name}"
-    _check_broker(what, _known(what, options, _KAFKA_SINK_REFUSED, {}))
+    subject = f"{location}: the Kafka sink {name}"
+    _check_broker(subject, _checked_options(subject, options, _KAFKA_SINK_REFUSED, {}))
     others = [key for key in options if key.lower() != "topic" and not key.lower().startswith("kafka.")]
     if others:
         raise DeclarationError(
-            f"{what} has the option {others[0]!r}. Allowed are topic, and those of Kafka's producer, such as"
-            " 'kafka.bootstrap.servers'."
+            f"{subject} has the option {others[0]!r}. Allowed are topic, and those of Kafka's producer, such"
+            " as 'kafka.bootstrap.servers'."
         )
-    _check_secrets(what, options)
+    _check_secrets(subject, options)
 
 
-def check_file_sink(name: str, options: Mapping[str, str], where: Where) -> None:
+def check_file_sink(name: str, options: Mapping[str, str], location: Location) -> None:
     """Check the options of a sink of files; see :func:`check_kafka_sink`."""
-    what = f"{where}: the sink {name}"
+    subject = f"{location}: the sink {name}"
     if not options.get("path"):
-        raise DeclarationError(f"{what} has no path. Give the folder of its files: {{'path': '…'}}.")
-    _known(what, options, {"checkpointlocation": _CHECKPOINT, "retention": _RETENTION}, {})
-    _check_secrets(what, options)
+        raise DeclarationError(f"{subject} has no path. Give the folder of its files: {{'path': '…'}}.")
+    _checked_options(subject, options, {"checkpointlocation": _CHECKPOINT, "retention": _RETENTION}, {})
+    _check_secrets(subject, options)
 
 
-def _check_broker(what: str, known: Mapping[str, tuple[str, str]]) -> None:
-    if not known.get("kafka.bootstrap.servers", ("", ""))[1].strip():
+def _check_broker(subject: str, options_by_name: Mapping[str, tuple[str, str]]) -> None:
+    if not options_by_name.get("kafka.bootstrap.servers", ("", ""))[1].strip():
         raise DeclarationError(
-            f"{what} names no broker. Give the option 'kafka.bootstrap.servers': 'host:9092,…', or"
+            f"{subject} names no broker. Give the option 'kafka.bootstrap.servers': 'host:9092,…', or"
             " '{env:NAME}' for what the environment variable NAME holds where the flow runs."
         )
 
 
-def _check_secrets(what: str, options: Mapping[str, str]) -> None:
+def _check_secrets(subject: str, options: Mapping[str, str]) -> None:
     for key, value in options.items():
         if _SECRET.search(key) and not _PLACEHOLDER.search(value):
             raise DeclarationError(
-                f"{what} has a secret in its option {key!r}. What is declared is kept in the manifest, for"
+                f"{subject} has a secret in its option {key!r}. What is declared is kept in the manifest, for"
                 " all to read: put the secret into an environment variable of the driver, and write"
                 " '{env:NAME}' here."
             )
 
 
-def check_delta(name: str, options: Mapping[str, str], where: Where) -> None:
+def check_delta(name: str, options: Mapping[str, str], location: Location) -> None:
     """Check the options of a Delta source.
 
     :raises DeclarationError: with file, line, what was found and what is allowed.
     """
-    what = f"{where}: the Delta source {name}"
-    known = _known(what, options, _DELTA_REFUSED, _DELTA_VALUES)
-    on = [known[key][0] for key in _FEEDS if known.get(key, ("", ""))[1] == "true"]
+    subject = f"{location}: the Delta source {name}"
+    options_by_name = _checked_options(subject, options, _DELTA_REFUSED, _DELTA_VALUES)
+    on = [options_by_name[key][0] for key in _FEEDS if options_by_name.get(key, ("", ""))[1] == "true"]
     if len(on) > 1:
         raise DeclarationError(
-            f"{what} has {' and '.join(on)}. The change data feed gives changed rows as rows,"
+            f"{subject} has {' and '.join(on)}. The change data feed gives changed rows as rows,"
             " skipChangeCommits leaves them out: give one."
         )
 
 
-def check_socket(name: str, options: Mapping[str, str], where: Where) -> None:
+def check_socket(name: str, options: Mapping[str, str], location: Location) -> None:
     """Check the options of a socket source.
 
     :raises DeclarationError: with file, line, what was found and what is allowed.
     """
-    what = f"{where}: the socket source {name}"
-    known = _known(what, options, {}, {})
+    subject = f"{location}: the socket source {name}"
+    options_by_name = _checked_options(subject, options, {}, {})
     for key, like in (("host", "localhost"), ("port", "9999")):
-        if not known.get(key, ("", ""))[1].strip():
+        if not options_by_name.get(key, ("", ""))[1].strip():
             raise DeclarationError(
-                f"{what} has no {key}. Give the option '{key}': '{like}', or '{{env:NAME}}' for what the"
+                f"{subject} has no {key}. Give the option '{key}': '{like}', or '{{env:NAME}}' for what the"
                 " environment variable NAME holds where the flow runs."
             )
-    _known(what, options, {}, {"port": _PORT})
-    if "includetimestamp" in known:
+    _checked_options(subject, options, {}, {"port": _PORT})
+    if "includetimestamp" in options_by_name:
         raise DeclarationError(
-            f"{what} has the option {known['includetimestamp'][0]!r}. Its only column is value: add"
-            " current_timestamp() in a view, and leave the option out."
+            f"{subject} has the option {options_by_name['includetimestamp'][0]!r}. Its only column is value:"
+            " add current_timestamp() in a view, and leave the option out."
         )
 
 
-CHECKS: dict[str, Callable[[str, Mapping[str, str], Where], None]] = {
+CHECKS: dict[str, Callable[[str, Mapping[str, str], Location], None]] = {
     KAFKA: check_kafka,
     DELTA: check_delta,
     SOCKET: check_socket,
@@ -195,35 +197,38 @@ CHECKS: dict[str, Callable[[str, Mapping[str, str], Where], None]] = {
 """Checks of the options of formats that have any."""
 
 
-SINKS: dict[str, Callable[[str, Mapping[str, str], Where], None]] = {
+SINKS: dict[str, Callable[[str, Mapping[str, str], Location], None]] = {
     KAFKA_SINK: check_kafka_sink,
     **dict.fromkeys(FILE_SINKS, check_file_sink),
 }
 """Checks of the options of each format that a sink may have."""
 
 
-def check_start(name: str, source_format: str, start: object, where: Where) -> str | dict[str, Any]:
+def check_start(name: str, source_format: str, start: object, location: Location) -> str | dict[str, Any]:
     """Return the declared start of a source's first generation, after a check that it is valid.
 
     :raises DeclarationError: with file, line, what was found and what is allowed.
     """
     if start == "earliest":
         return "earliest"
-    what = f"{where}: the source {name} ({source_format}) has start {start!r}"
-    known = FORMATS[source_format]
-    if not known.starts:
+    subject = f"{location}: the source {name} ({source_format}) has start {start!r}"
+    source_kind = FORMATS[source_format]
+    if not source_kind.starts:
         raise DeclarationError(
-            f"{what}. Only Kafka and Delta sources take another start than 'earliest'; others are read whole."
+            f"{subject}. Only Kafka and Delta sources take another start than 'earliest'; others are read"
+            " whole."
         )
-    if isinstance(start, Mapping) and known.records:
+    if isinstance(start, Mapping) and source_kind.records:
         plain: dict[str, Any] = json.loads(json.dumps(dict(start)))
         misfit = check_fits(source_format, plain) if plain else "It names no topic."
         if misfit is not None:
-            raise DeclarationError(f"{what}: {misfit}")
+            raise DeclarationError(f"{subject}: {misfit}")
         return plain
-    if isinstance(start, str) and (start == "latest" or _starts_well(known, *start.partition(":")[::2])):
+    if isinstance(start, str) and (
+        start == "latest" or _starts_well(source_kind, *start.partition(":")[::2])
+    ):
         return start
-    raise DeclarationError(f"{what}. Allowed are {known.starts}.")
+    raise DeclarationError(f"{subject}. Allowed are {source_kind.starts}.")
 
 
 def check_no_echo(pipeline: Pipeline) -> None:
@@ -236,9 +241,9 @@ def check_no_echo(pipeline: Pipeline) -> None:
         echo = next((source for source in pipeline.sources_of(flow) if source.table == flow.target), None)
         if echo is not None:
             raise DeclarationError(
-                f"{flow.where}: the flow {flow.name} writes the table {flow.target}, which its source"
-                f" {echo.name} ({echo.where}) reads: it would read its own rows, endlessly. Let it write or"
-                " read another table."
+                f"{flow.location}: the flow {flow.name} writes the table {flow.target}, which its source"
+                f" {echo.name} ({echo.location}) reads: it would read its own rows, endlessly. Let it write"
+                " or read another table."
             )
 
 
@@ -248,18 +253,19 @@ def check_connections(pipeline: Pipeline) -> None:
     :raises DeclarationError: a flow does.
     """
     for flow in pipeline.flows:
-        found = next((source for source in pipeline.sources_of(flow) if source.kind.connection), None)
-        if flow.once and found is not None:
+        connected = next((source for source in pipeline.sources_of(flow) if source.kind.connection), None)
+        if flow.once and connected is not None:
             raise DeclarationError(
-                f"{flow.where}: the flow {flow.name} runs once, and its source {found.name} ({found.where})"
-                " has nothing when a driver connects: it would be done with no row. Leave once out."
+                f"{flow.location}: the flow {flow.name} runs once, and its source {connected.name}"
+                f" ({connected.location}) has nothing when a driver connects: it would be done with no row."
+                " Leave once out."
             )
 
 
-def _starts_well(known: Format, kind: str, rest: str) -> bool:
+def _starts_well(source_kind: Format, kind: str, text: str) -> bool:
     if kind == "version":
-        return known.table and rest.isascii() and rest.isdecimal()
-    return kind == "timestamp" and moment_ms(rest) is not None
+        return source_kind.table and text.isascii() and text.isdecimal()
+    return kind == "timestamp" and moment_ms(text) is not None
 
 
 def moment_ms(text: str) -> int | None:
@@ -273,16 +279,18 @@ def moment_ms(text: str) -> int | None:
     return int(moment.timestamp() * 1000) if moment.tzinfo is not None and moment.timestamp() >= 0 else None
 
 
-def _check_topics(what: str, way: str, text: str) -> None:
+def _check_topics(subject: str, way: str, text: str) -> None:
     if not text.strip():
-        raise DeclarationError(f"{what} has an empty {way}. Name the topics.")
+        raise DeclarationError(f"{subject} has an empty {way}. Name the topics.")
     if way.lower() == "subscribe" and not all(part.strip() for part in text.split(",")):
         raise DeclarationError(
-            f"{what} has subscribe {text!r}, with an empty name in it. Give names with commas between them."
+            f"{subject} has subscribe {text!r}, with an empty name in it. Give names with commas between"
+            " them."
         )
     if way.lower() == "assign" and not _assigns(text):
         raise DeclarationError(
-            f"{what} has assign {text!r}. Give JSON of partitions by topic, such as '{{\"orders\": [0, 1]}}'."
+            f'{subject} has assign {text!r}. Give JSON of partitions by topic, such as \'{{"orders": [0,'
+            f" 1]}}'."
         )
 
 
@@ -297,8 +305,8 @@ def _assigns(text: str) -> bool:
     )
 
 
-def _known(
-    what: str,
+def _checked_options(
+    subject: str,
     options: Mapping[str, str],
     refused: Mapping[str, str],
     values: Mapping[str, _Fits],
@@ -307,12 +315,12 @@ def _known(
 
     :raises DeclarationError: one is among the ``refused``, or has none of the allowed ``values``.
     """
-    known = {key.lower(): (key, value) for key, value in options.items()}
-    for key, (given, value) in known.items():
+    options_by_name = {key.lower(): (key, value) for key, value in options.items()}
+    for key, (name, value) in options_by_name.items():
         if key in refused:
-            raise DeclarationError(f"{what} has the option {given!r}: {refused[key]}")
+            raise DeclarationError(f"{subject} has the option {name!r}: {refused[key]}")
         if key in values and not _PLACEHOLDER.search(value):
             fits, allowed = values[key]
             if not fits(value.strip().lower()):
-                raise DeclarationError(f"{what} has {given} {value!r}. Allowed is {allowed}.")
-    return known
+                raise DeclarationError(f"{subject} has {name} {value!r}. Allowed is {allowed}.")
+    return options_by_name

@@ -56,11 +56,11 @@ class CopiedFile:
 
 @dataclass(frozen=True)
 class Copied:
-    """Progress of a copy: files and bytes so far. ``found`` of these files were there already, whole."""
+    """Progress of a copy: files and bytes so far. ``skipped`` of these files were there already, whole."""
 
     files: int
     bytes: int
-    found: int
+    skipped: int
 
 
 class Progress:
@@ -79,11 +79,11 @@ class Progress:
     ):
         self._tell, self._check, self._total, self._monotonic = tell, check, total, monotonic
         self._told = monotonic()
-        self._files = self._bytes = self._found = 0
+        self._files = self._bytes = self._skipped = 0
 
-    def add(self, size: int, found: bool) -> None:
+    def add(self, size: int, skipped: bool) -> None:
         """Count one file of ``size`` bytes."""
-        self._files, self._bytes, self._found = self._files + 1, self._bytes + size, self._found + found
+        self._files, self._bytes, self._skipped = self._files + 1, self._bytes + size, self._skipped + skipped
         if self._monotonic() - self._told >= TELL_EVERY:
             self._told = self._monotonic()
             self._check()
@@ -91,7 +91,7 @@ class Progress:
 
     def so_far(self) -> Copied:
         """Return the counts so far."""
-        return Copied(self._files, self._bytes, self._found)
+        return Copied(self._files, self._bytes, self._skipped)
 
 
 def check_copyable(table: str, protocol: dict[str, Any]) -> None:
@@ -118,9 +118,9 @@ def files_of(commit: Iterable[str]) -> Iterator[CopiedFile]:
     vectors: set[str] = set()
     for line in commit:
         action = json.loads(line)
-        found = remembered.of_actions([action])
-        if found is not None:
-            yield from (CopiedFile(_inside(name), size) for name, size in found.files)
+        memory = remembered.of_actions([action])
+        if memory is not None:
+            yield from (CopiedFile(_inside(name), size) for name, size in memory.files)
         add = action.get("add")
         if add is None:
             continue
@@ -141,12 +141,14 @@ def copy_files(
         from them.
     :raises StorageError: a file cannot be read or written.
     """
-    have, there, pending = source.sizes(), target.sizes(), iter(files)
+    source_sizes, target_sizes, pending = source.sizes(), target.sizes(), iter(files)
     with ThreadPoolExecutor(THREADS) as pool:
         while group := list(islice(pending, _IN_HAND)):
-            copied = pool.map(lambda file: _copy_file(source, target, file, have, there, share), group)
-            for size, found in copied:
-                progress.add(size, found)
+            copied = pool.map(
+                lambda file: _copy_file(source, target, file, source_sizes, target_sizes, share), group
+            )
+            for size, skipped in copied:
+                progress.add(size, skipped)
     target.sync()
     return progress.so_far()
 
@@ -155,23 +157,27 @@ def _copy_file(  # noqa: PLR0917 - two sides, each with what is there
     source: Storage,
     target: Storage,
     file: CopiedFile,
-    have: Mapping[str, int],
-    there: Mapping[str, int],
+    source_sizes: Mapping[str, int],
+    target_sizes: Mapping[str, int],
     share: bool,
 ) -> tuple[int, bool]:
-    found = have.get(file.name)
-    size = found if file.size is None else file.size
+    source_size = source_sizes.get(file.name)
+    size = source_size if file.size is None else file.size
     # A file is copied whole or not at all, and never changes.
-    if size is not None and there.get(file.name) == size:
+    if size is not None and target_sizes.get(file.name) == size:
         return size, True
-    if found is None or found != size:
-        what = "is not there any more" if found is None else f"has {found} bytes, and the log says {size}"
+    if source_size is None or source_size != size:
+        problem = (
+            "is not there any more"
+            if source_size is None
+            else f"has {source_size} bytes, and the log says {size}"
+        )
         raise RecoveryError(
-            f"{source.path(file.name)} {what}: VACUUM, DROP or something else took it while it was copied."
+            f"{source.path(file.name)} {problem}: VACUUM, DROP or something else took it while it was copied."
             " Make a new plan: the table as it is now can be copied."
         )
     (target.share if share else target.bring)(source, file.name, file.name)
-    return found, False
+    return source_size, False
 
 
 def _inside(name: str) -> str:

@@ -122,14 +122,14 @@ class Commit:
 
 @dataclass(frozen=True)
 class Between:
-    """Data between two positions: rows (None: unknown, for the reason ``why``), files, and the versions that
+    """Data between two positions: rows (None: unknown, for the ``reason``), files, and the versions that
     changed rows.
     """
 
     rows: int | None
     files: int
     changing: tuple[int, ...] = ()
-    why: str | None = field(default=None)
+    reason: str | None = field(default=None)
 
 
 def read_history(path: str) -> History | None:
@@ -156,13 +156,13 @@ def require_history(path: str, source: str) -> History:
 
     :raises SourceError: there is no table.
     """
-    found = read_history(path)
-    if found is None:
+    history = read_history(path)
+    if history is None:
         raise SourceError(
             f"The source {source} reads the Delta table at {path}, and there is none. Check the path, or make"
             " the table."
         )
-    return found
+    return history
 
 
 def offset_before(table_id: str, version: int) -> JsonObject:
@@ -251,14 +251,14 @@ def between(history: History, start: JsonObject, end: JsonObject, skips_changes:
     if first >= last:
         return Between(0, 0)
     if start.get("isStartingVersion"):
-        return Between(None, 0, why="the table as it was at first is not counted file by file")
+        return Between(None, 0, reason="the table as it was at first is not counted file by file")
     if not history.holds_from(first[0]):
         return Between(
-            None, 0, why=f"the log starts at version {history.oldest}, and commits before it are gone"
+            None, 0, reason=f"the log starts at version {history.oldest}, and commits before it are gone"
         )
     rows: int | None = 0
     files, changing = 0, []
-    why = None
+    reason = None
     for commit in commits(history, first[0], min(last[0], history.newest)):
         if commit.removes and skips_changes:
             continue
@@ -270,10 +270,10 @@ def between(history: History, start: JsonObject, end: JsonObject, skips_changes:
             changing.append(commit.version)
         counts = [count for _, count in chosen]
         if rows is None or commit.has_feed or None in counts:
-            rows, why = None, why or f"version {commit.version} does not say how many rows it brought"
+            rows, reason = None, reason or f"version {commit.version} does not say how many rows it brought"
         else:
             rows += sum(count for count in counts if count is not None)
-    return Between(rows, files, tuple(changing), why)
+    return Between(rows, files, tuple(changing), reason)
 
 
 @dataclass(frozen=True)
@@ -290,9 +290,11 @@ class Skipped:
         """Return them in words."""
         first, last = self.versions[0], self.versions[-1]
         commits = "1 commit" if len(self.versions) == 1 else f"{len(self.versions):,} commits"
-        of = f"version {first}" if first == last else f"versions {first} to {last}"
+        version_range = f"version {first}" if first == last else f"versions {first} to {last}"
         rows = "an unknown number of rows" if self.rows is None else f"at most {self.rows:,} rows"
-        return f"{commits} ({of}) that changed or deleted rows, with {rows} added or changed in them"
+        return (
+            f"{commits} ({version_range}) that changed or deleted rows, with {rows} added or changed in them"
+        )
 
 
 def skipped(history: History, start: JsonObject | None, end: JsonObject) -> Skipped | None:
@@ -307,8 +309,8 @@ def skipped(history: History, start: JsonObject | None, end: JsonObject) -> Skip
     first, last = _place(start), _place(end)
     from_version = first[0] if first[1] == BEFORE_ALL and not start.get("isStartingVersion") else first[0] + 1
     to_version = last[0] if last[1] > BEFORE_ALL and not end.get("isStartingVersion") else last[0] - 1
-    there = commits(history, max(from_version, history.oldest), min(to_version, history.newest))
-    passed = [commit for commit in there if commit.removes]
+    candidates = commits(history, max(from_version, history.oldest), min(to_version, history.newest))
+    passed = [commit for commit in candidates if commit.removes]
     if not passed:
         return None
     rows = [commit.new_rows for commit in passed]
@@ -409,14 +411,14 @@ def _own_time(storage: Storage, version: int) -> int | None:
     """Return a commit's own time in epoch milliseconds, or None."""
     first = next(_actions(storage, version), {})
     # Delta writes the time with the first action.
-    told = first.get("commitInfo", {}).get("inCommitTimestamp")
-    return None if told is None else int(told)
+    timestamp = first.get("commitInfo", {}).get("inCommitTimestamp")
+    return None if timestamp is None else int(timestamp)
 
 
 def _time_of(storage: Storage, version: int, own_times: bool) -> int:
-    told = _own_time(storage, version) if own_times else None
-    if told is not None:
-        return told
+    own_time = _own_time(storage, version) if own_times else None
+    if own_time is not None:
+        return own_time
     modified = storage.modified(f"{LOG}/{version:020d}.json")
     if modified is None:
         raise SourceError(

@@ -1,9 +1,9 @@
-"""Writers in a Delta table's log, read without a JVM: last transactions, seals, commits.
+"""Writers in a Delta table's log, read without a JVM: last transactions, fences, commits.
 
 Delta's streaming sink writes, with each batch, a ``txn`` action: the query's id and the batch's. A recovery
-*seals* a query id with one more ``txn``, of version 2^62: Delta then skips every later batch of that id,
-silently. So the last real version is the highest below the seal. It stays right even if a late batch is
-written between reading the log and the seal.
+*fences* a query id with one more ``txn``, of version 2^62: Delta then skips every later batch of that id,
+silently. So the last real version is the highest below the fence. It stays right even if a late batch is
+written between reading the log and the fence.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from streamkeeper.delta.remembered import DOMAIN, Remembered, of_actions
 from streamkeeper.errors import CheckpointError
 from streamkeeper.storage import Storage, open_storage
 
-SEAL = 2**62
-"""Transaction version of a seal; no batch id is ever as high."""
+FENCE = 2**62
+"""Transaction version of a fence; no batch id is ever as high."""
 
 LOG = "_delta_log"
 """Folder of a table's log."""
@@ -41,20 +41,20 @@ _FROM_Z85 = str.maketrans(
 class Transactions:
     """Transactions of one writer in the log's JSON files.
 
-    ``version`` is its last real transaction, or None if none was found. ``sealed_at`` is the table version of
-    its seal, or None. ``complete`` is True if the answer is certain: a real version was found, or the log was
-    read back to its first commit. Otherwise the older commits were cleaned up, and only Spark can answer,
+    ``version`` is its last real transaction, or None if none was found. ``fenced_at`` is the table version of
+    its fence, or None. ``complete`` is True if the answer is certain: a real version was found, or the log
+    was read back to its first commit. Otherwise the older commits were cleaned up, and only Spark can answer,
     from the table's checkpoints.
     """
 
     version: int | None
-    sealed_at: int | None
+    fenced_at: int | None
     complete: bool
 
     @property
-    def sealed(self) -> bool:
-        """Whether the writer is sealed."""
-        return self.sealed_at is not None
+    def fenced(self) -> bool:
+        """Whether the writer is fenced."""
+        return self.fenced_at is not None
 
 
 def exists(table_path: str) -> bool:
@@ -73,7 +73,7 @@ def latest_version(table_path: str) -> int | None:
 
 
 def last_transaction(table_path: str, app_id: str, at_most: int | None = None) -> Transactions:
-    """Return a writer's last real transaction and whether it is sealed, reading the newest commit first.
+    """Return a writer's last real transaction and whether it is fenced, reading the newest commit first.
 
     The log is read back to the last real transaction. A path without a table has no version, and is complete.
 
@@ -82,22 +82,22 @@ def last_transaction(table_path: str, app_id: str, at_most: int | None = None) -
     """
     storage = open_storage(table_path)
     versions = _versions(storage)
-    sealed_at: int | None = None
+    fenced_at: int | None = None
     for version in versions[:at_most]:
-        for found in _transactions(storage, version, app_id):
-            if found < SEAL:
-                return Transactions(found, sealed_at, True)
-            sealed_at = version
+        for transaction in _transactions(storage, version, app_id):
+            if transaction < FENCE:
+                return Transactions(transaction, fenced_at, True)
+            fenced_at = version
     if at_most is not None and len(versions) > at_most:
-        return Transactions(None, sealed_at, complete=False)
-    return Transactions(None, sealed_at, complete=versions[-1] == 0 if versions else not exists(table_path))
+        return Transactions(None, fenced_at, complete=False)
+    return Transactions(None, fenced_at, complete=versions[-1] == 0 if versions else not exists(table_path))
 
 
 @dataclass(frozen=True)
 class LogCommit:
     """One commit of a table.
 
-    ``operation`` and ``user_metadata`` are the writer's. ``transactions`` are keyed by writer (a seal among
+    ``operation`` and ``user_metadata`` are the writer's. ``transactions`` are keyed by writer (a fence among
     them). ``changes_data`` is True if it changed the table's content. ``removed`` and ``added`` are data
     files by their paths in the log, each with its deletion vector's file or None. ``restored`` is the version
     that a RESTORE went back to, if given by number. ``rows`` is the number of rows in the added files, by
@@ -145,7 +145,7 @@ def _commit(storage: Storage, version: int) -> LogCommit:
     added: list[tuple[str, str | None]] = []
     changes_data = False
     rows: int | None = 0
-    kept: Remembered | None = None
+    remembered: Remembered | None = None
     for line in (storage.read(f"{LOG}/{version:020d}.json") or b"").splitlines():
         action = _action(storage, version, line) if line.strip() else {}
         if "commitInfo" in action:
@@ -156,7 +156,7 @@ def _commit(storage: Storage, version: int) -> LogCommit:
             restored = _restored(action["commitInfo"]) if operation == "RESTORE" else None
         elif "domainMetadata" in action:
             if action["domainMetadata"]["domain"] == DOMAIN:
-                kept = of_actions([action])
+                remembered = of_actions([action])
         elif "txn" in action:
             transactions[str(action["txn"]["appId"])] = int(action["txn"]["version"])
         for kind, files in (("add", added), ("remove", removed)):
@@ -164,8 +164,8 @@ def _commit(storage: Storage, version: int) -> LogCommit:
                 files.append((unquote(action[kind]["path"]), vector_file(action[kind].get("deletionVector"))))
                 changes_data = changes_data or bool(action[kind].get("dataChange", True))
         if "add" in action and rows is not None:
-            held = rows_of(action["add"])
-            rows = None if held is None else rows + held
+            file_rows = rows_of(action["add"])
+            rows = None if file_rows is None else rows + file_rows
     return LogCommit(
         version,
         operation,
@@ -176,7 +176,7 @@ def _commit(storage: Storage, version: int) -> LogCommit:
         changes_data,
         restored,
         rows,
-        kept,
+        remembered,
     )
 
 
@@ -185,18 +185,20 @@ def rows_of(added: dict[str, Any]) -> int | None:
     unknown.
     """
     try:
-        held = json.loads(added.get("stats") or "{}").get("numRecords")
+        record_count = json.loads(added.get("stats") or "{}").get("numRecords")
     except ValueError:
         return None
     return (
-        None if held is None else int(held) - int((added.get("deletionVector") or {}).get("cardinality", 0))
+        None
+        if record_count is None
+        else int(record_count) - int((added.get("deletionVector") or {}).get("cardinality", 0))
     )
 
 
 def _restored(info: dict[str, Any]) -> int | None:
     """Return the version of a RESTORE; None if it was given as a time."""
-    told = (info.get("operationParameters") or {}).get("version")
-    return None if told is None else int(told)
+    version = (info.get("operationParameters") or {}).get("version")
+    return None if version is None else int(version)
 
 
 def vector_file(descriptor: Any) -> str | None:
@@ -208,11 +210,11 @@ def vector_file(descriptor: Any) -> str | None:
     """
     if not descriptor or descriptor.get("storageType") == "i":
         return None
-    told = str(descriptor["pathOrInlineDv"])
+    location = str(descriptor["pathOrInlineDv"])
     if descriptor.get("storageType") == "p":
-        return unquote(told)
-    number = base64.b85decode(told[-20:].translate(_FROM_Z85))
-    return f"{told[:-20]}/deletion_vector_{uuid.UUID(bytes=number)}.bin".lstrip("/")
+        return unquote(location)
+    number = base64.b85decode(location[-20:].translate(_FROM_Z85))
+    return f"{location[:-20]}/deletion_vector_{uuid.UUID(bytes=number)}.bin".lstrip("/")
 
 
 def _action(storage: Storage, version: int, line: bytes) -> dict[str, Any]:

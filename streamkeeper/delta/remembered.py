@@ -102,17 +102,19 @@ class Remembered:
     def with_run(self, run: Run, instead_of: Iterable[Run] = ()) -> Remembered:
         """Return this with one more run, which holds what some others held."""
         gone = set(instead_of)
-        return replace(self, runs=(*(held for held in self.runs if held not in gone), run))
+        return replace(
+            self, runs=(*(earlier_run for earlier_run in self.runs if earlier_run not in gone), run)
+        )
 
     def merged_with(self, rows: int) -> tuple[Run, ...]:
         """Return the runs that a further run of some rows should hold too: none, most of the time."""
-        found: list[Run] = []
+        merged_runs: list[Run] = []
         while True:
-            size = _size(rows + sum(run.rows for run in found))
-            same = [run for run in self.runs if run not in found and _size(run.rows) <= size]
+            size = _size(rows + sum(run.rows for run in merged_runs))
+            same = [run for run in self.runs if run not in merged_runs and _size(run.rows) <= size]
             if len(same) + 1 < _TOGETHER:
-                return tuple(found)
-            found += same
+                return tuple(merged_runs)
+            merged_runs += same
 
     @property
     def files(self) -> Iterator[tuple[str, int]]:
@@ -122,12 +124,12 @@ class Remembered:
 
 def of_actions(actions: Iterable[Mapping[str, Any]]) -> Remembered | None:
     """Return what the last of some actions of a log says is remembered; None if none of them says it."""
-    found: Remembered | None = None
+    remembered: Remembered | None = None
     for action in actions:
         domain = action.get("domainMetadata")
         if domain and domain["domain"] == DOMAIN:
-            found = None if domain.get("removed") else Remembered.from_json(domain["configuration"])
-    return found
+            remembered = None if domain.get("removed") else Remembered.from_json(domain["configuration"])
+    return remembered
 
 
 def moved(action: dict[str, Any], table: str, since: int) -> dict[str, Any]:
@@ -135,8 +137,8 @@ def moved(action: dict[str, Any], table: str, since: int) -> dict[str, Any]:
     domain = action.get("domainMetadata")
     if not domain or domain["domain"] != DOMAIN or domain.get("removed"):
         return action
-    there = replace(Remembered.from_json(domain["configuration"]), table=table, since=since)
-    return {"domainMetadata": {**domain, "configuration": there.to_json()}}
+    remembered = replace(Remembered.from_json(domain["configuration"]), table=table, since=since)
+    return {"domainMetadata": {**domain, "configuration": remembered.to_json()}}
 
 
 def emptied(action: dict[str, Any]) -> dict[str, Any] | None:
@@ -144,8 +146,8 @@ def emptied(action: dict[str, Any]) -> dict[str, Any] | None:
     domain = action.get("domainMetadata")
     if not domain or domain["domain"] != DOMAIN or domain.get("removed"):
         return None
-    found = Remembered.from_json(domain["configuration"])
-    nothing = Remembered(found.table, found.since)
+    remembered = Remembered.from_json(domain["configuration"])
+    nothing = Remembered(remembered.table, remembered.since)
     return {"domainMetadata": {**domain, "configuration": nothing.to_json()}}
 
 

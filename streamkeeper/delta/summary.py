@@ -46,8 +46,8 @@ def read_summary(path: str, version: int) -> Summary | None:
         return None
     try:
         value = json.loads(content)
-        told = value.get("numDeletedRecordsOpt")
-        deleted = None if told is None else int(told)
+        deleted_records = value.get("numDeletedRecordsOpt")
+        deleted = None if deleted_records is None else int(deleted_records)
         return Summary(
             version,
             int(value["numFiles"]),
@@ -106,15 +106,15 @@ def check_takes_backup_rows(path: str) -> None:
             )
 
 
-def check_may_become(path: str, present: dict[str, Any], wanted: dict[str, Any]) -> None:
+def check_may_become(path: str, present: dict[str, Any], replacement: dict[str, Any]) -> None:
     """Check that one commit of Delta can turn a table into another one, a backup of it.
 
     :param present: metadata of the table, as in its log.
-    :param wanted: metadata of the other.
+    :param replacement: metadata of the other.
     :raises RequestError: Delta does not allow it; nothing was touched.
     """
     check_rows_may_go(path, present)
-    has, gets = mapping_of(present), mapping_of(wanted)
+    has, gets = mapping_of(present), mapping_of(replacement)
     if gets not in (has, UNMAPPED):
         raise RequestError(
             f"{path} has {MAPPED}={has}, and the backup has {MAPPED}={gets}; Delta lets no commit that"

@@ -58,9 +58,11 @@ def _text(value: object) -> str | None:
     return (",".join(value) if isinstance(value, tuple) else str(value)) or None
 
 
-def docstrings(of: type[Any]) -> dict[str, str]:
+def docstrings(owner: type[Any]) -> dict[str, str]:
     """Return the docstring of each field of a dataclass, or member of an enumeration, in one line."""
-    (body,) = (node.body for node in ast.parse(inspect.getsource(of)).body if isinstance(node, ast.ClassDef))
+    (body,) = (
+        node.body for node in ast.parse(inspect.getsource(owner)).body if isinstance(node, ast.ClassDef)
+    )
     texts = {}
     for before, after in pairwise(body):
         match before, after:

@@ -41,11 +41,11 @@ class AlertKind(Enum):
     """Subjects of alerts: the value, which is part of file names, and what an alert says of its flow."""
 
     _value_: str
-    said: str
+    description: str
 
-    def __new__(cls, value: str, said: str) -> AlertKind:
+    def __new__(cls, value: str, description: str) -> AlertKind:
         made = object.__new__(cls)
-        made._value_, made.said = value, said
+        made._value_, made.description = value, description
         return made
 
     PARKED = "parked", "is parked"
@@ -142,15 +142,15 @@ class Alert:
     @property
     def subject(self) -> str:
         """Subject in one line."""
-        return f"{self.flow} {self.kind.said}"
+        return f"{self.flow} {self.kind.description}"
 
     @property
     def incident(self) -> str:
         """Key of what happened: the same for a trouble and for its end, as a pager needs it."""
         ends = self.kind in _ENDS
         kind = AlertKind.EXPECTATION if self.kind is AlertKind.EXPECTATION_MET else self.kind
-        what = self.occasion if ends else f"{kind.value} {self.occasion}"
-        return f"streamkeeper/{self.flow}/{hashlib.sha256(what.encode()).hexdigest()[:16]}"
+        key = self.occasion if ends else f"{kind.value} {self.occasion}"
+        return f"streamkeeper/{self.flow}/{hashlib.sha256(key.encode()).hexdigest()[:16]}"
 
     @property
     def action(self) -> str:
@@ -226,7 +226,7 @@ def record(home: FlowHome, alert: Alert) -> bool:
     events.note(
         home,
         Kind.RECOVERED if alert.kind is AlertKind.RECOVERED else Kind.ALERT,
-        first if alert.kind is AlertKind.RECOVERED else f"{alert.kind.said}: {first}",
+        first if alert.kind is AlertKind.RECOVERED else f"{alert.kind.description}: {first}",
         alert.name,
         generation=alert.generation,
     )
@@ -260,7 +260,7 @@ def claim(home: FlowHome, alert: Alert, at: float) -> int | None:
 
     :param at: the storage's time, in seconds since 1970.
     """
-    folder = _told(alert)
+    folder = _attempts_folder(alert)
     names = home.storage.names(home.alert(folder))
     # A notifier's key may be all digits, too.
     last = max((int(name[:-5]) for name in names if name.endswith(".json")), default=0)
@@ -274,15 +274,17 @@ def claim(home: FlowHome, alert: Alert, at: float) -> int | None:
 
 def was_told(home: FlowHome, alert: Alert, notifier: Notifier) -> bool:
     """Return whether a notifier got an alert."""
-    return home.storage.read(home.alert(f"{_told(alert)}/{_key(notifier)}.sent")) is not None
+    return home.storage.read(home.alert(f"{_attempts_folder(alert)}/{_key(notifier)}.sent")) is not None
 
 
 def record_told(home: FlowHome, alert: Alert, notifier: Notifier) -> None:
     """Record that a notifier got an alert."""
-    home.storage.create(home.alert(f"{_told(alert)}/{_key(notifier)}.sent"), to_json({"at": now()}))
+    home.storage.create(
+        home.alert(f"{_attempts_folder(alert)}/{_key(notifier)}.sent"), to_json({"at": now()})
+    )
 
 
-def _told(alert: Alert) -> str:
+def _attempts_folder(alert: Alert) -> str:
     return f"told/{alert.name.removesuffix('.json')}"
 
 
@@ -295,5 +297,5 @@ def _key(notifier: Notifier) -> str:
 def _read_all(home: FlowHome, folder: str) -> list[Alert]:
     names = (home.alert(f"{folder}/{name}") for name in home.storage.names(home.alert(folder)))
     way = "Remove it; the alert is then not sent again."
-    found = (read_record(home.storage, name, Alert, "an alert", way) for name in names)
-    return [alert for alert in found if alert is not None]
+    alerts = (read_record(home.storage, name, Alert, "an alert", way) for name in names)
+    return [alert for alert in alerts if alert is not None]

@@ -70,7 +70,7 @@ class Batch:
         )
 
     @classmethod
-    def of(cls, progress: Mapping[str, Any]) -> Batch:
+    def from_progress(cls, progress: Mapping[str, Any]) -> Batch:
         """Return the numbers of a batch from Spark's ``StreamingQueryProgress``, as its JSON names them."""
         phases = {name: ms / 1000 for name, ms in progress["durationMs"].items()}
         operators = progress["stateOperators"]
@@ -146,8 +146,8 @@ class Machinery:
     @property
     def rocksdb(self) -> bool:
         """Whether RocksDB keeps the state: it has numbers of its own."""
-        told = (name for one in self.operators for name in one.get("customMetrics") or {})
-        return any(name.startswith("rocksdb") for name in told)
+        metric_names = (name for one in self.operators for name in one.get("customMetrics") or {})
+        return any(name.startswith("rocksdb") for name in metric_names)
 
 
 @dataclass(frozen=True)
@@ -168,8 +168,8 @@ def machinery(home: FlowHome) -> Machinery | None:
 
     :raises StorageError: the file is damaged.
     """
-    found = _read(home)
-    return None if found is None else found.machinery
+    numbers = _read(home)
+    return None if numbers is None else numbers.machinery
 
 
 def recent(home: FlowHome) -> tuple[Batch, ...]:
@@ -177,8 +177,8 @@ def recent(home: FlowHome) -> tuple[Batch, ...]:
 
     :raises StorageError: the file is damaged.
     """
-    found = _read(home)
-    return () if found is None else found.batches
+    numbers = _read(home)
+    return () if numbers is None else numbers.batches
 
 
 def _read(home: FlowHome) -> _Recent | None:
@@ -191,5 +191,5 @@ def _seconds(moment: str | None) -> float | None:
 
     Spark tells the beginning of time where there is no watermark yet: None.
     """
-    found = datetime.fromisoformat(moment.replace("Z", "+00:00")).timestamp() if moment else 0.0
-    return found or None
+    seconds = datetime.fromisoformat(moment.replace("Z", "+00:00")).timestamp() if moment else 0.0
+    return seconds or None

@@ -53,8 +53,8 @@ class Behind:
     @property
     def seconds(self) -> float | None:
         """Age of the oldest input that waits in any source; None where no source tells."""
-        known = [lag.seconds for lag in self.sources.values() if lag.seconds is not None]
-        return max(known, default=None)
+        ages = [lag.seconds for lag in self.sources.values() if lag.seconds is not None]
+        return max(ages, default=None)
 
     @property
     def partly_unknown(self) -> bool:
@@ -109,7 +109,7 @@ class Behind:
         if self.partly_unknown:
             return None
         lags = self.sources.values()
-        return _sum([found for lag in lags if (found := getattr(lag, name)) is not None])
+        return _sum([number for lag in lags if (number := getattr(lag, name)) is not None])
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _LagRecord:
     """Content of a flow's ``lag.json``: ``points`` are the times of the last measures, each with its seconds;
     ``took`` is how long the last one took.
     """
@@ -146,7 +146,7 @@ def measure(home: FlowHome, flow: Flow, opened: Callable[[Flow], Flow]) -> Measu
     try:
         if flow.declaration.once and generations.finished(home) is not None:
             return None
-        has_read = Read.of(home)
+        has_read = Read.from_home(home)
         generation = has_read.generation
         sources = has_read.sources(opened(flow))
         lags = {source.name: _lag_of(source, has_read.checkpoint, key, end) for source, key, end in sources}
@@ -198,20 +198,21 @@ def measure_all(
     for thread in threads:
         thread.join(max(0.0, begun + within - time.monotonic()))
     over.set()
-    declared, why = {flow.full_name: flow for flow in flows}, f"it could not be measured within {within:g} s"
+    declared = {flow.full_name: flow for flow in flows}
+    reason = f"it could not be measured within {within:g} s"
     for name, home in tuple(running.items()):
-        keep_or_say(home, Measured(_unknown(declared[name], why), None, within))
+        keep_or_say(home, Measured(_unknown(declared[name], reason), None, within))
     return faults
 
 
 def _due(storage: Storage, flows: Sequence[Flow], now: float) -> deque[tuple[FlowHome, Flow]]:
     """Return the flows to measure now, the one that was measured longest ago first."""
-    found: list[tuple[float, int]] = []
+    due: list[tuple[float, int]] = []
     homes = of_each(storage, [flow.full_name for flow in flows], lambda home: (home, _last(home)))
     for number, (_, last) in enumerate(homes):
         if last is None or last.behind.at + pause_after(last.took) <= now:
-            found.append((-math.inf if last is None else last.behind.at, number))
-    return deque((homes[number][0], flows[number]) for _, number in sorted(found))
+            due.append((-math.inf if last is None else last.behind.at, number))
+    return deque((homes[number][0], flows[number]) for _, number in sorted(due))
 
 
 def _lag_of(source: Source, checkpoint: Checkpoint | None, key: str, end: Any) -> Lag:
@@ -221,15 +222,15 @@ def _lag_of(source: Source, checkpoint: Checkpoint | None, key: str, end: Any) -
             raise SourceError(f"it was another kind of source at the last commit: {misfit}")
         return format_of(source).lag(source, checkpoint, key, end)
     except Exception as error:  # noqa: BLE001 - whatever is wrong in one source, the others are measured
-        return Lag(why=_in_words(error))
+        return Lag(reason=_in_words(error))
 
 
 def _in_words(error: Exception) -> str:
     return redact_text(str(error) if isinstance(error, StreamkeeperError) else repr(error))
 
 
-def _unknown(flow: Flow, why: str) -> dict[str, Lag]:
-    return {source.name: Lag(why=why) for source in flow.sources}
+def _unknown(flow: Flow, reason: str) -> dict[str, Lag]:
+    return {source.name: Lag(reason=reason) for source in flow.sources}
 
 
 def read(home: FlowHome) -> Behind | None:
@@ -237,8 +238,8 @@ def read(home: FlowHome) -> Behind | None:
 
     :raises StorageError: the file is damaged.
     """
-    kept = _read(home)
-    return None if kept is None else kept.behind
+    record = _read(home)
+    return None if record is None else record.behind
 
 
 def keep(home: FlowHome, measured: Measured, at: float) -> Behind:
@@ -257,22 +258,22 @@ def keep(home: FlowHome, measured: Measured, at: float) -> Behind:
     if now.seconds is not None and all(lag.seconds is not None for lag in measured.sources.values()):
         points = (*points, (at, now.seconds))[-_POINTS:]
         trend = _trend(points)
-    found = replace(now, trend=trend, since=_since(now, None if last is None else last.behind))
-    kept = _Kept(found, generation, points, measured.seconds)
-    home.storage.overwrite(home.lag, to_json(asdict(kept)))
+    behind = replace(now, trend=trend, since=_since(now, None if last is None else last.behind))
+    record = _LagRecord(behind, generation, points, measured.seconds)
+    home.storage.overwrite(home.lag, to_json(asdict(record)))
     _note_skipped(home, measured.sources, {} if last is None else last.behind.sources)
-    return found
+    return behind
 
 
 def _note_skipped(home: FlowHome, now: Mapping[str, Lag], before: Mapping[str, Lag]) -> None:
     """Note each source of which more files are skipped than at the last measure."""
     for name, lag in now.items():
         if lag.skipped > before.get(name, Lag()).skipped:
-            said = f"{name}: {lag.skipped_why}"
-            events.note(home, events.Kind.FILES_SKIPPED, said, said)
+            text = f"{name}: {lag.skipped_reason}"
+            events.note(home, events.Kind.FILES_SKIPPED, text, text)
 
 
-def _last(home: FlowHome) -> _Kept | None:
+def _last(home: FlowHome) -> _LagRecord | None:
     """Return what is kept; a damaged file counts as none, for it is written over."""
     try:
         return _read(home)
@@ -298,11 +299,11 @@ def _since(now: Behind, last: Behind | None) -> float | None:
     return min(oldest, last.since)
 
 
-def _read(home: FlowHome) -> _Kept | None:
+def _read(home: FlowHome) -> _LagRecord | None:
     way = "Remove it: the monitor writes it again."
-    return read_record(home.storage, home.lag, _Kept, "a measure of how far the flow is behind", way)
+    return read_record(home.storage, home.lag, _LagRecord, "a measure of how far the flow is behind", way)
 
 
 def _sum(numbers: Sequence[int | None]) -> int | None:
-    known = [number for number in numbers if number is not None]
-    return sum(known) if known and len(known) == len(numbers) else None
+    counts = [number for number in numbers if number is not None]
+    return sum(counts) if counts and len(counts) == len(numbers) else None

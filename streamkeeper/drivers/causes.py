@@ -14,14 +14,14 @@ from streamkeeper.exit_codes import MORE_MEMORY
 @dataclass(frozen=True)
 class Cause:
     """One link of a failure's chain: class name, message, and Spark's error condition and SQLSTATE if it has
-    them. ``where`` is the line of the user's code that raised it, if it is an exception of Python.
+    them. ``code_line`` is the line of the user's code that raised it, if it is an exception of Python.
     """
 
     type: str
     condition: str | None
     sql_state: str | None
     message: str
-    where: str | None = None
+    code_line: str | None = None
 
 
 _WRAPPERS = ("STREAM_FAILED", "TASK_WRITE_FAILED", "FOREACH_BATCH_USER_FUNCTION_ERROR")
@@ -133,14 +133,16 @@ def particulars(causes: Sequence[Cause], main: Cause) -> tuple[str, ...]:
         if cause.condition not in (None, *_WRAPPERS)
     ]
     sentences += _context(main.message)
-    sentences += (f"The code: {where}" for where in (_line_of(main.message), main.where) if where)
+    sentences += (
+        f"The code: {code_line}" for code_line in (_line_of(main.message), main.code_line) if code_line
+    )
     below = [cause for cause in causes[at + 1 :] if cause.message.strip() and "Py4J" not in cause.type]
     lowest = next(
         (one for one in below if _BROKEN_FILE.search(one.message)), decisive(below) if below else None
     )
     if lowest is not None and headline(lowest) not in main.message:
         sentences.append(f"Its cause: {lowest.condition or lowest.type}: {headline(lowest)}")
-        sentences += [f"The code: {lowest.where}"] if lowest.where else []
+        sentences += [f"The code: {lowest.code_line}"] if lowest.code_line else []
     return tuple(dict.fromkeys(sentences))
 
 

@@ -50,17 +50,17 @@ def note(home: FlowHome, now: float | None = None) -> Failures:
     moment = time.time() if now is None else now
     before, position = read(home), str(position_of(home))
     recent = (
-        [seen for seen in before.times if moment - seen <= WINDOW]
+        [failed_at for failed_at in before.times if moment - failed_at <= WINDOW]
         if before and before.position == position
         else []
     )
     if before is None or not recent:
-        found = Failures(position, moment, (moment,))
+        failures = Failures(position, moment, (moment,))
     else:
         times = (*recent, moment)[-FAILURES:]
-        found = replace(before, times=times, looping=before.looping or len(times) >= FAILURES)
-    home.storage.overwrite(home.failures, to_json(asdict(found)))
-    return found
+        failures = replace(before, times=times, looping=before.looping or len(times) >= FAILURES)
+    home.storage.overwrite(home.failures, to_json(asdict(failures)))
+    return failures
 
 
 def since_commit(home: FlowHome) -> Failures | None:
@@ -69,8 +69,8 @@ def since_commit(home: FlowHome) -> Failures | None:
 
     :raises StorageError: a file of the flow is damaged.
     """
-    found = read(home)
-    return None if found is None or found.position != str(position_of(home)) else found
+    failures = read(home)
+    return None if failures is None or failures.position != str(position_of(home)) else failures
 
 
 def read(home: FlowHome) -> Failures | None:

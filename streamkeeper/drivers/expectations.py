@@ -55,24 +55,24 @@ class Shares:
         last = self._last[item.name]
         if len(last) < item.alert_window:
             return
-        rows, failed = (sum(found) for found in zip(*last, strict=True))
+        rows, failed = (sum(counts) for counts in zip(*last, strict=True))
         assert item.alert_above is not None, "it is watched"
-        above, known = failed > item.alert_above * rows, _open(self._home).get(item.name)
-        if above == (known is not None):
+        above, open_alert = failed > item.alert_above * rows, _open(self._home).get(item.name)
+        if above == (open_alert is not None):
             return
-        said = (
+        sentence = (
             f"{failed} of {rows} rows ({failed / rows:.2%}) fail the expectation {item.name!r}"
             f" ({item.condition}) in {_batches(item.alert_window, batch)}; allowed are"
             f" {item.alert_above:.2%}."
         )
-        if known is not None:
-            self._take_back(known, said, batch)
+        if open_alert is not None:
+            self._take_back(open_alert, sentence, batch)
             return
         occasion = json.dumps([item.name, self._generation, batch])
-        alerts.record(self._home, self._alert(AlertKind.EXPECTATION, said, occasion, batch))
+        alerts.record(self._home, self._alert(AlertKind.EXPECTATION, sentence, occasion, batch))
 
-    def _take_back(self, alert: Alert, said: str, batch: int | None) -> None:
-        text = f"{said} The alert of {alert.at} is resolved."
+    def _take_back(self, alert: Alert, sentence: str, batch: int | None) -> None:
+        text = f"{sentence} The alert of {alert.at} is resolved."
         alerts.record(self._home, self._alert(AlertKind.EXPECTATION_MET, text, alert.occasion, batch))
         alerts.close_trouble(self._home, alert)
 
@@ -90,8 +90,8 @@ class Shares:
 
 def _open(home: FlowHome) -> dict[str, Alert]:
     """Read the alerts that are not taken back, by the name of the expectation."""
-    found = [alert for alert in alerts.open_troubles(home) if alert.kind is AlertKind.EXPECTATION]
-    return {str(json.loads(alert.occasion)[0]): alert for alert in found}
+    open_alerts = [alert for alert in alerts.open_troubles(home) if alert.kind is AlertKind.EXPECTATION]
+    return {str(json.loads(alert.occasion)[0]): alert for alert in open_alerts}
 
 
 def _batches(window: int, last: int) -> str:

@@ -288,7 +288,7 @@ def _by_condition(cause: Cause) -> _Row | None:
 
 
 def _by_message(cause: Cause) -> _Row | None:
-    return next((found for pattern, found in _MESSAGES.items() if re.search(pattern, cause.message)), None)
+    return next((row for pattern, row in _MESSAGES.items() if re.search(pattern, cause.message)), None)
 
 
 def _failure(

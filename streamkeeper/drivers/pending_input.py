@@ -49,7 +49,7 @@ class Read:
     last: int | None = None
 
     @classmethod
-    def of(cls, home: FlowHome) -> Read:
+    def from_home(cls, home: FlowHome) -> Read:
         """Return what a flow has read.
 
         :raises StorageError: its files are damaged.
@@ -85,16 +85,16 @@ def what_waits(home: FlowHome, flow: Flow) -> Waiting:
     :raises CheckpointError: its checkpoint's newest entries cannot be read.
     :raises StorageError: a source's folder cannot be listed.
     """
-    read, said = Read.of(home), []
+    read, descriptions = Read.from_home(home), []
     planned = read.checkpoint.offset_batches() if read.checkpoint is not None else []
     if planned and (read.last is None or planned[-1] > read.last):
         return Waiting(True, f"batch {planned[-1]} is planned and not committed")
     for source, key, end in read.sources(flow):
-        found = _waits_in(source, read.checkpoint, key, end)
-        if found.there:
-            return found
-        said.append(found.said)
-    return Waiting(False, "; ".join(filter(None, said)))
+        waiting = _waits_in(source, read.checkpoint, key, end)
+        if waiting.pending:
+            return waiting
+        descriptions.append(waiting.description)
+    return Waiting(False, "; ".join(filter(None, descriptions)))
 
 
 def _waits_in(source: Source, checkpoint: Checkpoint | None, key: str, end: Any) -> Waiting:

@@ -82,32 +82,34 @@ class State(Enum):
 
 
 @dataclass(frozen=True)
-class Seen:
+class Observation:
     """Facts of one look at a flow. ``waiting`` is None if the sources were not listed."""
 
     position: Position
     started: bool
-    held: bool
+    on_hold: bool
     waiting: Waiting | None
     done: bool = False
 
 
-def judge(seen: Seen, before: Note | None, now: float, allowed: float | None) -> tuple[State, Note]:
+def judge(
+    observation: Observation, before: Note | None, now: float, allowed: float | None
+) -> tuple[State, Note]:
     """Return the verdict of one look, and the note to keep. A pure function.
 
     :param now: the storage's time, in seconds.
     :param allowed: seconds that input may wait without a commit; None for no limit.
     """
-    fresh = Note(seen.position)
-    if not seen.started:
+    fresh = Note(observation.position)
+    if not observation.started:
         return State.NEVER_STARTED, fresh
-    if seen.done:
+    if observation.done:
         return State.DONE, fresh
-    if seen.held:
+    if observation.on_hold:
         return State.HELD, fresh
-    if before is None or before.position != seen.position:
+    if before is None or before.position != observation.position:
         return (State.NEW if before is None else State.MOVED_ON), fresh
-    return _judge_silence(seen.waiting, before, now, allowed)
+    return _judge_silence(observation.waiting, before, now, allowed)
 
 
 def _judge_silence(
@@ -116,7 +118,7 @@ def _judge_silence(
     """Return the verdict of a flow that committed nothing since the last look."""
     if waiting is None and before.since is None:
         return State.IDLE, before
-    if waiting is not None and not waiting.there:
+    if waiting is not None and not waiting.pending:
         return State.IDLE, replace(before, since=None, late=False)
     since = now if before.since is None else before.since
     late = allowed is not None and now - since >= allowed
@@ -165,24 +167,24 @@ def look(home: FlowHome, flow: Flow, now: float, *, monotonic: Callable[[], floa
     :raises StreamkeeperError: a file of the flow, or a source, cannot be read.
     """
     allowed = flow.pipeline.no_progress_after
-    before, found = _read_note(home), position(home)
-    started, held, driver = _started(home), bool(home.owners()), _driver(home)
+    before, present = _read_note(home), position(home)
+    started, on_hold, driver = _started(home), bool(home.owners()), _driver(home)
     done = flow.declaration.once and generations.finished(home) is not None
     waiting, cost = None, 0.0
-    if started and not held and not done and needs_listing(found, before, now, allowed):
+    if started and not on_hold and not done and needs_listing(present, before, now, allowed):
         begun = monotonic()
         waiting = what_waits(home, flow)
         cost = monotonic() - begun
-    state, note = judge(Seen(found, started, held, waiting, done), before, now, allowed)
+    state, note = judge(Observation(present, started, on_hold, waiting, done), before, now, allowed)
     if waiting is not None:
         pause = pause_after(cost)
         note = replace(note, next_listing=now + pause if pause else 0.0)
     if note != before:
         home.storage.overwrite(home.progress, to_json(asdict(note)))
     silent = now - note.since if note.since is not None else None
-    said = waiting.said if waiting is not None else "input waits" if silent is not None else ""
-    age = None if found.batch is None else _age(home, now)  # a generation's seed is no commit of it
-    return Look(flow.full_name, state, found, age, silent, said, driver)
+    waits = waiting.description if waiting is not None else "input waits" if silent is not None else ""
+    age = None if present.batch is None else _age(home, now)  # a generation's seed is no commit of it
+    return Look(flow.full_name, state, present, age, silent, waits, driver)
 
 
 def note_look(storage: Storage, now: float) -> None:
@@ -198,8 +200,8 @@ def looked_at(storage: Storage) -> float | None:
 
     :raises StorageError: the state folder cannot be read.
     """
-    found = (read_json(storage, LOOKED) or {}).get("at")
-    return float(found) if isinstance(found, (int, float)) else None
+    at = (read_json(storage, LOOKED) or {}).get("at")
+    return float(at) if isinstance(at, (int, float)) else None
 
 
 def position(home: FlowHome) -> Position:
@@ -239,16 +241,16 @@ def _driver(home: FlowHome) -> str:
     lease = leases.current(home)
     if lease is None:
         return "no driver yet"
-    there = leases.life(home, lease)
+    life = leases.life(home, lease)
     return (
         f"driver {leases.describe(lease)}"
-        if there in (Life.ALIVE, Life.UNKNOWN)
+        if life in (Life.ALIVE, Life.UNKNOWN)
         else f"no driver: the last one, epoch {lease.epoch}, is gone"
     )
 
 
 def _age(home: FlowHome, now: float) -> float | None:
-    read = Read.of(home)
+    read = Read.from_home(home)
     written = None if read.checkpoint is None else read.checkpoint.committed_at(read.last)
     return None if written is None else max(0.0, now - written)
 

@@ -104,9 +104,9 @@ def stop_all(
         except StreamkeeperError as error:
             return error
 
-    asked = list(homes)
+    flow_homes = list(homes)
     with ThreadPoolExecutor(AT_ONCE) as waiting:
-        ends = list(waiting.map(one, asked))
+        ends = list(waiting.map(one, flow_homes))
     failed = [end for end in ends if isinstance(end, StreamkeeperError)]
     if failed:
         raise StreamkeeperError(
@@ -175,8 +175,8 @@ def _end_in_cluster(
     try:
         cluster_drivers.end(driver)
     except OSError as error:
-        why = f"and {driver.page} cannot be asked to end {driver.id} ({error})"
-        raise LeaseHeld(_beyond(home, lease, waited, why)) from error
+        reason = f"and {driver.page} cannot be asked to end {driver.id} ({error})"
+        raise LeaseHeld(_beyond(home, lease, waited, reason)) from error
     until = time.monotonic() + DYING
     while not cluster_drivers.note_end(home, lease) and time.monotonic() < until:
         time.sleep(0.5)
@@ -190,9 +190,9 @@ def _kill_group(pid: int) -> None:
         os.killpg(group, signal.SIGKILL)
 
 
-def _beyond(home: FlowHome, lease: Lease, waited: float, why: str) -> str:
+def _beyond(home: FlowHome, lease: Lease, waited: float, reason: str) -> str:
     return (
         f"The driver of {home.full_name} ({leases.describe(lease)}) is still there {waited:g} s after it was"
-        f" asked to stop, {why}. The hold stays. Wait for it, or on {lease.process.host}, as the user that"
+        f" asked to stop, {reason}. The hold stays. Wait for it, or on {lease.process.host}, as the user that"
         f" runs it: streamkeeper hold {home.full_name} --deadline 0."
     )

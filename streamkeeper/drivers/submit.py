@@ -238,11 +238,11 @@ def driver(
     settings: Settings, flows: Sequence[Flow], master: str = DEFAULT_MASTER, available_now: bool = False
 ) -> Submission:
     """Return the submission of a flow's driver, or of a pipeline's shared one."""
-    asked = [part for flow in flows for part in ("--flow", flow.full_name)] + (
+    arguments = [part for flow in flows for part in ("--flow", flow.full_name)] + (
         ["--available-now"] if available_now else []
     )
     conf = application_settings(settings, flows[0], master)
-    return Submission(application_name(flows), JOB, tuple(asked), conf, master, environment(settings))
+    return Submission(application_name(flows), JOB, tuple(arguments), conf, master, environment(settings))
 
 
 def written_by(settings: Settings) -> dict[str, str]:
@@ -301,19 +301,19 @@ def why_partitions(flow: AnyFlow, master: str, number: str, stateful: bool) -> s
     whether the number is fixed.
     """
     if flow.spark_conf.get(PARTITIONS) == number:
-        why = "as declared"
+        origin = "as declared"
     elif str(partitions(master)) == number:
-        why = f"as many as the master {master} has cores"
+        origin = f"as many as the master {master} has cores"
     else:
-        why = f"as Spark is set up for the master {master}"
+        origin = f"as Spark is set up for the master {master}"
     if not stateful:
         return (
-            f"Shuffles have {number} partitions ({PARTITIONS}), {why}. Each start may have another number:"
+            f"Shuffles have {number} partitions ({PARTITIONS}), {origin}. Each start may have another number:"
             " declare it in spark_conf."
         )
     return (
-        f"Shuffles and state have {number} partitions ({PARTITIONS}), {why}. The checkpoint keeps that number"
-        " on any other master too: another takes the number declared in spark_conf, and a reset that"
+        f"Shuffles and state have {number} partitions ({PARTITIONS}), {origin}. The checkpoint keeps that"
+        " number on any other master too: another takes the number declared in spark_conf, and a reset that"
         " rebuilds the state."
     )
 

@@ -66,9 +66,9 @@ class Absence:
         if passed < self._between:
             return None
         self._looked += passed
-        seen = self._home.storage.read(self._home.supervisor)
-        if seen != self._last:
-            self._last, self._silent = seen, 0.0
+        newest = self._home.storage.read(self._home.supervisor)
+        if newest != self._last:
+            self._last, self._silent = newest, 0.0
             return None
         # Only time in which the driver looked counts: a machine that slept, with driver and supervisor on it,
         # must not stop the driver.

@@ -33,8 +33,8 @@ class AdoptedCheckpoint(Checkpoint):
     names_by_key: Mapping[str, str] = field(default_factory=dict)
 
     def name(self, name: str = "") -> str:
-        folder, _, rest = name.partition("/")
-        source, slash, below = rest.partition("/")
+        folder, _, subpath = name.partition("/")
+        source, slash, below = subpath.partition("/")
         if folder == "sources" and source:
             return super().name(f"sources/{self._key(source)}{slash}{below}")
         return super().name(name)
@@ -64,7 +64,7 @@ class AdoptedCheckpoint(Checkpoint):
         return tuple(self.names_by_key.get(key, key) for key in super().sources())
 
     def _key(self, name: str) -> str:
-        return next((key for key, known in self.names_by_key.items() if known == name), name)
+        return next((key for key, source_name in self.names_by_key.items() if source_name == name), name)
 
 
 def normal_place(place: str) -> str:
@@ -87,10 +87,10 @@ def open_adopted(start: StartAt) -> AdoptedCheckpoint:
     assert start.checkpoint is not None and start.query_id is not None, "a decision to adopt says what"
     checkpoint = AdoptedCheckpoint(open_storage(start.checkpoint), "", start.sources or {})
     checkpoint.require()
-    found = checkpoint.query_id()
-    if found != start.query_id:
+    query_id = checkpoint.query_id()
+    if query_id != start.query_id:
         raise CheckpointError(
-            f"The checkpoint at {start.checkpoint} is of the query {found} now; it was of {start.query_id}"
+            f"The checkpoint at {start.checkpoint} is of the query {query_id} now; it was of {start.query_id}"
             " when its adoption was decided. Nothing was copied. Restore that checkpoint, or plan the"
             " adoption of this one."
         )
@@ -106,7 +106,7 @@ def standing_of(
     """
     nobody = Generation(0, None, StartAt(EARLIEST), REBUILT, query_id, "none of ours", "someone", "", "")
     start = Start(0, checkpoint.path(), None, {}, {}, (), None, 0, "")
-    known = sink.complete and sink.version is not None
+    sink_known = sink.complete and sink.version is not None
     return CommittedPosition(
-        nobody, start, checkpoint, last_commit, sink.version, sink.sealed, sink_known=known
+        nobody, start, checkpoint, last_commit, sink.version, sink.fenced, sink_known=sink_known
     )

@@ -91,17 +91,17 @@ def check_backup_fits(flow: Flow) -> None:
     :raises RequestError: the rows of the backup do not show which changes they come from.
     """
     declared = flow.declaration
-    why = None
+    reason = None
     if declared.mode == COMPLETE:
-        why = "is replaced as a whole by each batch"
+        reason = "is replaced as a whole by each batch"
     elif declared.spec is None:
         return
     elif declared.spec.scd_type == 2:
-        why = "is of SCD type 2, whose rows are versions and not changes"
+        reason = "is of SCD type 2, whose rows are versions and not changes"
     elif declared.spec.ignore_null_updates:
-        why = "ignores nulls, so that a row comes from several changes"
-    if why is not None:
+        reason = "ignores nulls, so that a row comes from several changes"
+    if reason is not None:
         raise RequestError(
-            f"The table {declared.target} {why}: a backup cannot be filled in beside existing rows. Restore"
-            " it with restore_table, or backfill from the source."
+            f"The table {declared.target} {reason}: a backup cannot be filled in beside existing rows."
+            " Restore it with restore_table, or backfill from the source."
         )

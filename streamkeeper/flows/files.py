@@ -7,8 +7,8 @@
   generations/000007.last_run.json what its last driver ran (streamkeeper.preflight.last_run)
   generations/000007.change.json what became of the newest change (streamkeeper.preflight.change)
   generations/000007.done.json     a once flow has read all there was: immutable
-  generations/000007.over.json     last commit when the first driver came to seal it: immutable
-  generations/000001.adopted.json  last commit of the adopted query, recorded before it is sealed: immutable
+  generations/000007.over.json     last commit when the first driver came to fence it: immutable
+  generations/000001.adopted.json  last commit of the adopted query, recorded before it is fenced: immutable
   generations/000007.gone.json     its checkpoint is removed, written before: immutable
                                    (streamkeeper.recover.steps.clean_up)
   trial/                         copy of a checkpoint while a change is tried; removed afterwards
@@ -35,8 +35,8 @@
 {state}/{pipeline}/ledger/<recovery>/       one immutable file an event (streamkeeper.flows.ledger)
 {state}/{pipeline}/tables/<table>/
   lock/recovery.json               one recovery at a time a table (streamkeeper.tables.recovery_lock)
-  turn/000042.json                 writers' turn: the highest has it (streamkeeper.tables.writers_turn)
-  turn/000042.back.json            it was given back
+  write_lock/000042.json                 write lock: the highest holds it (streamkeeper.tables.write_lock)
+  write_lock/000042.released.json            it was released
   vacuums/<id>.json                a VACUUM is under way, and removes this itself
                                    (streamkeeper.tables.running_vacuums)
   backups/<id>.json                entry of a backup (streamkeeper.tables.backups)
@@ -204,8 +204,8 @@ class FlowHome:
 
     def replays(self, number: int) -> list[int]:
         """The epochs of the drivers that cut a generation's history into steps, lowest first."""
-        found = (_REPLAY.fullmatch(name) for name in self.storage.names(f"{self.root}/generations"))
-        return sorted(int(match[2]) for match in found if match and int(match[1]) == number)
+        matches = (_REPLAY.fullmatch(name) for name in self.storage.names(f"{self.root}/generations"))
+        return sorted(int(match[2]) for match in matches if match and int(match[1]) == number)
 
     def epochs(self) -> list[int]:
         """The numbers of all lease epochs, lowest first."""
@@ -220,8 +220,8 @@ class FlowHome:
         ]
 
     def _numbers(self, folder: str) -> list[int]:
-        found = (_NUMBERED.fullmatch(name) for name in self.storage.names(f"{self.root}/{folder}"))
-        return sorted(int(match[1]) for match in found if match)
+        matches = (_NUMBERED.fullmatch(name) for name in self.storage.names(f"{self.root}/{folder}"))
+        return sorted(int(match[1]) for match in matches if match)
 
 
 def of_each(storage: Storage, flows: Sequence[str], read: Callable[[FlowHome], T]) -> list[T]:
@@ -230,27 +230,27 @@ def of_each(storage: Storage, flows: Sequence[str], read: Callable[[FlowHome], T
     Names are read once for all. One thread looks; where that is slow, such as on an object store, others join
     it. From the start, they would wait for each other's turns of the interpreter most of the time.
     """
-    known, found = FlowHome(storage, "", ""), dict[int, T]()
-    left = enumerate(flows)
+    template_home, values_by_index = FlowHome(storage, "", ""), dict[int, T]()
+    remaining_flows = enumerate(flows)
     turn = threading.Lock()
 
     def read_on() -> None:
         while True:
             with turn:
-                at, name = next(left, (-1, ""))
+                at, name = next(remaining_flows, (-1, ""))
             if at < 0:
                 return
-            found[at] = read(known.beside(*name.split(".", 1)))
+            values_by_index[at] = read(template_home.beside(*name.split(".", 1)))
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        readers, seen = [pool.submit(read_on)], 0
+        readers, last_count = [pool.submit(read_on)], 0
         while wait(readers, _LOOKED_AFTER).not_done:
-            slow, seen = len(found) - seen < _LOOKED_AFTER / _SLOW, len(found)
+            slow, last_count = len(values_by_index) - last_count < _LOOKED_AFTER / _SLOW, len(values_by_index)
             if slow and len(readers) < min(_AT_ONCE, len(flows)):
                 readers += [pool.submit(read_on) for _ in range(_AT_ONCE - len(readers))]
         for reader in readers:
             reader.result()
-    return [found[at] for at in range(len(flows))]
+    return [values_by_index[at] for at in range(len(flows))]
 
 
 def tables_folder(storage: Storage, pipeline: str) -> str:
@@ -259,7 +259,7 @@ def tables_folder(storage: Storage, pipeline: str) -> str:
 
 
 def table_folder(storage: Storage, pipeline: str, table: str) -> str:
-    """The folder of a table's lock and turn. It lies with the owning pipeline, whichever pipeline asks.
+    """The folder of a table's lock and write lock. It lies with the owning pipeline, whichever pipeline asks.
 
     :param pipeline: who asks, and has it where it is nobody's yet.
     """
@@ -301,8 +301,8 @@ def vacuums_folder(storage: Storage, pipeline: str, table: str) -> str:
 
 
 @dataclass(frozen=True)
-class TableTurns:
-    """The names of the files of a table's writers' turn."""
+class WriteLockFiles:
+    """The names of the files of a table's write lock."""
 
     storage: Storage
     pipeline: str
@@ -310,21 +310,21 @@ class TableTurns:
 
     @cached_property
     def root(self) -> str:
-        """The folder of the turns."""
-        return f"{table_folder(self.storage, self.pipeline, self.table)}/turn"
+        """The folder of the locks."""
+        return f"{table_folder(self.storage, self.pipeline, self.table)}/write_lock"
 
-    def turn(self, number: int) -> str:
-        """The file of a turn: who has it."""
+    def lock(self, number: int) -> str:
+        """The file of a lock: who holds it."""
         return f"{self.root}/{number:06d}.json"
 
-    def back(self, number: int) -> str:
-        """The file that says that a turn was given back."""
-        return f"{self.root}/{number:06d}.back.json"
+    def released(self, number: int) -> str:
+        """The file that says that a lock was released."""
+        return f"{self.root}/{number:06d}.released.json"
 
     def numbers(self) -> list[int]:
-        """The numbers of the turns that are there, lowest first; old ones are removed."""
-        found = (_NUMBERED.fullmatch(name) for name in self.storage.names(self.root))
-        return sorted(int(match[1]) for match in found if match)
+        """The numbers of the locks that are there, lowest first; old ones are removed."""
+        matches = (_NUMBERED.fullmatch(name) for name in self.storage.names(self.root))
+        return sorted(int(match[1]) for match in matches if match)
 
 
 def ledgers_folder(storage: Storage, pipeline: str) -> str:
@@ -336,7 +336,7 @@ def query_id(full_name: str, generation: int) -> str:
     """Return the id of the streaming query of a flow's generation: a UUID, the same for the same pair.
 
     Spark takes it from the checkpoint's ``metadata`` file, and Delta's streaming sink writes it as the
-    ``txn`` action's appId beside the batch id. So it can be sealed even where the checkpoint is beyond
+    ``txn`` action's appId beside the batch id. So it can be fenced even where the checkpoint is beyond
     reading.
     """
     return str(uuid.uuid5(_NAMESPACE, f"{full_name}/{generation}"))
@@ -344,18 +344,18 @@ def query_id(full_name: str, generation: int) -> str:
 
 def kept_pipelines(storage: Storage) -> list[str]:
     """Return the present names of all pipelines that something is kept of, declared or not."""
-    known = names.read(storage)
-    return sorted(known.pipeline_in(folder) for folder in storage.names() if folder not in OUR_FOLDERS)
+    name_history = names.read(storage)
+    return sorted(name_history.pipeline_in(folder) for folder in storage.names() if folder not in OUR_FOLDERS)
 
 
 def kept_flows(storage: Storage, pipeline: str) -> Iterator[FlowHome]:
     """Return all flows of a pipeline that something is kept of, by their present names, whether they are
     declared or not.
     """
-    known = names.read(storage)
-    folder = known.folder(pipeline)
-    kept = (name for name in storage.names(folder) if name not in OUR_FOLDERS)
-    return (FlowHome(storage, pipeline, known.flow_in(f"{folder}/{name}")) for name in kept)
+    name_history = names.read(storage)
+    folder = name_history.folder(pipeline)
+    flow_folders = (name for name in storage.names(folder) if name not in OUR_FOLDERS)
+    return (FlowHome(storage, pipeline, name_history.flow_in(f"{folder}/{name}")) for name in flow_folders)
 
 
 def open_home(settings: Settings, flow: str) -> FlowHome:

@@ -1,7 +1,7 @@
 """Generations: the numbered lives of a flow's checkpoint.
 
 A generation is *decided* by one immutable file and *begun* by another. The decision has the start ("after the
-last processed batch of generation 6"). The driver that begins the generation seals the old one in the sink,
+last processed batch of generation 6"). The driver that begins the generation fences the old one in the sink,
 resolves the start to a position, creates the checkpoint, and writes the start file. Until then nothing of the
 generation is in the sink. So if the driver dies before, another one can begin again, in a checkpoint folder
 of its own.
@@ -39,14 +39,14 @@ class StartMode(StrEnum):
     GENERATION = "generation"
     """After the last batch of an earlier generation: may be requested, is never decided."""
     BATCH = "batch"
-    BESIDE = "beside"
-    """After a table that was built beside. Its recovery begins such a generation; no driver does."""
+    SIDE_TABLE = "side-table"
+    """After a side table. Its recovery begins such a generation; no driver does."""
     ADOPTED = "adopted"
 
 
 AFTER_LAST, EARLIEST, LATEST = StartMode.AFTER_LAST, StartMode.EARLIEST, StartMode.LATEST
 TIMESTAMP, OFFSETS, GENERATION = StartMode.TIMESTAMP, StartMode.OFFSETS, StartMode.GENERATION
-BATCH, BESIDE, ADOPTED = StartMode.BATCH, StartMode.BESIDE, StartMode.ADOPTED
+BATCH, SIDE_TABLE, ADOPTED = StartMode.BATCH, StartMode.SIDE_TABLE, StartMode.ADOPTED
 MODES = (AFTER_LAST, EARLIEST, LATEST, TIMESTAMP, OFFSETS, GENERATION)
 """Modes that a reset may request."""
 
@@ -101,22 +101,24 @@ class Restart:
     state: InitialState
 
 
-GIVEN = "initial_state"
+INITIAL_STATE = "initial_state"
 """Key in the evidence of a start: name, table, table version and columns of the initial state that the
 generation was given.
 """
 
 
-def given_before(evidence: Mapping[str, Any], given: GivenState, restart: Restart) -> dict[str, Any] | None:
+def given_before(
+    evidence: Mapping[str, Any], initial_state: GivenState, restart: Restart
+) -> dict[str, Any] | None:
     """Return what a generation's start recorded of an initial state, if the next one begins with the same
     rows; None if it takes them as they are then.
 
     A rebuilt state begins with what the old one began with, and history comes after it. One that begins anew
     does not.
     """
-    record: dict[str, Any] | None = evidence.get(GIVEN)
-    anew = restart.state == EMPTY or (restart.state == REBUILT and restart.start.mode == EARLIEST)
-    return None if record is None or record["table"] != given.table or anew else record
+    record: dict[str, Any] | None = evidence.get(INITIAL_STATE)
+    is_fresh_start = restart.state == EMPTY or (restart.state == REBUILT and restart.start.mode == EARLIEST)
+    return None if record is None or record["table"] != initial_state.table or is_fresh_start else record
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,7 @@ class Generation:
     start: StartAt
     state: InitialState
     query_id: str
-    why: str
+    reason: str
     by: str
     at: str
     fingerprint: str
@@ -190,8 +192,8 @@ def read(home: FlowHome, number: int) -> Generation | None:
 
 def decided(home: FlowHome) -> Iterator[Generation]:
     """Yield all decisions of a flow, the lowest generation's first; raises as :func:`read`."""
-    found = (read(home, number) for number in home.generations())
-    return (generation for generation in found if generation is not None)
+    decisions = (read(home, number) for number in home.generations())
+    return (generation for generation in decisions if generation is not None)
 
 
 def read_start(home: FlowHome, number: int) -> Start | None:
@@ -202,8 +204,8 @@ def read_start(home: FlowHome, number: int) -> Start | None:
     return _read(home, home.start(number), Start, "a generation's start")
 
 
-def _read(home: FlowHome, name: str, kind: type[T], what: str) -> T | None:
-    return read_record(home.storage, name, kind, what, "Restore it from a copy.", format=FORMAT)
+def _read(home: FlowHome, name: str, kind: type[T], description: str) -> T | None:
+    return read_record(home.storage, name, kind, description, "Restore it from a copy.", format=FORMAT)
 
 
 def query_id_of(home: FlowHome, number: int) -> str:
@@ -220,14 +222,14 @@ def first(home: FlowHome, fingerprint: str) -> Generation:
         start=StartAt(EARLIEST),
         state=REBUILT,
         query_id=home.query_id(1),
-        why="first start of the flow",
+        reason="first start of the flow",
         by="driver",
         at=now(),
         fingerprint=fingerprint,
     )
 
 
-def after_takeover(home: FlowHome, before: Generation, fingerprint: str, why: str) -> Generation:
+def after_takeover(home: FlowHome, before: Generation, fingerprint: str, reason: str) -> Generation:
     """Return the decision of a driver that takes over while another driver of the generation may still be
     alive.
     """
@@ -238,7 +240,7 @@ def after_takeover(home: FlowHome, before: Generation, fingerprint: str, why: st
         start=StartAt(AFTER_LAST),
         state=COPIED,
         query_id=home.query_id(before.number + 1),
-        why=why,
+        reason=reason,
         by="driver",
         at=now(),
         fingerprint=fingerprint,
@@ -254,19 +256,20 @@ def decide(home: FlowHome, generation: Generation) -> Generation:
     if home.storage.create(home.generation(generation.number), to_json(asdict(generation))):
         _note(home, generation)
         return generation
-    found = read(home, generation.number)
-    assert found is not None, "create said that it is there"
-    if found.recovery is None or found.recovery != generation.recovery:
+    earlier_decision = read(home, generation.number)
+    assert earlier_decision is not None, "create said that it is there"
+    if earlier_decision.recovery is None or earlier_decision.recovery != generation.recovery:
         raise RecoveryError(
-            f"Generation {generation.number} of {home.full_name} was decided meanwhile by {found.by}"
-            f" ({found.why}). Nothing was changed. Plan again from that generation."
+            f"Generation {generation.number} of {home.full_name} was decided meanwhile by"
+            f" {earlier_decision.by} ({earlier_decision.reason}). Nothing was changed. Plan again from"
+            " that generation."
         )
-    _note(home, found)
-    return found
+    _note(home, earlier_decision)
+    return earlier_decision
 
 
 def _note(home: FlowHome, decided: Generation) -> None:
-    text = f"generation {decided.number} is decided: {decided.why}"
+    text = f"generation {decided.number} is decided: {decided.reason}"
     number = decided.number
     events.note(home, Kind.GENERATION, text, number, by=decided.by, generation=number)
 
@@ -275,23 +278,23 @@ def begin(home: FlowHome, start: Start) -> Start:
     """Write the start file of a generation; return the existing one if another driver was first."""
     if home.storage.create(home.start(start.number), to_json(asdict(start))):
         return start
-    found = read_start(home, start.number)
-    assert found is not None, "create said that it is there"
-    return found
+    first_start = read_start(home, start.number)
+    assert first_start is not None, "create said that it is there"
+    return first_start
 
 
 def end(home: FlowHome, number: int, last_commit: int | None) -> int | None:
-    """Write the last commit of a generation's checkpoint, *before* the generation is sealed. Return the first
+    """Write the last commit of a generation's checkpoint, *before* the generation is fenced. Return the first
     one written.
     """
-    # After the seal, a driver that was thought gone may still commit batches to its checkpoint that the sink
+    # After the fence, a driver that was thought gone may still commit batches to its checkpoint that the sink
     # skips silently. They were never written, so the next generation must not count them.
     home.storage.create(home.over(number), _end(last_commit))
     return committed(home, number, last_commit)
 
 
 def committed(home: FlowHome, number: int, last_commit: int | None) -> int | None:
-    """Return the last valid commit of a generation: the one recorded before its seal, otherwise
+    """Return the last valid commit of a generation: the one recorded before its fence, otherwise
     ``last_commit``, its checkpoint's.
 
     :raises StorageError: the record is damaged.
@@ -300,8 +303,8 @@ def committed(home: FlowHome, number: int, last_commit: int | None) -> int | Non
 
 
 def _last_commit(home: FlowHome, name: str, otherwise: int | None) -> int | None:
-    found = _read(home, name, End, "the end of a generation")
-    return otherwise if found is None else found.last_commit
+    record = _read(home, name, End, "the end of a generation")
+    return otherwise if record is None else record.last_commit
 
 
 def _end(last_commit: int | None) -> bytes:
@@ -309,7 +312,7 @@ def _end(last_commit: int | None) -> bytes:
 
 
 def end_adopted(home: FlowHome, number: int, last_commit: int | None) -> int | None:
-    """Write and return as :func:`end`, for the query whose checkpoint a generation adopts: it is sealed
+    """Write and return as :func:`end`, for the query whose checkpoint a generation adopts: it is fenced
     before the generation begins.
     """
     name = home.adopted(number)
@@ -318,7 +321,7 @@ def end_adopted(home: FlowHome, number: int, last_commit: int | None) -> int | N
 
 
 def is_over(home: FlowHome, number: int) -> bool:
-    """Return whether a generation was sealed in its table, or is about to be: then no driver may write in
+    """Return whether a generation was fenced in its table, or is about to be: then no driver may write in
     it.
     """
     return home.storage.read(home.over(number)) is not None

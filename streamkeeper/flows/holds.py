@@ -94,13 +94,13 @@ def release(home: FlowHome, owner: str, by: str = "") -> bool:
     :raises RequestError: the owner is not one of the three kinds.
     """
     _check(owner)
-    found = home.storage.read(home.hold(owner))
-    if found is not None:
+    content = home.storage.read(home.hold(owner))
+    if content is not None:
         # Noted first: a release that is killed in between is made again, and finds it noted.
-        mark = hashlib.sha256(found).hexdigest()
+        mark = hashlib.sha256(content).hexdigest()
         events.note(home, Kind.RELEASED, f"the {_in_words(owner)}", _occasion(owner, mark), by=by)
     home.storage.remove(home.hold(owner))
-    return found is not None
+    return content is not None
 
 
 def end_overdue(home: FlowHome, moment: float) -> list[str]:
@@ -139,8 +139,8 @@ def all_of(home: FlowHome) -> list[Hold]:
 
     :raises StorageError: one of them cannot be read, so the flow must not run.
     """
-    found = (_read(home, owner) for owner in home.owners())
-    return [hold for hold in found if hold is not None]
+    holds = (_read(home, owner) for owner in home.owners())
+    return [hold for hold in holds if hold is not None]
 
 
 def lifted_by(hold: Hold, present: str) -> bool:
@@ -164,7 +164,7 @@ def parked_flows(storage: Storage, names: Sequence[str]) -> tuple[str, ...]:
         parked = of_each(storage, names, lambda home: PARK in home.owners())
     except StorageError:
         return ()
-    return tuple(name for name, found in zip(names, parked, strict=True) if found)
+    return tuple(name for name, is_parked in zip(names, parked, strict=True) if is_parked)
 
 
 def _read(home: FlowHome, owner: str) -> Hold | None:
@@ -178,9 +178,11 @@ def _read(home: FlowHome, owner: str) -> Hold | None:
             f"{home.storage.path(home.hold(owner))} is not a hold: {error}. Remove the file if"
             f" {home.full_name} may run."
         ) from error
-    said = {name: str(text) for name, text in asdict(hold).items() if name != "details"}
+    field_texts = {name: str(text) for name, text in asdict(hold).items() if name != "details"}
     details = hold.details if isinstance(hold.details, dict) else {}
-    return Hold(**{**said, "reason": said["reason"].strip() or "no reason is given"}, details=details)
+    return Hold(
+        **{**field_texts, "reason": field_texts["reason"].strip() or "no reason is given"}, details=details
+    )
 
 
 def _check(owner: str) -> None:

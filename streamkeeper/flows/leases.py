@@ -5,7 +5,7 @@ no process has its pid and start time, on the same boot of the same host, in the
 it counts as alive until its heartbeat has not changed for the lease's term by an *observer's own* monotonic
 clock: clocks of two machines are never compared. The observer records which heartbeat that was, so nobody
 waits for the term again while it is still the last. A wrong guess is harmless not because of the lease but
-because of the seal in the sink's log (docs/decisions/0002).
+because of the fence in the sink's log (docs/decisions/0002).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Process:
         return cls(socket.gethostname(), _boot_id(), _pid_namespace(), pid, process_started(pid) or 0)
 
     @classmethod
-    def of(cls, pid: int) -> Process | None:
+    def of_pid(cls, pid: int) -> Process | None:
         """Return another process of this pid namespace; None if it is not visible."""
         started = process_started(pid)
         return (
@@ -131,13 +131,13 @@ class Life(Enum):
     UNKNOWN = "on another host or boot: only its heartbeat can tell"
 
 
-def current(home: FlowHome, known: int | None = None) -> Lease | None:
+def current(home: FlowHome, known_epoch: int | None = None) -> Lease | None:
     """Read the lease that holds: the highest epoch; None if there never was one.
 
-    :param known: an epoch that is known to exist, from which the search starts. Frequent callers then need
-        not list a folder that grows with every retry.
+    :param known_epoch: an epoch that is known to exist, from which the search starts. Frequent callers then
+        need not list a folder that grows with every retry.
     """
-    lease = read(home, known) if known is not None else None
+    lease = read(home, known_epoch) if known_epoch is not None else None
     if lease is None:
         epochs = home.epochs()
         return read(home, epochs[-1]) if epochs else None
@@ -155,12 +155,16 @@ def read(home: FlowHome, epoch: int) -> Lease | None:
     if value is None:
         return None
     try:
-        process = read_as(Process, _known(Process, value["process"]))
+        process = read_as(Process, _known_fields(Process, value["process"]))
         if process.pid < 0 or process.started < 0:
             raise ValueError(f"its process has the id {process.pid} and the start {process.started}")
-        told = value.get("cluster")
-        cluster = None if told is None else read_as(ClusterDriver, _known(ClusterDriver, told))
-        return read_as(Lease, {**_known(Lease, value), "process": process, "cluster": cluster})
+        cluster_value = value.get("cluster")
+        cluster = (
+            None
+            if cluster_value is None
+            else read_as(ClusterDriver, _known_fields(ClusterDriver, cluster_value))
+        )
+        return read_as(Lease, {**_known_fields(Lease, value), "process": process, "cluster": cluster})
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         raise StorageError(
             f"{home.storage.path(home.lease(epoch))} is not a lease: {error}. Check that no driver of"
@@ -168,15 +172,15 @@ def read(home: FlowHome, epoch: int) -> Lease | None:
         ) from error
 
 
-def _known(of: Any, value: dict[str, Any]) -> dict[str, Any]:
+def _known_fields(record_type: Any, value: dict[str, Any]) -> dict[str, Any]:
     """Return the fields that this release knows; a newer one may have added some."""
-    names = _names(of)
+    names = _names(record_type)
     return {name: item for name, item in value.items() if name in names}
 
 
 @cache
-def _names(of: Any) -> frozenset[str]:
-    return frozenset(item.name for item in fields(of))
+def _names(record_type: Any) -> frozenset[str]:
+    return frozenset(item.name for item in fields(record_type))
 
 
 def life(home: FlowHome, lease: Lease) -> Life:
@@ -186,8 +190,8 @@ def life(home: FlowHome, lease: Lease) -> Life:
     match is_running(lease.process):
         case None:
             return Life.UNKNOWN
-        case there:
-            return Life.ALIVE if there else Life.DEAD
+        case running:
+            return Life.ALIVE if running else Life.DEAD
 
 
 def may_run(home: FlowHome) -> bool:
@@ -227,7 +231,7 @@ def read_heartbeat(home: FlowHome, epoch: int) -> Heartbeat | None:
     """
     value = read_json(home.storage, home.heartbeat(epoch))
     try:
-        return read_as(Heartbeat, _known(Heartbeat, value)) if value else None
+        return read_as(Heartbeat, _known_fields(Heartbeat, value)) if value else None
     except (TypeError, ValueError) as error:
         raise StorageError(
             f"{home.storage.path(home.heartbeat(epoch))} is not a heartbeat: {error}. Its driver writes it"
@@ -249,7 +253,7 @@ class Silence:
 
     Once it has lasted for the term, that is recorded with the last heartbeat's count. Another observer need
     not wait for the term again while that heartbeat is still the last. Of one that has never beaten nothing
-    is recorded: a job without a flow takes writers' turns, never beats, and always has the same epoch.
+    is recorded: a job without a flow takes write locks, never beats, and always has the same epoch.
 
     :param epoch: the epoch of the driver's lease.
     :param term: seconds without a changed heartbeat after which a driver counts as silent.
@@ -365,10 +369,10 @@ def beat(home: FlowHome, heartbeat: Heartbeat) -> None:
     home.storage.overwrite(home.heartbeat(heartbeat.epoch), to_json(asdict(heartbeat)))
 
 
-def leave(home: FlowHome, lease: Lease, why: str) -> None:
+def leave(home: FlowHome, lease: Lease, reason: str) -> None:
     """Record that the driver stopped in good order, so that the next one need not wait."""
-    home.storage.create(home.left(lease.epoch), to_json({"epoch": lease.epoch, "why": why, "at": now()}))
-    text = f"driver of epoch {lease.epoch} ended: {why.replace('_', ' ')}"
+    home.storage.create(home.left(lease.epoch), to_json({"epoch": lease.epoch, "why": reason, "at": now()}))
+    text = f"driver of epoch {lease.epoch} ended: {reason.replace('_', ' ')}"
     events.note(home, Kind.STOPPED, text, lease.epoch, by="driver", epoch=lease.epoch)
 
 
@@ -445,11 +449,11 @@ def _check_gone(
 
     :raises LeaseHeld: it is alive.
     """
-    said = f"The flow {home.full_name} has a driver: {describe(holder)}."
+    message = f"The flow {home.full_name} has a driver: {describe(holder)}."
     state = life(home, holder)
     if state is Life.ALIVE:
         raise LeaseHeld(
-            f"{said} It is alive, so this one does not start. To stop it, put a hold: streamkeeper hold"
+            f"{message} It is alive, so this one does not start. To stop it, put a hold: streamkeeper hold"
             f" {home.full_name}."
         )
     if state in (Life.LEFT, Life.DEAD):
@@ -458,7 +462,7 @@ def _check_gone(
     while not silence.lasts():
         if silence.beats:
             raise LeaseHeld(
-                f"{said} Its heartbeat is current, so this one does not start. To stop it, put a hold:"
+                f"{message} Its heartbeat is current, so this one does not start. To stop it, put a hold:"
                 f" streamkeeper hold {home.full_name}."
             )
         sleep(min(1.0, term / 10))

@@ -25,7 +25,7 @@ ENDED, GIVEN_UP = "ended", "given_up"
 """Events that end a recovery: after its last step, and before that."""
 OVER = (ENDED, GIVEN_UP)
 
-_TOLD = {
+_PIPELINE_KINDS = {
     PLANNED: Kind.RECOVERY_PLANNED,
     "approved": Kind.RECOVERY_APPROVED,
     "approved_again": Kind.RECOVERY_APPROVED,
@@ -71,7 +71,7 @@ class Ledger:
 
         Different events written at the same moment may share a number; the same event never does.
         """
-        number = max((found.number for found in self._names()), default=0) + 1
+        number = max((entry.number for entry in self._names()), default=0) + 1
         while True:
             written = Event(number, event, now(), redact(evidence))
             # Noted first: what is killed in between is carried out again, and finds it noted.
@@ -85,55 +85,55 @@ class Ledger:
 
     def find(self, event: str) -> Event | None:
         """Return the newest event of a name, or None."""
-        named = [found for found in self._names() if found.event == event]
+        named = [entry for entry in self._names() if entry.event == event]
         return self._read(named[-1]) if named else None
 
     def end(self) -> Event | None:
         """Return the event that ended the recovery, or None."""
-        return next((found for event in OVER if (found := self.find(event)) is not None), None)
+        return next((ending for event in OVER if (ending := self.find(event)) is not None), None)
 
     def names(self) -> list[str]:
         """Return the names of all events in the order of writing; none is read."""
-        return [found.event for found in self._names()]
+        return [entry.event for entry in self._names()]
 
     def events(self) -> list[Event]:
         """Return all events in the order of writing."""
-        return [self._read(found) for found in self._names()]
+        return [self._read(entry) for entry in self._names()]
 
     def _note(self, written: Event) -> None:
         """Write an event of the pipeline's, unless it is of no interest outside the ledger."""
-        step, _, what = written.event.rpartition(".")
-        kind = _TOLD.get(what)
+        step, _, action = written.event.rpartition(".")
+        kind = _PIPELINE_KINDS.get(action)
         if kind is None or step == "driver":
             return
         pipeline, _, recovery = self.folder.partition("/ledger/")
         with events.harmless(kind, recovery):
-            planned = written if what == PLANNED else self.find(PLANNED)
+            planned = written if action == PLANNED else self.find(PLANNED)
             plan = planned.evidence if planned is not None else {}
-            asked = plan.get("request") or {}
-            by = written.evidence.get("by") or asked.get("by") or ""
-            why = written.evidence.get("error") or written.evidence.get("why")
-            said = str(why or (asked.get("reason") if what == PLANNED else "") or "")
-            name = recovery if what == PLANNED else plan.get("recovery") or recovery
-            text = ": ".join(part for part in (name, step, said.partition("\n")[0]) if part)
+            request = plan.get("request") or {}
+            by = written.evidence.get("by") or request.get("by") or ""
+            reason = written.evidence.get("error") or written.evidence.get("why")
+            explanation = str(reason or (request.get("reason") if action == PLANNED else "") or "")
+            name = recovery if action == PLANNED else plan.get("recovery") or recovery
+            text = ": ".join(part for part in (name, step, explanation.partition("\n")[0]) if part)
             flows = tuple(flow["flow"] for flow in plan.get("flows") or ())
-            found = events.Event("", time.time(), kind, flows, text, by, recovery=recovery)
+            pipeline_event = events.Event("", time.time(), kind, flows, text, by, recovery=recovery)
             often = kind in (Kind.STEP_BEGAN, Kind.STEP_FAILED)
             occasion = [written.event, written.number if often else ""]
-            events.write(self.storage, pipeline, found, occasion)
+            events.write(self.storage, pipeline, pipeline_event, occasion)
 
     def _names(self) -> list[Event]:
         matches = (_FILE.fullmatch(name) for name in self.storage.names(self.folder))
         return sorted(
             (Event(int(match[1]), match[2], "", {}) for match in matches if match),
-            key=lambda found: found.number,
+            key=lambda entry: entry.number,
         )
 
-    def _read(self, found: Event) -> Event:
+    def _read(self, entry: Event) -> Event:
         way = f"Restore it from a copy; without one, remove {self.storage.path(self.folder)} and its holds."
-        name = self._file(found.number, found.event)
+        name = self._file(entry.number, entry.event)
         content = read_record(self.storage, name, _Content, "an event of a recovery", way)
-        return found if content is None else Event(found.number, found.event, content.at, content.evidence)
+        return entry if content is None else Event(entry.number, entry.event, content.at, content.evidence)
 
     def _file(self, number: int, event: str) -> str:
         return f"{self.folder}/{number:04d}-{event}.json"
@@ -153,8 +153,10 @@ def pipeline_of(storage: Storage, recovery: str) -> str | None:
 
 def open_recoveries(storage: Storage) -> list[str]:
     """Return the ids of the recoveries of all pipelines that have neither ended nor been given up."""
-    found = ((name, recovery) for name in kept_pipelines(storage) for recovery in recoveries(storage, name))
-    books = ((recovery, open(storage, name, recovery)) for name, recovery in found)
+    named_recoveries = (
+        (name, recovery) for name in kept_pipelines(storage) for recovery in recoveries(storage, name)
+    )
+    books = ((recovery, open(storage, name, recovery)) for name, recovery in named_recoveries)
     return [recovery for recovery, book in books if book.names() and book.end() is None]
 
 

@@ -53,7 +53,7 @@ class Place:
     def standing(self) -> CommittedPosition:
         """Position of the generation when this batch was its last, and in the sink."""
         return CommittedPosition(
-            self.generation, self.start, self.checkpoint, self.batch, self.batch, sealed=True
+            self.generation, self.start, self.checkpoint, self.batch, self.batch, fenced=True
         )
 
     @property
@@ -92,27 +92,27 @@ def at_batch(home: FlowHome, table_path: str, number: int, batch: int) -> Place:
     :raises RequestError: the generation, or the batch, does not exist, or not any more.
     :raises CheckpointError: the generation's checkpoint, or the table's log, cannot be read.
     """
-    found = _standing(home, table_path, number)
-    last, first = found.batch, found.start.seed_batch
+    position = _standing(home, table_path, number)
+    last, first = position.batch, position.start.seed_batch
     if last is None or batch > last:
         ended = "it committed none" if last is None else f"its last is {last}"
         raise RequestError(
             f"Generation {number} of {home.full_name} has no batch {batch} in the table: {ended}."
-            f" {_offer(home, found)}"
+            f" {_offer(home, position)}"
         )
     if first is not None and batch < first:
         raise RequestError(
             f"Batch {batch} of generation {number} of {home.full_name} stands for everything before the"
-            f" generation, which started from {found.generation.start.mode} with batch {first}. Name a"
-            f" batch of an earlier generation. {_offer(home, found)}"
+            f" generation, which started from {position.generation.start.mode} with batch {first}. Name a"
+            f" batch of an earlier generation. {_offer(home, position)}"
         )
-    if batch not in found.checkpoint.offset_batches():
+    if batch not in position.checkpoint.offset_batches():
         raise RequestError(
             f"Batch {batch} of generation {number} of {home.full_name} is no longer available: Spark"
             " removed it from the checkpoint (spark.sql.streaming.minBatchesToRetain; a flow declares"
-            f" rewind_window to keep more). {_offer(home, found)}"
+            f" rewind_window to keep more). {_offer(home, position)}"
         )
-    return Place(found.generation, found.start, found.checkpoint, batch, "as asked for")
+    return Place(position.generation, position.start, position.checkpoint, batch, "as asked for")
 
 
 def at_end(home: FlowHome, table_path: str, number: int) -> Place:
@@ -121,13 +121,13 @@ def at_end(home: FlowHome, table_path: str, number: int) -> Place:
     :raises RequestError: there is no such generation, or it committed nothing.
     :raises CheckpointError: its checkpoint, or the table's log, cannot be read.
     """
-    found = _standing(home, table_path, number)
-    if found.batch is None:
+    position = _standing(home, table_path, number)
+    if position.batch is None:
         raise RequestError(
             f"Generation {number} of {home.full_name} committed no batch after which a rewind could start."
-            f" {_known(home)}"
+            f" {_alternatives(home)}"
         )
-    place = at_batch(home, table_path, number, found.batch)
+    place = at_batch(home, table_path, number, position.batch)
     return Place(
         place.generation, place.start, place.checkpoint, place.batch, f"the last of generation {number}"
     )
@@ -143,7 +143,7 @@ def at_moment(home: FlowHome, table_path: str, moment_ms: int) -> Place:
     :raises RequestError: nothing was committed yet at that time, or it is not available any more.
     :raises CheckpointError: a checkpoint, or the table's log, cannot be read.
     """
-    told = ms_in_iso(moment_ms)
+    moment = ms_in_iso(moment_ms)
     for number in reversed(begun(home)):
         start = generations.read_start(home, number)
         assert start is not None, "it was listed as begun"
@@ -152,40 +152,48 @@ def at_moment(home: FlowHome, table_path: str, moment_ms: int) -> Place:
         for batch in reversed(own):
             written = checkpoint.committed_at(batch)
             if written is not None and written * 1000 <= moment_ms:
-                found = at_batch(home, table_path, number, batch)
-                said = f"the last at or before {told}: its commit was written at {ms_in_iso(written * 1000)}"
-                return Place(found.generation, found.start, found.checkpoint, batch, said)
+                place = at_batch(home, table_path, number, batch)
+                description = (
+                    f"the last at or before {moment}: its commit was written at {ms_in_iso(written * 1000)}"
+                )
+                return Place(place.generation, place.start, place.checkpoint, batch, description)
         if datetime.fromisoformat(start.at).timestamp() * 1000 > moment_ms:
             continue
         if start.seed_batch is not None and start.seed_batch + 1 == next(iter(own), start.seed_batch + 1):
-            found = at_batch(home, table_path, number, start.seed_batch)
-            said = f"the generation began at {start.at}, and committed nothing of its own until {told}"
-            return Place(found.generation, found.start, found.checkpoint, start.seed_batch, said)
-        what = (
+            place = at_batch(home, table_path, number, start.seed_batch)
+            description = (
+                f"the generation began at {start.at}, and committed nothing of its own until {moment}"
+            )
+            return Place(place.generation, place.start, place.checkpoint, start.seed_batch, description)
+        reason = (
             "had committed nothing"
             if own and own[0] == 0
             else "had committed batches that Spark removed since"
         )
-        raise RequestError(f"At {told} generation {number} of {home.full_name} {what}. {_known(home)}")
-    raise RequestError(f"At {told} {home.full_name} had no generation that is still kept. {_known(home)}")
+        raise RequestError(
+            f"At {moment} generation {number} of {home.full_name} {reason}. {_alternatives(home)}"
+        )
+    raise RequestError(
+        f"At {moment} {home.full_name} had no generation that is still kept. {_alternatives(home)}"
+    )
 
 
 def begun(home: FlowHome) -> list[int]:
     """Return the generations that began and still have their checkpoint, ascending."""
-    found = ((number, generations.read_start(home, number)) for number in home.generations())
-    return [number for number, start in found if start is not None and _is_there(home, number, start)]
+    starts = ((number, generations.read_start(home, number)) for number in home.generations())
+    return [number for number, start in starts if start is not None and _is_there(home, number, start)]
 
 
-def state_from(place: Place, fingerprint: str, wanted: InitialState) -> tuple[InitialState, str]:
+def state_from(place: Place, fingerprint: str, requested_state: InitialState) -> tuple[InitialState, str]:
     """Return the state with which a query begins at a position, and the reason.
 
     It is ``copied`` only if that very state still exists, and the declaration has not changed since.
 
     :param fingerprint: fingerprint of the flow's current declaration.
-    :param wanted: ``empty`` if that was requested. Any other value: the state is copied, or rebuilt from
-        history to be the same.
+    :param requested_state: ``empty`` if that was requested. Any other value: the state is copied, or rebuilt
+        from history to be the same.
     """
-    if wanted == EMPTY:
+    if requested_state == EMPTY:
         return EMPTY, "as asked for"
     if place.generation.fingerprint != fingerprint:
         return (
@@ -210,38 +218,39 @@ def state_from(place: Place, fingerprint: str, wanted: InitialState) -> tuple[In
 def _standing(home: FlowHome, table_path: str, number: int) -> CommittedPosition:
     generation, start = generations.read(home, number), generations.read_start(home, number)
     if generation is None or start is None:
-        what = "has no generation" if generation is None else "never began generation"
-        raise RequestError(f"{home.full_name} {what} {number}. {_known(home)}")
-    found = standing.look(home, table_path, generation, start)
+        problem = "has no generation" if generation is None else "never began generation"
+        raise RequestError(f"{home.full_name} {problem} {number}. {_alternatives(home)}")
+    position = standing.look(home, table_path, generation, start)
     if not _is_there(home, number, start):
         raise RequestError(
             f"The checkpoint of generation {number} of {home.full_name} was removed: clean_up does that."
-            f" {_known(home)}"
+            f" {_alternatives(home)}"
         )
-    if found.is_older_copy:
+    if position.is_older_copy:
         raise CheckpointError(
-            f"The table at {table_path} has batch {found.last_transaction} of generation {number} of"
-            f" {home.full_name}, which {found.checkpoint.path()} never planned: it is an older copy."
+            f"The table at {table_path} has batch {position.last_transaction} of generation {number} of"
+            f" {home.full_name}, which {position.checkpoint.path()} never planned: it is an older copy."
             f" Restore the newer one. {OTHER_WAYS}."
         )
-    return found
+    return position
 
 
 def _is_there(home: FlowHome, number: int, start: Start) -> bool:
     return not generations.is_gone(home, number) and Checkpoint(home.storage, start.checkpoint).exists()
 
 
-def _offer(home: FlowHome, found: CommittedPosition) -> str:
+def _offer(home: FlowHome, position: CommittedPosition) -> str:
     """Return a sentence with the available batches of a generation, and the alternatives."""
-    least = -1 if found.start.seed_batch is None else found.start.seed_batch
-    most = -1 if found.batch is None else found.batch
-    there = [batch for batch in found.checkpoint.offset_batches() if least <= batch <= most]
-    if not there:
-        return _known(home)
-    return f"Its oldest available batch is {there[0]}, the newest {there[-1]}. {_known(home)}"
+    least = -1 if position.start.seed_batch is None else position.start.seed_batch
+    most = -1 if position.batch is None else position.batch
+    available_batches = [batch for batch in position.checkpoint.offset_batches() if least <= batch <= most]
+    if not available_batches:
+        return _alternatives(home)
+    oldest, newest = available_batches[0], available_batches[-1]
+    return f"Its oldest available batch is {oldest}, the newest {newest}. {_alternatives(home)}"
 
 
-def _known(home: FlowHome) -> str:
+def _alternatives(home: FlowHome) -> str:
     numbers = ", ".join(map(str, begun(home))) or "none"
     return (
         f"Generations to which a rewind can return: {numbers} (streamkeeper inspect {home.full_name}). Else"

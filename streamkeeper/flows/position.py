@@ -31,10 +31,10 @@ class CommittedPosition:
     checkpoint: Checkpoint
     last_commit: int | None
     last_transaction: int | None
-    sealed: bool
+    fenced: bool
     sink_known: bool = True
     """Whether the sink's log reaches back far enough for the last transaction; otherwise the driver asks
-    Spark before it seals.
+    Spark before it fences.
     """
     sources: tuple[str, ...] = ()
     """Sources that the last driver of the generation read; none if nobody wrote them down."""
@@ -42,8 +42,8 @@ class CommittedPosition:
     @property
     def batch(self) -> int | None:
         """Last batch that is certainly in the sink; None if none is committed anywhere."""
-        known = [batch for batch in (self.last_commit, self.last_transaction) if batch is not None]
-        return max(known) if known else None
+        batches = [batch for batch in (self.last_commit, self.last_transaction) if batch is not None]
+        return max(batches) if batches else None
 
     @property
     def ruled_by(self) -> str:
@@ -103,9 +103,9 @@ class CommittedPosition:
                 raise CheckpointError(f"the table lacks {self.missing_in_sink}")
             return implied(self.checkpoint, batch, began, self.sources)
         except CheckpointError as doubt:
-            what = str(damage).partition(". Nothing was changed")[0]
+            problem = str(damage).partition(". Nothing was changed")[0]
             raise CheckpointError(
-                f"{what}. Batch {batch} is the last that the {self.ruled_by} has, and its offsets are the"
+                f"{problem}. Batch {batch} is the last that the {self.ruled_by} has, and its offsets are the"
                 f" start of the next generation. What is left does not tell them for certain: {doubt}."
                 f" Nothing was changed. Restore {self.checkpoint.path(f'offsets/{batch}')} from a copy; or"
                 " choose another start with reset_checkpoint: explicit offsets, such as"
@@ -133,13 +133,13 @@ class CommittedPosition:
         """
         lost = self.start.seed_batch is not None
         if lost or not self.sink_known:
-            why = (
+            reason = (
                 f"it was seeded with batch {self.start.seed_batch}"
                 if lost
                 else "the table's log does not go back far enough"
             )
             raise CheckpointError(
-                f"{self.checkpoint.path()} has no committed batch, but {why}: it was emptied. Nothing was"
+                f"{self.checkpoint.path()} has no committed batch, but {reason}: it was emptied. Nothing was"
                 " changed. Restore it from a copy, or choose a start: earliest, a timestamp or explicit"
                 " offsets."
             )
@@ -152,7 +152,7 @@ class CommittedPosition:
             "last_transaction": self.last_transaction,
             "batch": self.batch,
             "ruled_by": self.ruled_by,
-            "sealed": self.sealed,
+            "fenced": self.fenced,
             "sink_known": self.sink_known,
         }
 
@@ -189,7 +189,7 @@ def look(home: FlowHome, table_path: str, generation: Generation, start: Start) 
         checkpoint,
         last,
         sink.version,
-        sink.sealed,
+        sink.fenced,
         sink.complete,
         sources_of(home, generation.number),
     )

@@ -41,14 +41,14 @@ def rename(settings: Settings, old: str, new: str, by: str) -> Renamed:
     """
     storage = open_storage(settings.state)
     while True:
-        known = names.read(storage)
+        name_history = names.read(storage)
         _check_names(old, new)
-        if _present(known, old) == new:
+        if _present(name_history, old) == new:
             return Renamed(old, new, {}, done_before=True)
-        homes = _homes(storage, known, old)
-        _check_free(storage, known, old, new)
+        homes = _homes(storage, name_history, old)
+        _check_free(storage, name_history, old, new)
         _check_quiet(storage, old.partition(".")[0], homes)
-        after = known.renamed(old, new)
+        after = name_history.renamed(old, new)
         if names.write(storage, after, old=old, new=new, by=by):
             numbers = {
                 after.present(home.full_name): home.generations()[-1] for home in homes if home.generations()
@@ -80,11 +80,11 @@ def _check_names(old: str, new: str) -> None:
         )
 
 
-def _present(known: Names, name: str) -> str:
-    return known.present(name) if "." in name else known.pipeline_in(known.folder(name))
+def _present(name_history: Names, name: str) -> str:
+    return name_history.present(name) if "." in name else name_history.pipeline_in(name_history.folder(name))
 
 
-def _homes(storage: Storage, known: Names, old: str) -> list[FlowHome]:
+def _homes(storage: Storage, name_history: Names, old: str) -> list[FlowHome]:
     """Return the files of the flows to rename.
 
     :raises RequestError: nothing is kept under the old name.
@@ -92,21 +92,25 @@ def _homes(storage: Storage, known: Names, old: str) -> list[FlowHome]:
     pipeline, _, flow = old.partition(".")
     homes = (
         [home for home in kept_flows(storage, pipeline) if flow in ("", home.flow)]
-        if _present(known, old) == old
+        if _present(name_history, old) == old
         else []
     )
     if not homes:
-        where = kept_flows(storage, pipeline) if flow else []
-        kept = ", ".join(home.full_name for home in where) if flow else ", ".join(kept_pipelines(storage))
-        now = "" if _present(known, old) == old else f" It is named {_present(known, old)} now."
+        pipeline_homes = kept_flows(storage, pipeline) if flow else []
+        names_with_state = (
+            ", ".join(home.full_name for home in pipeline_homes)
+            if flow
+            else ", ".join(kept_pipelines(storage))
+        )
+        now = "" if _present(name_history, old) == old else f" It is named {_present(name_history, old)} now."
         raise RequestError(
             f"There is no state of {old!r}, so there is nothing to rename.{now} There is state of:"
-            f" {kept or 'none'}. A flow that never ran needs no rename."
+            f" {names_with_state or 'none'}. A flow that never ran needs no rename."
         )
     return homes
 
 
-def _check_free(storage: Storage, known: Names, old: str, new: str) -> None:
+def _check_free(storage: Storage, name_history: Names, old: str, new: str) -> None:
     """Check that nothing else has, or had, the new name."""
     pipeline, _, flow = new.partition(".")
     if flow:
@@ -115,13 +119,16 @@ def _check_free(storage: Storage, known: Names, old: str, new: str) -> None:
             storage.names(FlowHome(storage, pipeline, flow).root)
         )
     else:
-        taken = known.folder(new) != known.folder(old) and bool(storage.names(known.folder(new)))
-    if taken or _present(known, new) not in (new, old):
+        taken = name_history.folder(new) != name_history.folder(old) and bool(
+            storage.names(name_history.folder(new))
+        )
+    if taken or _present(name_history, new) not in (new, old):
         raise RequestError(
-            f"{old} cannot become {new}: there is state under that name already, of {_present(known, new)}."
-            f" Nothing was renamed. If {new} was started by mistake, as {old} under another name, its rows"
-            f" are duplicated in the table: give {old} its old name again, and check the table first."
-            " Otherwise choose a name that was never used."
+            f"{old} cannot become {new}: there is state under that name already, of"
+            f" {_present(name_history, new)}. Nothing was renamed. If {new} was started by mistake, as"
+            f" {old} under another name, its rows are duplicated in the table: give"
+            f" {old} its old name again, and check the table first. Otherwise choose a"
+            " name that was never used."
         )
 
 

@@ -10,10 +10,10 @@ from streamkeeper.manifest.import_file import fingerprint
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.settings import Settings
 
-_MARK = "__beside_"
+_MARK = "__rebuild_"
 
 
-_FOLDER = "beside-"
+_FOLDER = "rebuild-"
 
 
 _LEFT_OUT = frozenset(("cleansource", "sourcearchivedir"))
@@ -30,7 +30,7 @@ def name_of(name: str, recovery_id: str) -> str:
     return f"{name}{_MARK}{mark_of(recovery_id)}"
 
 
-def is_beside(flow: str) -> bool:
+def is_side_flow(flow: str) -> bool:
     """Return whether a flow's name is a side flow's."""
     return _MARK in flow
 
@@ -78,6 +78,6 @@ def derive(settings: Settings, pipeline: Pipeline, table: str, recovery_id: str)
 
 
 def _from_the_beginning(source: Source, settings: Settings) -> Source:
-    kept = {name: value for name, value in source.options.items() if name.lower() not in _LEFT_OUT}
+    options = {name: value for name, value in source.options.items() if name.lower() not in _LEFT_OUT}
     path = settings.table_path(source.table) if source.table is not None else source.path
-    return replace(source, options=kept, path=path, table=None, start="earliest")
+    return replace(source, options=options, path=path, table=None, start="earliest")

@@ -96,13 +96,13 @@ def look(storage: Storage, flow: Flow) -> FlowStatus:
     return look_at(Kept(FlowHome(storage, flow.pipeline.name, flow.name)), flow)
 
 
-def look_at(kept: Kept, flow: Flow) -> FlowStatus:
+def look_at(records: Kept, flow: Flow) -> FlowStatus:
     """Return the status of one flow, from what is kept of it."""
-    begun, newest, lease = last_begun(kept.home), kept.newest, kept.lease
-    checkpoint = Checkpoint(kept.home.storage, begun[1].checkpoint) if begun else None
+    begun, newest, lease = last_begun(records.home), records.newest, records.lease
+    checkpoint = Checkpoint(records.home.storage, begun[1].checkpoint) if begun else None
     batch = checkpoint.last_commit() if checkpoint else None
     written = checkpoint.committed_at(batch) if checkpoint else None
-    state, detail = _state(kept, flow)
+    state, detail = _state(records, flow)
     return FlowStatus(
         flow.full_name,
         state,
@@ -114,40 +114,40 @@ def look_at(kept: Kept, flow: Flow) -> FlowStatus:
     )
 
 
-def _state(kept: Kept, flow: Flow) -> tuple[FlowState, str]:
-    home, found, lease = kept.home, kept.holds, kept.lease
+def _state(records: Kept, flow: Flow) -> tuple[FlowState, str]:
+    home, flow_holds, lease = records.home, records.holds, records.lease
     life = leases.life(home, lease) if lease else None
-    there = life in (Life.ALIVE, Life.UNKNOWN)
-    if found:
-        park = any(hold.owner == holds.PARK for hold in found)
-        said = "; ".join(map(_in_words, found))
-        if len(found) == 1 and holds.lifted_by(found[0], flow.present):
+    may_live = life in (Life.ALIVE, Life.UNKNOWN)
+    if flow_holds:
+        park = any(hold.owner == holds.PARK for hold in flow_holds)
+        reasons = "; ".join(map(_in_words, flow_holds))
+        if len(flow_holds) == 1 and holds.lifted_by(flow_holds[0], flow.present):
             return (
-                FlowState.STARTING if there else FlowState.DOWN
+                FlowState.STARTING if may_live else FlowState.DOWN
             ), "its declaration changed, so the next start tries the new one once"
-        return (FlowState.STOPPING if there else FlowState.PARKED if park else FlowState.HELD), said
+        return (FlowState.STOPPING if may_live else FlowState.PARKED if park else FlowState.HELD), reasons
     if lease is None:
         return FlowState.DECLARED, "never started"
-    if not there and flow.declaration.once and (number := generations.finished(home)) is not None:
+    if not may_live and flow.declaration.once and (number := generations.finished(home)) is not None:
         return FlowState.DONE, f"it runs once and has read all its input, in generation {number}"
-    if not there:
-        why = leases.told_leaving(home, lease).get("why")
-        stopped = why == Outcome.STOPPED.name.lower()
-        how = "ended normally" if stopped else f"ended ({why.replace('_', ' ')})" if why else "is gone"
+    if not may_live:
+        reason = leases.told_leaving(home, lease).get("why")
+        stopped = reason == Outcome.STOPPED.name.lower()
+        how = "ended normally" if stopped else f"ended ({reason.replace('_', ' ')})" if reason else "is gone"
         return FlowState.STOPPED if stopped else FlowState.DOWN, f"its driver {how}: {leases.describe(lease)}"
-    beat = kept.beat
+    beat = records.beat
     state = FlowState.RUNNING if beat and beat.phase == "running" else FlowState.STARTING
-    told = progress_in(beat)
-    detail = f"{leases.describe(lease)}; {told}" if told else leases.describe(lease)
+    progress = progress_in(beat)
+    detail = f"{leases.describe(lease)}; {progress}" if progress else leases.describe(lease)
     return (state, detail) if life is Life.ALIVE else _far_away(home, lease, state)
 
 
 def _in_words(hold: Hold) -> str:
     """Return who holds a flow, unless it is parked, and the first line of why."""
-    why = (hold.reason.splitlines() or [""])[0]
+    reason = (hold.reason.splitlines() or [""])[0]
     if hold.owner == holds.PARK:
-        return why
-    return f"by {hold.by}: {why}" if hold.owner.startswith(holds.PERSON) else f"{hold.owner}: {why}"
+        return reason
+    return f"by {hold.by}: {reason}" if hold.owner.startswith(holds.PERSON) else f"{hold.owner}: {reason}"
 
 
 def _far_away(home: FlowHome, lease: Lease, state: FlowState) -> tuple[FlowState, str]:
@@ -178,8 +178,8 @@ def progress_in(beat: Heartbeat | None, first: int = 0) -> str | None:
     """Return as :func:`rebuild_progress`, from a heartbeat that was read already."""
     if beat is None or beat.phase != REBUILDING or beat.generation < first or "rebuild" not in beat.details:
         return None
-    told = beat.details["rebuild"]
+    rebuild = beat.details["rebuild"]
     return (
-        f"state of generation {beat.generation} rebuilt by {told['step']} of {told['of']} steps,"
-        f" {told['rows']} rows"
+        f"state of generation {beat.generation} rebuilt by {rebuild['step']} of {rebuild['of']} steps,"
+        f" {rebuild['rows']} rows"
     )

@@ -142,8 +142,8 @@ def _partitions(evidence: Evidence) -> Iterator[Advice]:
         return
     partitions = max(int(operator["numShufflePartitions"]) for operator in ran_on.operators)
     rows = sum(int(operator["numRowsTotal"]) for operator in ran_on.operators)
-    wanted = 2 * ran_on.cores
-    few, many = partitions < ran_on.cores, partitions > 2 * wanted and rows / partitions < FEW_ROWS
+    recommended = 2 * ran_on.cores
+    few, many = partitions < ran_on.cores, partitions > 2 * recommended and rows / partitions < FEW_ROWS
     if few or many:
         yield Advice(
             "partitions of state",
@@ -151,7 +151,7 @@ def _partitions(evidence: Evidence) -> Iterator[Advice]:
             " each",
             f"take one or two a core{'' if few else ': each costs every batch a task and its files'}, then"
             " reset with state rebuilt: a checkpoint keeps its partitions",
-            f'spark_conf={{"{PARTITIONS}": {wanted}}}',
+            f'spark_conf={{"{PARTITIONS}": {recommended}}}',
         )
 
 
@@ -238,15 +238,17 @@ def _files(evidence: Evidence) -> Iterator[Advice]:
 
 def _undeclared_store(evidence: Evidence) -> Iterator[Advice]:
     """Tell that the checkpoint has another store than the one that is declared: a reset has not been made."""
-    ran_on, wanted = evidence.machinery, evidence.declared.spark_conf.get(PROVIDER)
-    declared = next((name for name, conf in STATE_STORES.items() if conf[PROVIDER] == wanted), None)
+    ran_on, declared_provider = evidence.machinery, evidence.declared.spark_conf.get(PROVIDER)
+    declared = next(
+        (name for name, conf in STATE_STORES.items() if conf[PROVIDER] == declared_provider), None
+    )
     if ran_on is None or not ran_on.operators or declared is None:
         return
-    kept = "rocksdb" if ran_on.rocksdb else "default"
-    if declared != kept:
+    current = "rocksdb" if ran_on.rocksdb else "default"
+    if declared != current:
         yield Advice(
             "declared state store",
-            f"{declared} is declared, and the checkpoint has {kept}",
+            f"{declared} is declared, and the checkpoint has {current}",
             "reset with state rebuilt, for the declared store to take effect",
         )
 
@@ -264,15 +266,15 @@ RULES: tuple[Callable[[Evidence], Iterator[Advice]], ...] = (
 """The rules, in the order in which their advice is shown."""
 
 
-def in_words(flow: str, found: Sequence[Advice], missing: Sequence[str]) -> str:
+def in_words(flow: str, advice: Sequence[Advice], missing: Sequence[str]) -> str:
     """Return advice as text."""
-    lines = [f"{flow}: {len(found) or 'no'} {'piece' if len(found) == 1 else 'pieces'} of advice."]
-    for item in found:
+    lines = [f"{flow}: {len(advice) or 'no'} {'piece' if len(advice) == 1 else 'pieces'} of advice."]
+    for item in advice:
         lines += ["", f"{item.about}: {item.figures}.", f"  {item.do[0].upper()}{item.do[1:]}."]
         lines += [f"  Declare: {item.declare}"] if item.declare else []
     return "\n".join([*lines, *([""] if missing else []), *(f"Not judged: {text}" for text in missing)])
 
 
-def to_json(flow: str, found: Sequence[Advice], missing: Sequence[str]) -> dict[str, Any]:
+def to_json(flow: str, advice: Sequence[Advice], missing: Sequence[str]) -> dict[str, Any]:
     """Return advice as a JSON object."""
-    return {"flow": flow, "advice": [vars(item) for item in found], "not_judged": list(missing)}
+    return {"flow": flow, "advice": [vars(item) for item in advice], "not_judged": list(missing)}

@@ -22,9 +22,9 @@ PAGE_SECONDS = 5.0
 class Output(Protocol):
     """Growing output of a driver."""
 
-    where: str
+    location: str
 
-    def there(self) -> bool:
+    def is_readable(self) -> bool:
         """Return whether it can be read from here."""
         ...
 
@@ -43,9 +43,9 @@ class LogFile:
     """Output in a file of this host, which need not be there yet."""
 
     def __init__(self, file: Path) -> None:
-        self._file, self.where = file, str(file)
+        self._file, self.location = file, str(file)
 
-    def there(self) -> bool:
+    def is_readable(self) -> bool:
         return self._file.exists()
 
     def near_end(self, size: int) -> int:
@@ -63,10 +63,10 @@ class ClusterLog:
     """Output of a driver that a cluster runs. A page that does not answer shows nothing for now."""
 
     def __init__(self, driver: ClusterDriver) -> None:
-        self._driver, self.where = driver, f"{driver.page} ({driver.id})"
+        self._driver, self.location = driver, f"{driver.page} ({driver.id})"
         self._asked = float("-inf")
 
-    def there(self) -> bool:
+    def is_readable(self) -> bool:
         try:
             return cluster_drivers.near_end(self._driver, 0) >= 0
         except (OSError, ValueError):
@@ -132,4 +132,4 @@ class LogTail:
         self._write(line if len(line) <= WIDTH else f"{line[:WIDTH]}… ({len(line)} characters)")
         self._left -= 1
         if self._left == 0:
-            self._write(f"No more lines are shown here; the driver keeps writing to {self._output.where}.")
+            self._write(f"No more lines are shown here; the driver keeps writing to {self._output.location}.")

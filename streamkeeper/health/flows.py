@@ -23,13 +23,13 @@ from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage
 from streamkeeper.times import in_iso, in_seconds
 
-IDLE, CATCHING_UP, RETRYING, UNREADABLE = "idle", "catching up", "retrying", "unreadable"
+IDLE, SLOW, RETRYING, UNREADABLE = "idle", "slow", "retrying", "unreadable"
 """States beyond those of :class:`streamkeeper.flows.status.FlowState`.
 
-*Idle* runs and found nothing to read, *catching up* takes longer for a batch than its trigger allows,
+*Idle* runs and found nothing to read, *slow* takes longer for a batch than its trigger allows,
 *retrying* has no driver now, and a task that starts one.
 """
-STATES = (*map(str, FlowState), IDLE, CATCHING_UP, RETRYING, UNREADABLE)
+STATES = (*map(str, FlowState), IDLE, SLOW, RETRYING, UNREADABLE)
 _ENDED = (FlowState.DOWN, FlowState.STOPPED, FlowState.DONE, RETRYING)
 """States of flows without a driver, which nothing holds."""
 _FAILS = (FlowState.DOWN, FlowState.STARTING, RETRYING)
@@ -132,34 +132,39 @@ def look(home: FlowHome, flow: Flow) -> FlowHealth:
 
     :raises StreamkeeperError: a file of it cannot be read.
     """
-    kept = Kept(home)
-    seen, newest, lease, numbers = refused_or(kept, flow), kept.newest, kept.lease, told_by(kept.beat)
+    records = Kept(home)
+    flow_status, numbers = refused_or(records, flow), told_by(records.beat)
+    newest, lease = records.newest, records.lease
     recovered = newest is not None and newest.previous is not None
-    state, failing = _in_a_word(home, flow, seen, numbers), crash_loops.since_commit(home)
-    failed = _newest_failure(kept) if failing is not None and state in _FAILS else None
-    lag = None if seen.state is FlowState.DONE else behind.read(home)
+    state, failing = _in_a_word(home, flow, flow_status, numbers), crash_loops.since_commit(home)
+    failed = _newest_failure(records) if failing is not None and state in _FAILS else None
+    lag = None if flow_status.state is FlowState.DONE else behind.read(home)
     return replace(
-        _row(flow, state, _detail(state, seen.detail, failing, failed)),
-        since=_since(kept, flow, state, lag, failing),
-        generation=seen.generation,
-        batch=seen.batch,
-        age=seen.age,
-        epoch=seen.epoch,
+        _row(flow, state, _detail(state, flow_status.detail, failing, failed)),
+        since=_since(records, flow, state, lag, failing),
+        generation=flow_status.generation,
+        batch=flow_status.batch,
+        age=flow_status.age,
+        epoch=flow_status.epoch,
         batch_numbers=numbers.batch,
         totals=numbers.totals,
         waiting_since=progress.waiting_since(home),
         driver_since=None if lease is None else in_seconds(lease.at),
         failures=0 if failing is None else len(failing.times),
-        last_recovery=f"{newest.why}, by {newest.by}, {newest.at}" if newest and recovered else "",
+        last_recovery=f"{newest.reason}, by {newest.by}, {newest.at}" if newest and recovered else "",
         lag=lag,
     )
 
 
-def _newest_failure(kept: Kept) -> str | None:
+def _newest_failure(records: Kept) -> str | None:
     """Return what ended the last driver that said so: the newest, or, while that starts, the one before."""
-    newest = 0 if kept.lease is None else kept.lease.epoch
-    told = (leases.failure_of(kept.home, epoch) for epoch in (newest, newest - 1) if epoch > 0)
-    return next((failures.brief(failure) for one in told if (failure := failures.read(one or {}))), None)
+    newest = 0 if records.lease is None else records.lease.epoch
+    recorded_failures = (
+        leases.failure_of(records.home, epoch) for epoch in (newest, newest - 1) if epoch > 0
+    )
+    return next(
+        (failures.brief(failure) for one in recorded_failures if (failure := failures.read(one or {}))), None
+    )
 
 
 def _detail(state: str, detail: str, failing: Failures | None, failed: str | None) -> str:
@@ -176,36 +181,40 @@ def _detail(state: str, detail: str, failing: Failures | None, failed: str | Non
     )
 
 
-def _since(kept: Kept, flow: Flow, state: str, lag: Behind | None, failing: Failures | None) -> str | None:
+def _since(records: Kept, flow: Flow, state: str, lag: Behind | None, failing: Failures | None) -> str | None:
     """Return since when a flow is in its state, by the clock of whoever noted it; None if it never started.
 
     A flow that runs does so since its driver took the lease, catches up since input waits, and retries since
     the first failure.
     """
-    home, lease, beat = kept.home, kept.lease, kept.beat
-    if kept.holds:
-        return min(hold.at for hold in kept.holds)
+    home, lease, beat = records.home, records.lease, records.beat
+    if records.holds:
+        return min(hold.at for hold in records.holds)
     if lease is None:
         return None
     if failing is not None and state in _FAILS:
         return in_iso(failing.since)
     if state in _ENDED:
         return leases.told_leaving(home, lease).get("at") or (lease.at if beat is None else beat.at)
-    if state == CATCHING_UP and lag is not None and lag.since is not None:
+    if state == SLOW and lag is not None and lag.since is not None:
         return in_iso(lag.since)
     changed = change.read(home, flow.fingerprint) if state == FlowState.CHANGE_REFUSED else None
     return lease.at if changed is None else changed.at or lease.at
 
 
-def refused_or(kept: Kept, flow: Flow) -> FlowStatus:
+def refused_or(records: Kept, flow: Flow) -> FlowStatus:
     """Return a flow's status as it runs: with the code that it had, where a change of it is refused."""
-    runs = change.to_run(kept.home, flow)
-    seen = status.look_at(kept, runs)
-    kept_out = change.read(kept.home, flow.fingerprint) if runs is not flow else None
-    if kept_out is None or seen.state is not FlowState.RUNNING:
-        return seen
-    why = "; ".join(kept_out.verdict.why) or kept_out.verdict.fit
-    return replace(seen, state=FlowState.CHANGE_REFUSED, detail=f"{kept_out.state}: {why}; {seen.detail}")
+    runs = change.to_run(records.home, flow)
+    flow_status = status.look_at(records, runs)
+    kept_out = change.read(records.home, flow.fingerprint) if runs is not flow else None
+    if kept_out is None or flow_status.state is not FlowState.RUNNING:
+        return flow_status
+    reason = "; ".join(kept_out.verdict.reasons) or kept_out.verdict.compatibility
+    return replace(
+        flow_status,
+        state=FlowState.CHANGE_REFUSED,
+        detail=f"{kept_out.state}: {reason}; {flow_status.detail}",
+    )
 
 
 def counts(rows: tuple[FlowHealth, ...]) -> Iterator[tuple[str, int]]:
@@ -223,15 +232,15 @@ def _row(flow: Flow, state: str, detail: str) -> FlowHealth:
     )
 
 
-def _in_a_word(home: FlowHome, flow: Flow, seen: FlowStatus, numbers: Numbers) -> str:
+def _in_a_word(home: FlowHome, flow: Flow, flow_status: FlowStatus, numbers: Numbers) -> str:
     last = numbers.batch
-    if seen.state is FlowState.RUNNING and numbers.idle:
+    if flow_status.state is FlowState.RUNNING and numbers.idle:
         return IDLE
-    if seen.state is FlowState.RUNNING and last is not None:
+    if flow_status.state is FlowState.RUNNING and last is not None:
         late = last.rows > 0 and last.seconds > trigger_seconds(flow.declaration.trigger)
-        return CATCHING_UP if late else seen.state
-    if seen.state is FlowState.DOWN:
+        return SLOW if late else flow_status.state
+    if flow_status.state is FlowState.DOWN:
         beaten = home.storage.modified(home.supervisor)
-        there = beaten is not None and time.time() - beaten < leases.SILENT_SECONDS
-        return RETRYING if there else seen.state
-    return seen.state
+        supervised = beaten is not None and time.time() - beaten < leases.SILENT_SECONDS
+        return RETRYING if supervised else flow_status.state
+    return flow_status.state

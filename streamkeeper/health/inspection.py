@@ -116,8 +116,8 @@ def _stand(checkpoint: Checkpoint, name: str, offset: Any, in_flight: Any, count
         )
     elif kind != FILES:
         initial = _or_none(lambda: checkpoint.initial_offsets(name))
-    said = f"line {offset + 1} of its connection" if _is_line(offset, initial) else describe(offset)
-    return SourceStand(name, kind, said, offset, in_flight, initial, files)
+    position = f"line {offset + 1} of its connection" if _is_line(offset, initial) else describe(offset)
+    return SourceStand(name, kind, position, offset, in_flight, initial, files)
 
 
 def _is_line(offset: Any, initial: Any) -> bool:

@@ -61,7 +61,7 @@ class Metric:
 
 
 @dataclass(frozen=True)
-class Seen:
+class Snapshot:
     """What metrics are made of. ``monitor`` is when the monitor last looked, None if it never did, and ``at``
     when all this was read, in seconds since 1970.
     """
@@ -77,7 +77,7 @@ class Seen:
         return tuple(row for row in self.rows if row.state != UNREADABLE)
 
 
-def see(storage: Storage, manifest: Manifest, ask: Ask = at_once) -> Seen:
+def see(storage: Storage, manifest: Manifest, ask: Ask = at_once) -> Snapshot:
     """Return a row for each declared flow, however broken, and what else metrics are made of.
 
     :param ask: reads the row of a flow.
@@ -85,16 +85,16 @@ def see(storage: Storage, manifest: Manifest, ask: Ask = at_once) -> Seen:
     """
     at = time.time()
     rows = health.look_at_all(storage, manifest, ask=ask)
-    return Seen(rows, recoveries.count(storage), progress.looked_at(storage), at)
+    return Snapshot(rows, recoveries.count(storage), progress.looked_at(storage), at)
 
 
-def measure(seen: Seen) -> tuple[Metric, ...]:
+def measure(snapshot: Snapshot) -> tuple[Metric, ...]:
     """Return all metrics that have a value."""
-    found = (
-        Metric(f"streamkeeper.{name}", kind, unit, help, tuple(of(seen)))
-        for name, kind, unit, help, of in _DEFINITIONS
+    metrics = (
+        Metric(f"streamkeeper.{name}", kind, unit, help, tuple(samples_of(snapshot)))
+        for name, kind, unit, help, samples_of in _DEFINITIONS
     )
-    return tuple(metric for metric in found if metric.samples)
+    return tuple(metric for metric in metrics if metric.samples)
 
 
 def text(metrics: Iterable[Metric]) -> str:
@@ -106,8 +106,8 @@ def _lines(metric: Metric) -> Iterator[str]:
     name = metric.prometheus
     yield f"# HELP {name} {metric.help}\n# TYPE {name} {metric.kind}\n"
     for sample in metric.samples:
-        said = ",".join(f'{label}="{_escaped(text)}"' for label, text in sample.labels.items())
-        yield f"{name}{f'{{{said}}}' if said else ''} {_number(sample.value)}\n"
+        labels = ",".join(f'{label}="{_escaped(text)}"' for label, text in sample.labels.items())
+        yield f"{name}{f'{{{labels}}}' if labels else ''} {_number(sample.value)}\n"
 
 
 def _escaped(text: str) -> str:
@@ -119,7 +119,7 @@ def _number(value: float) -> str:
     return str(int(value)) if value == int(value) else repr(value)
 
 
-_Samples = Callable[[Seen], Iterable[Sample]]
+_Samples = Callable[[Snapshot], Iterable[Sample]]
 
 
 def _of(row: FlowHealth) -> dict[str, str]:
@@ -128,25 +128,25 @@ def _of(row: FlowHealth) -> dict[str, str]:
 
 def _flow(value: Callable[[FlowHealth], float | None]) -> _Samples:
     """One number of each flow that has it."""
-    return lambda seen: [
-        Sample(_of(row), float(found)) for row in seen.readable if (found := value(row)) is not None
+    return lambda snapshot: [
+        Sample(_of(row), float(number)) for row in snapshot.readable if (number := value(row)) is not None
     ]
 
 
 def _driver(value: Callable[[Totals], float | None]) -> _Samples:
     """A number of each flow's present driver, counted since that began."""
-    return lambda seen: [
-        Sample(_of(row), float(found), row.driver_since)
-        for row in seen.readable
-        if (found := value(row.totals)) is not None
+    return lambda snapshot: [
+        Sample(_of(row), float(number), row.driver_since)
+        for row in snapshot.readable
+        if (number := value(row.totals)) is not None
     ]
 
 
 def _of_operators(place: int) -> _Samples:
     """One number of each stateful operator of each flow's last batch: its rows (0) or its bytes (1)."""
-    return lambda seen: [
+    return lambda snapshot: [
         Sample({**_of(row), "operator": name}, float(numbers[place]))
-        for row in seen.readable
+        for row in snapshot.readable
         if row.batch_numbers is not None
         for name, numbers in row.batch_numbers.operators.items()
     ]
@@ -159,38 +159,38 @@ def _last(value: Callable[[Batch], float | None]) -> _Samples:
 
 def _lag(name: str) -> _Samples:
     """How much of each source waits, where that is known."""
-    return lambda seen: [
-        Sample({**_of(row), "source": source}, float(found))
-        for row in seen.readable
+    return lambda snapshot: [
+        Sample({**_of(row), "source": source}, float(amount))
+        for row in snapshot.readable
         if row.lag is not None
         for source, lag in row.lag.sources.items()
-        if (found := getattr(lag, name)) is not None
+        if (amount := getattr(lag, name)) is not None
     ]
 
 
-def _info(seen: Seen) -> list[Sample]:
+def _info(snapshot: Snapshot) -> list[Sample]:
     return [
         Sample({**_of(row), "table": row.table, "dag_id": row.dag_id, "trigger": row.trigger}, 1.0)
-        for row in seen.rows
+        for row in snapshot.rows
     ]
 
 
-def _states(seen: Seen) -> list[Sample]:
+def _states(snapshot: Snapshot) -> list[Sample]:
     return [
         Sample({**_of(row), "state": state}, float(row.state == state))
-        for row in seen.rows
+        for row in snapshot.rows
         for state in STATES
     ]
 
 
-def _unreadable(seen: Seen) -> list[Sample]:
-    return [Sample(_of(row), float(row.state == UNREADABLE)) for row in seen.rows]
+def _unreadable(snapshot: Snapshot) -> list[Sample]:
+    return [Sample(_of(row), float(row.state == UNREADABLE)) for row in snapshot.rows]
 
 
-def _expectations(seen: Seen) -> list[Sample]:
+def _expectations(snapshot: Snapshot) -> list[Sample]:
     return [
         Sample({**_of(row), "expectation": name, "result": result}, float(rows), row.driver_since)
-        for row in seen.readable
+        for row in snapshot.readable
         for name, counts in row.totals.expectations.items()
         for result, rows in zip(("passed", "failed"), counts, strict=True)
     ]
@@ -198,8 +198,8 @@ def _expectations(seen: Seen) -> list[Sample]:
 
 def _recoveries(counts: Mapping[tuple[str, str, str], int], label: str) -> list[Sample]:
     return [
-        Sample({"pipeline": pipeline, "recovery": recovery, label: what}, float(number))
-        for (pipeline, recovery, what), number in sorted(counts.items())
+        Sample({"pipeline": pipeline, "recovery": recovery, label: stage}, float(number))
+        for (pipeline, recovery, stage), number in sorted(counts.items())
     ]
 
 
@@ -215,7 +215,9 @@ _DEFINITIONS: tuple[tuple[str, str, str, str, _Samples], ...] = (
         GAUGE,
         "s",
         "When the last batch was committed.",
-        lambda seen: [Sample(_of(row), seen.at - row.age) for row in seen.readable if row.age is not None],
+        lambda snapshot: [
+            Sample(_of(row), snapshot.at - row.age) for row in snapshot.readable if row.age is not None
+        ],
     ),
     (
         "flow.input.waiting_since.timestamp",
@@ -298,22 +300,28 @@ _DEFINITIONS: tuple[tuple[str, str, str, str, _Samples], ...] = (
         GAUGE,
         "{recovery}",
         "Recoveries that are open, by the step that they came to.",
-        lambda seen: _recoveries(seen.recoveries.open, "step"),
+        lambda snapshot: _recoveries(snapshot.recoveries.open, "step"),
     ),
     (
         "recoveries",
         COUNTER,
         "{recovery}",
         "Recoveries that are over.",
-        lambda seen: _recoveries(seen.recoveries.over, "outcome"),
+        lambda snapshot: _recoveries(snapshot.recoveries.over, "outcome"),
     ),
     (
         "monitor.last_look.timestamp",
         GAUGE,
         "s",
         "When the monitor last looked at the flows.",
-        lambda seen: [] if seen.monitor is None else [Sample({}, seen.monitor)],
+        lambda snapshot: [] if snapshot.monitor is None else [Sample({}, snapshot.monitor)],
     ),
-    ("last_look.timestamp", GAUGE, "s", "When these numbers were read.", lambda seen: [Sample({}, seen.at)]),
+    (
+        "last_look.timestamp",
+        GAUGE,
+        "s",
+        "When these numbers were read.",
+        lambda snapshot: [Sample({}, snapshot.at)],
+    ),
 )
 """Name, type, unit, help and values of each metric."""

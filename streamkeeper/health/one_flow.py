@@ -21,7 +21,7 @@ from streamkeeper.flows.holds import Hold
 from streamkeeper.flows.position import last_begun
 from streamkeeper.flows.status import FlowState
 from streamkeeper.health.driver_log import last_lines, output_of
-from streamkeeper.health.flows import CATCHING_UP, IDLE, FlowHealth
+from streamkeeper.health.flows import IDLE, SLOW, FlowHealth
 from streamkeeper.health.inspection import inspect
 from streamkeeper.history import events
 from streamkeeper.manifest.manifest import Flow
@@ -35,7 +35,7 @@ from streamkeeper.tables import backups
 
 GENERATIONS, BACKUPS, EVENTS, LINES = 20, 10, 50, 20
 """Newest generations, backups, events and lines of the log that are shown."""
-RUNS = (FlowState.RUNNING, FlowState.CHANGE_REFUSED, FlowState.STOPPING, IDLE, CATCHING_UP)
+RUNS = (FlowState.RUNNING, FlowState.CHANGE_REFUSED, FlowState.STOPPING, IDLE, SLOW)
 """States in which there is a driver."""
 COUNTED_FILES = 2_000
 """Files of a table up to which its rows are counted, from the statistics in its log."""
@@ -61,7 +61,7 @@ def look(settings: Settings, flow: Flow, row: FlowHealth) -> dict[str, Any]:
             {
                 **_only(hold, "owner", "reason", "by", "at"),
                 "details": redact(hold.details),
-                "said": _said(home, hold),
+                "description": _hold_text(home, hold),
                 "recovery": hold.details.get("recovery"),
             }
             for hold in holds.all_of(home)
@@ -81,7 +81,7 @@ def _only(item: object, *names: str) -> dict[str, Any]:
     return {name: getattr(item, name) for name in names}
 
 
-def _said(home: FlowHome, hold: Hold) -> str:
+def _hold_text(home: FlowHome, hold: Hold) -> str:
     """Return why a flow is held; of a park what failed, and what helps."""
     failure = failures.read(hold.details) if hold.owner == holds.PARK else None
     return hold.reason if failure is None else redact_text(failures.describe(home.full_name, failure))
@@ -91,16 +91,16 @@ def _generation(settings: Settings, home: FlowHome, one: Generation) -> dict[str
     """Return a generation: why it began, how, and what the plan that it is of said it would cost."""
     start = generations.read_start(home, one.number)
     return {
-        **_only(one, "number", "previous", "why", "by", "at", "state", "recovery"),
+        **_only(one, "number", "previous", "reason", "by", "at", "state", "recovery"),
         "start": one.start.mode,
         "began": None if start is None else start.at,
         "positions": {} if start is None else {name: describe(at) for name, at in start.positions.items()},
         "last_batch": generations.committed(home, one.number, None),
-        "prices": _prices(settings, home, one),
+        "impacts": _impacts(settings, home, one),
     }
 
 
-def _prices(settings: Settings, home: FlowHome, one: Generation) -> list[dict[str, str]]:
+def _impacts(settings: Settings, home: FlowHome, one: Generation) -> list[dict[str, str]]:
     """Return what the plan of a generation's recovery said; empty where there was none, or it is gone."""
     if one.recovery is None:
         return []
@@ -108,29 +108,29 @@ def _prices(settings: Settings, home: FlowHome, one: Generation) -> list[dict[st
         plan = engine.read_plan(settings, home.pipeline, one.recovery)
     except StreamkeeperError:
         return []
-    return [price for flow in plan.flows if flow.flow == home.full_name for price in prices_of(flow)]
+    return [impact for flow in plan.flows if flow.flow == home.full_name for impact in impacts_of(flow)]
 
 
-def prices_of(flow: FlowPlan) -> list[dict[str, str]]:
-    """Return the prices of a flow in a plan, a row a source, in words."""
+def impacts_of(flow: FlowPlan) -> list[dict[str, str]]:
+    """Return the impacts of a flow in a plan, a row a source, in words."""
     return [
         {
             "flow": flow.flow,
-            "source": price.source,
-            "from": price.now,
-            "to": price.then,
-            "lost": in_words(price.lost),
-            "repeated": in_words(price.repeated),
+            "source": impact.source,
+            "from": impact.now,
+            "to": impact.then,
+            "lost": in_words(impact.lost),
+            "repeated": in_words(impact.repeated),
         }
-        for price in flow.prices
+        for impact in flow.impacts
     ]
 
 
 def _sources(home: FlowHome, flow: Flow) -> list[dict[str, Any]]:
     """Return each source and its position, which is None where the flow has read nothing of it yet."""
     begun = last_begun(home)
-    found = () if begun is None else inspect(home.storage, begun[1].checkpoint).sources
-    read = [{"name": one.name, "kind": one.kind, "position": str(one.position)} for one in found]
+    positions = () if begun is None else inspect(home.storage, begun[1].checkpoint).sources
+    read = [{"name": one.name, "kind": one.kind, "position": str(one.position)} for one in positions]
     names = {one["name"] for one in read}
     return [
         *read,
@@ -144,8 +144,8 @@ def _sources(home: FlowHome, flow: Flow) -> list[dict[str, Any]]:
 
 def _events(home: FlowHome) -> list[dict[str, Any]]:
     """Return the newest events of a flow, the newest first."""
-    found = events.of_flow(events.read(home.storage, home.pipeline), home.names, home.full_name)
-    return [_only(one, "at", "kind", "text", "by", "recovery") for one in reversed(found[-EVENTS:])]
+    flow_events = events.of_flow(events.read(home.storage, home.pipeline), home.names, home.full_name)
+    return [_only(one, "at", "kind", "text", "by", "recovery") for one in reversed(flow_events[-EVENTS:])]
 
 
 def _table(settings: Settings, name: str) -> dict[str, Any]:
@@ -156,7 +156,7 @@ def _table(settings: Settings, name: str) -> dict[str, Any]:
     newest = delta_log.latest_version(path) if delta_log.exists(path) else None
     # Spark writes a version's summary after its commit.
     versions = () if newest is None else range(newest, max(-1, newest - 2), -1)
-    summary = next((found for version in versions if (found := read_summary(path, version))), None)
+    summary = next((candidate for version in versions if (candidate := read_summary(path, version))), None)
     if summary is None:
         return {"name": name, "path": path, "version": None, "files": None, "bytes": None, "rows": None}
     rows = _rows(path, summary.version) if summary.files <= COUNTED_FILES else None
@@ -167,17 +167,17 @@ def _table(settings: Settings, name: str) -> dict[str, Any]:
 @lru_cache(maxsize=256)
 def _rows(path: str, version: int) -> int | None:
     try:
-        found = amount_at(path, version)
+        amount = amount_at(path, version)
     except SourceError:
         return None
-    return None if found.at_most else found.rows
+    return None if amount.at_most else amount.rows
 
 
 def _backups(home: FlowHome, table: str) -> list[dict[str, Any]]:
-    found = backups.listed(home.storage, home.pipeline, table)[-BACKUPS:]
+    listed = backups.listed(home.storage, home.pipeline, table)[-BACKUPS:]
     return [
         {**_only(one, "id", "at", "bytes"), "version": one.copy.version, "rows": one.copy.checksum.rows}
-        for one in found
+        for one in listed
     ]
 
 
@@ -204,11 +204,11 @@ def _log(home: FlowHome) -> dict[str, Any]:
     lease = leases.current(home)
     output = None if lease is None else output_of(lease)
     if output is None:
-        return {"where": None, "lines": []}
+        return {"location": None, "lines": []}
     try:
-        return {"where": output.where, "lines": last_lines(output, LINES)}
+        return {"location": output.location, "lines": last_lines(output, LINES)}
     except OSError:
-        return {"where": output.where, "lines": []}
+        return {"location": output.location, "lines": []}
 
 
 def _spark(settings: Settings, home: FlowHome, runs: bool) -> dict[str, str | None]:

@@ -49,13 +49,13 @@ def is_due(at: float, environment: Mapping[str, str] = os.environ) -> bool:
     :param at: when it runs, in seconds since 1970; it runs once a minute.
     :raises SettingsError: the interval is no number of milliseconds above 0.
     """
-    told = environment.get(_INTERVAL, "").strip() or str(_MINUTE_MS)
-    if not told.isdecimal() or int(told) == 0:
+    interval = environment.get(_INTERVAL, "").strip() or str(_MINUTE_MS)
+    if not interval.isdecimal() or int(interval) == 0:
         raise SettingsError(
-            f"{_INTERVAL} is {told!r}: give milliseconds, such as 60000. The monitor pushes once a minute at"
-            " most."
+            f"{_INTERVAL} is {interval!r}: give milliseconds, such as 60000. The monitor pushes once a minute"
+            " at most."
         )
-    return int(at * 1000) // _MINUTE_MS % max(1, int(told) // _MINUTE_MS) == 0
+    return int(at * 1000) // _MINUTE_MS % max(1, int(interval) // _MINUTE_MS) == 0
 
 
 def push(metrics: Iterable[Metric], at: float) -> None:
@@ -74,7 +74,7 @@ def push(metrics: Iterable[Metric], at: float) -> None:
             f"Metrics over OTLP need a package that is not installed: {error}. Install"
             " streamkeeper-airflow[otlp]."
         ) from error
-    with _said() as said:
+    with _log_messages() as messages:
         try:
             own = None if any(os.environ.get(name) for name in _TIMEOUTS) else TIMEOUT
             exporter = OTLPMetricExporter(timeout=own)
@@ -83,8 +83,8 @@ def push(metrics: Iterable[Metric], at: float) -> None:
         except Exception as error:  # the SDK promises no kinds of errors
             raise PushFailed(redact_text(f"No metrics were pushed over OTLP: {error}")) from error
     if result is not MetricExportResult.SUCCESS:
-        why = "; ".join(said) or "the collector did not take them"
-        raise PushFailed(redact_text(f"No metrics were pushed over OTLP: {why}"))
+        reason = "; ".join(messages) or "the collector did not take them"
+        raise PushFailed(redact_text(f"No metrics were pushed over OTLP: {reason}"))
 
 
 def _check(environment: Mapping[str, str]) -> None:
@@ -93,7 +93,7 @@ def _check(environment: Mapping[str, str]) -> None:
             f"No collector is named for metrics over OTLP. Set {_ENDPOINTS[1]}, such as"
             f" http://collector:4318, and neither {_DISABLED} nor another {_EXPORTER} than otlp."
         )
-    protocol = next((found for name in _PROTOCOLS if (found := environment.get(name))), _HTTP)
+    protocol = next((configured for name in _PROTOCOLS if (configured := environment.get(name))), _HTTP)
     if protocol != _HTTP:
         raise SettingsError(
             f"Metrics are pushed by {_HTTP}, and the environment asks for {protocol}. Set {_PROTOCOLS[0]} to"
@@ -113,7 +113,7 @@ def _data(metrics: Iterable[Metric], at: float) -> MetricsData:
         ScopeMetrics,
         Sum,
     )
-    from opentelemetry.sdk.metrics.export import Metric as Told
+    from opentelemetry.sdk.metrics.export import Metric as SdkMetric
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
@@ -123,14 +123,18 @@ def _data(metrics: Iterable[Metric], at: float) -> MetricsData:
             for one in metric.samples
         ]
 
-    def told(metric: Metric) -> Told:
-        found: Any = points(metric)
-        data = Sum(found, AggregationTemporality.CUMULATIVE, True) if metric.kind == COUNTER else Gauge(found)
-        return Told(metric.name, metric.help, metric.unit, data)
+    def converted(metric: Metric) -> SdkMetric:
+        data_points: Any = points(metric)
+        data = (
+            Sum(data_points, AggregationTemporality.CUMULATIVE, True)
+            if metric.kind == COUNTER
+            else Gauge(data_points)
+        )
+        return SdkMetric(metric.name, metric.help, metric.unit, data)
 
     # Without an id of this process, which Resource.create() makes: each push would make new series.
     ours = Resource({"service.name": "streamkeeper", "service.version": __version__})
-    scope = ScopeMetrics(InstrumentationScope("streamkeeper", __version__), [*map(told, metrics)], "")
+    scope = ScopeMetrics(InstrumentationScope("streamkeeper", __version__), [*map(converted, metrics)], "")
     return MetricsData([ResourceMetrics(ours.merge(OTELResourceDetector().detect()), [scope], "")])
 
 
@@ -139,19 +143,19 @@ def _nanoseconds(seconds: float) -> int:
 
 
 @contextmanager
-def _said() -> Iterator[list[str]]:
+def _log_messages() -> Iterator[list[str]]:
     """Collect what the SDK's exporter logs: its answer is only whether it succeeded."""
-    said: list[str] = []
+    messages: list[str] = []
 
     class Collect(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            said.append(record.getMessage())
+            messages.append(record.getMessage())
 
     logger, handler = logging.getLogger(_LOGGER), Collect(logging.WARNING)
     before, logger.propagate = logger.propagate, False
     logger.addHandler(handler)
     try:
-        yield said
+        yield messages
     finally:
         logger.removeHandler(handler)
         logger.propagate = before

@@ -12,21 +12,21 @@ from streamkeeper.history import rows
 from streamkeeper.history.rows import LAG, Sample, Totals
 
 
-def keep(home: FlowHome, seen: FlowHealth, now: float) -> None:
+def keep(home: FlowHome, row: FlowHealth, now: float) -> None:
     """Keep the numbers of one look at a flow; those of a flow that never had a driver are not kept.
 
     :param now: the storage's time, in seconds since 1970.
     :raises StorageError: a file of the flow is damaged, or cannot be written.
     """
-    if seen.epoch is None:
+    if row.epoch is None:
         return
-    last, lag = seen.batch_numbers, seen.lag
+    last, lag = row.batch_numbers, row.lag
     sample = Sample(
         at=now,
-        epoch=seen.epoch,
-        totals=seen.totals,
-        state=seen.state,
-        generation=seen.generation,
+        epoch=row.epoch,
+        totals=row.totals,
+        state=row.state,
+        generation=row.generation,
         state_rows=None if last is None else last.state_rows,
         state_bytes=None if last is None else last.state_bytes,
         watermark=None if last is None else last.watermark,
@@ -35,9 +35,9 @@ def keep(home: FlowHome, seen: FlowHealth, now: float) -> None:
     rows.record(home, sample, lambda: _began(home, sample), lambda epoch: _last_of(home, epoch))
 
 
-def _began(home: FlowHome, seen: Sample) -> float:
-    lease = leases.read(home, seen.epoch)
-    return seen.at if lease is None else datetime.fromisoformat(lease.at).timestamp()
+def _began(home: FlowHome, sample: Sample) -> float:
+    lease = leases.read(home, sample.epoch)
+    return sample.at if lease is None else datetime.fromisoformat(lease.at).timestamp()
 
 
 def _last_of(home: FlowHome, epoch: int) -> Totals:

@@ -18,11 +18,11 @@ from streamkeeper.declare.model import Pipeline
 from streamkeeper.drivers.alerts import AlertKind
 from streamkeeper.drivers.batch_numbers import Machinery
 from streamkeeper.flows.status import FlowState
-from streamkeeper.health.flows import CATCHING_UP, IDLE, FlowHealth
+from streamkeeper.health.flows import IDLE, SLOW, FlowHealth
 from streamkeeper.history.rows import Row
 from streamkeeper.times import describe_age
 
-JUDGED = (FlowState.RUNNING, FlowState.CHANGE_REFUSED, IDLE, CATCHING_UP)
+JUDGED = (FlowState.RUNNING, FlowState.CHANGE_REFUSED, IDLE, SLOW)
 """States of flows that are judged: what stands still has another alert, or somebody wants it so."""
 STANDS = (FlowState.HELD, FlowState.PARKED, FlowState.STOPPING)
 """States in which no input is read, which is not the flow's being behind: the time after them is counted."""
@@ -43,10 +43,10 @@ _STILL = 90.0
 
 @dataclass(frozen=True)
 class Judgement:
-    """What is to be said of one kind of trouble: that it is ``there``, or (False) that it is over."""
+    """What is to be said of one kind of trouble: that it is open (``is_open``), or that it is over."""
 
     kind: AlertKind
-    there: bool
+    is_open: bool
     text: str
 
 
@@ -62,14 +62,14 @@ def judge(
     if row.state not in JUDGED:
         return
     lately = [one for one in rows if one.at > now - WINDOW]
-    for found in (
+    for judgement in (
         _behind(row, rows, pipeline, now),
         _state_grows(row, rows, ran_on, now),
         _slow(row, lately, now),
         _late(row, lately, pipeline),
     ):
-        if found is not None:
-            yield found
+        if judgement is not None:
+            yield judgement
 
 
 def _behind(row: FlowHealth, rows: Sequence[Row], pipeline: Pipeline, now: float) -> Judgement | None:
@@ -81,8 +81,10 @@ def _behind(row: FlowHealth, rows: Sequence[Row], pipeline: Pipeline, now: float
             return None  # what cannot be measured may be what is behind
         text = f"{row.flow} is {describe_age(lag.seconds)} behind; {describe_age(bound)} are allowed."
         return Judgement(AlertKind.BEHIND, False, text)
-    known = [one for one in reversed(rows) if one.lag_seconds is not None]
-    above = list(takewhile(lambda one: one.state not in STANDS and (one.lag_seconds or 0.0) > bound, known))
+    measured = [one for one in reversed(rows) if one.lag_seconds is not None]
+    above = list(
+        takewhile(lambda one: one.state not in STANDS and (one.lag_seconds or 0.0) > bound, measured)
+    )
     since = above[-1].at - above[-1].seconds if above else now
     if lag.seconds <= bound or now - since < pipeline.behind_for:
         return None
@@ -127,16 +129,16 @@ def _state_grows(
     if last - first < LEAST_GROWTH:
         return None
     then = large + (large - small) / (last - first) * DAY
-    said = (
+    description = (
         f"the state of {row.flow} has {size_in_words(large)} in memory, and grew by"
         f" {size_in_words(max(0, large - small))} in {describe_age(last - first)}; its"
         f" {'executors have' if ran_on.executors > 1 else 'executor has'} {size_in_words(ran_on.memory)}."
     )
     if then > ran_on.memory:
         way = 'Declare state_store="rocksdb", a watermark or a shorter one, or give it more memory.'
-        return Judgement(AlertKind.STATE_GROWS, True, f"In a day it will not fit: {said} {way}")
+        return Judgement(AlertKind.STATE_GROWS, True, f"In a day it will not fit: {description} {way}")
     fits = then < ran_on.memory * AGAIN
-    return Judgement(AlertKind.STATE_GROWS, False, f"It fits for a day: {said}") if fits else None
+    return Judgement(AlertKind.STATE_GROWS, False, f"It fits for a day: {description}") if fits else None
 
 
 def _slow(row: FlowHealth, rows: Sequence[Row], now: float) -> Judgement | None:
@@ -170,14 +172,14 @@ def _late(row: FlowHealth, rows: Sequence[Row], pipeline: Pipeline) -> Judgement
     if bound is None:
         return None
     late, read = sum(one.late for one in rows), sum(one.rows for one in rows)
-    said = f"of {read:,} rows that {row.flow} read in the last hour, {late:,} were dropped as late"
+    description = f"of {read:,} rows that {row.flow} read in the last hour, {late:,} were dropped as late"
     if late > bound * max(1, read):
         return Judgement(
             AlertKind.LATE_ROWS,
             True,
-            f"{said} ({late / max(1, read):.2%}; allowed are {bound:.2%}). Declare a longer watermark, and"
-            " reset the flow to read them again.",
+            f"{description} ({late / max(1, read):.2%}; allowed are {bound:.2%}). Declare a longer watermark,"
+            " and reset the flow to read them again.",
         )
     if late <= bound * AGAIN * read:
-        return Judgement(AlertKind.LATE_ROWS, False, f"{said}; allowed are {bound:.2%}.")
+        return Judgement(AlertKind.LATE_ROWS, False, f"{description}; allowed are {bound:.2%}.")
     return None

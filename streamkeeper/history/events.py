@@ -35,7 +35,7 @@ FOLD = 32
 """New events that are folded together: fewer are read one by one."""
 SEGMENT = 1_000
 """Events from which a segment is left as it is."""
-KEPT = 10_000
+MIN_EVENTS = 10_000
 """Newest events of a pipeline that are kept at least; at most a segment more."""
 LONGEST = 2_000
 """Letters of an event's text that are kept."""
@@ -198,24 +198,24 @@ def write(storage: Storage, folder: str, event: Event, occasion: object) -> bool
     :param event: its id is made from its kind, flows, recovery and occasion.
     :raises StorageError: it cannot be written.
     """
-    said = redact_text(event.text)
-    found = hashlib.sha256(json.dumps([event.recovery, *event.flows, str(occasion)]).encode()).hexdigest()
+    text = redact_text(event.text)
+    digest = hashlib.sha256(json.dumps([event.recovery, *event.flows, str(occasion)]).encode()).hexdigest()
     whole = replace(
         event,
-        id=f"{event.kind}-{found[:20]}",
+        id=f"{event.kind}-{digest[:20]}",
         at=round(event.at, 6),
-        text=said if len(said) <= LONGEST else f"{said[:LONGEST]}…",
+        text=text if len(text) <= LONGEST else f"{text[:LONGEST]}…",
     )
     return storage.create(f"{_folder(folder)}/new/{whole.id}.json", _as_bytes(asdict(whole)))
 
 
 @contextmanager
-def harmless(kind: str, of: str) -> Iterator[None]:
+def harmless(kind: str, subject: str) -> Iterator[None]:
     """Log whatever goes wrong in the ``with`` block, which writes an event."""
     try:
         yield
     except Exception as error:  # noqa: BLE001 - no flow and no recovery ends because its log cannot be written
-        log.warning("The event %s of %s was not noted: %s", kind, of, error)
+        log.warning("The event %s of %s was not noted: %s", kind, subject, error)
 
 
 def read(
@@ -228,18 +228,18 @@ def read(
     :param last: only so many of the newest.
     :raises StorageError: the storage does not answer.
     """
-    found = _read(storage, names.read(storage).folder(pipeline))
-    kept = [event for event in found if since is None or event.at >= since]
-    return tuple(kept if last is None else kept[-last:] if last > 0 else ())
+    events = _read(storage, names.read(storage).folder(pipeline))
+    selected_events = [event for event in events if since is None or event.at >= since]
+    return tuple(selected_events if last is None else selected_events[-last:] if last > 0 else ())
 
 
-def of_flow(events: Sequence[Event], known: Names, flow: str) -> tuple[Event, ...]:
+def of_flow(events: Sequence[Event], name_history: Names, flow: str) -> tuple[Event, ...]:
     """Return the events of one flow, under any name that it ever had.
 
-    :param known: as :func:`streamkeeper.manifest.names.read` returns them.
+    :param name_history: as :func:`streamkeeper.manifest.names.read` returns them.
     """
-    present = known.present(flow)
-    return tuple(event for event in events if present in {known.present(name) for name in event.flows})
+    present = name_history.present(flow)
+    return tuple(event for event in events if present in {name_history.present(name) for name in event.flows})
 
 
 def follow(
@@ -253,13 +253,13 @@ def follow(
 
     One that is found late, as of a writer whose clock is behind, is yielded when it is found.
     """
-    seen: set[str] = set()
+    yielded_ids: set[str] = set()
     while True:
-        found = {event.id: event for name in pipelines for event in read(storage, name, since)}
-        for event in sorted(found.values(), key=_order):
-            if event.id not in seen:
+        events_by_id = {event.id: event for name in pipelines for event in read(storage, name, since)}
+        for event in sorted(events_by_id.values(), key=_order):
+            if event.id not in yielded_ids:
                 yield event
-        seen |= found.keys()
+        yielded_ids |= events_by_id.keys()
         sleep(POLL_SECONDS)
 
 
@@ -279,12 +279,22 @@ def fold(storage: Storage, pipeline: str) -> int:
     segments = {name: _load(storage, f"{folder}/{name}") for name in _segments(storage, folder)}
     if None in segments.values():
         return 0  # another fold is under way
-    whole = {name: found for name, found in segments.items() if found is not None and not _torn(found)}
-    full = {name: found for name, found in whole.items() if len(found) >= SEGMENT}
-    parts = {name: found for name, found in whole.items() if name not in full}
-    parts |= {name: found for name, found in new.items() if found is not None and not _torn(found)}
-    there = {event.id for found in full.values() for event in found}
-    events = _once(event for found in parts.values() for event in found if event.id not in there)
+    whole = {
+        name: file_events
+        for name, file_events in segments.items()
+        if file_events is not None and not _torn(file_events)
+    }
+    full = {name: file_events for name, file_events in whole.items() if len(file_events) >= SEGMENT}
+    parts = {name: file_events for name, file_events in whole.items() if name not in full}
+    parts |= {
+        name: file_events
+        for name, file_events in new.items()
+        if file_events is not None and not _torn(file_events)
+    }
+    stored_ids = {event.id for file_events in full.values() for event in file_events}
+    events = _once(
+        event for file_events in parts.values() for event in file_events if event.id not in stored_ids
+    )
     if events:
         content = _as_bytes({"events": [asdict(event) for event in events]})
         name = f"{int(events[-1].at * 1000):013d}-{hashlib.sha256(content).hexdigest()[:16]}.json"
@@ -293,15 +303,15 @@ def fold(storage: Storage, pipeline: str) -> int:
         full[name] = events
     for name in parts:
         storage.remove(f"{folder}/{name}")
-    _remove_oldest(storage, folder, {name: len(found) for name, found in full.items()})
+    _remove_oldest(storage, folder, {name: len(file_events) for name, file_events in full.items()})
     return len(new)
 
 
 def _remove_oldest(storage: Storage, folder: str, sizes: dict[str, int]) -> None:
-    left = sum(sizes.values())
+    event_count = sum(sizes.values())
     for name in sorted(sizes):
-        left -= sizes[name]
-        if left < KEPT:
+        event_count -= sizes[name]
+        if event_count < MIN_EVENTS:
             return
         storage.remove(f"{folder}/{name}")
 
@@ -310,16 +320,18 @@ def _read(storage: Storage, pipeline_folder: str) -> tuple[Event, ...]:
     folder = _folder(pipeline_folder)
     fresh = storage.names(f"{folder}/new")
     # One that is gone was folded: it is in a segment, and these are listed from now on.
-    new = [found for name in fresh if (found := _load(storage, f"{folder}/new/{name}")) is not None]
+    new = [
+        file_events for name in fresh if (file_events := _load(storage, f"{folder}/new/{name}")) is not None
+    ]
     for _ in range(_ROUNDS):
         listed = {name: _load(storage, f"{folder}/{name}") for name in _segments(storage, folder)}
-        gone = [name for name, found in listed.items() if found is None]
+        gone = [name for name, file_events in listed.items() if file_events is None]
         if not gone:
             break
         # One was folded into another between the listing and its reading; or it is listed and is no file.
-    whole = [found for found in listed.values() if found is not None]
+    whole = [file_events for file_events in listed.values() if file_events is not None]
     lost = [(_not_there(storage, f"{folder}/{name}"),) for name in gone]
-    return _once(event for found in (*whole, *lost, *new) for event in found)
+    return _once(event for file_events in (*whole, *lost, *new) for event in file_events)
 
 
 def _segments(storage: Storage, folder: str) -> list[str]:
@@ -345,14 +357,14 @@ def _load(storage: Storage, name: str) -> tuple[Event, ...] | None:
         if content is None:
             return None
         value = parse(content)
-        found = tuple(_event(item) for item in value.get("events", [value]))
+        events = tuple(_event(item) for item in value.get("events", [value]))
     except (TypeError, ValueError, AttributeError, FileTooLarge) as error:
         return (_unreadable(storage, name, error),)
     if "/new/" not in name:
         if len(_LOADED) >= _MOST_LOADED:
             _LOADED.clear()
-        _LOADED[path] = found
-    return found
+        _LOADED[path] = events
+    return events
 
 
 def _event(value: dict[str, Any]) -> Event:
@@ -380,10 +392,10 @@ def _torn(events: Sequence[Event]) -> bool:
 
 def _once(events: Iterable[Event]) -> tuple[Event, ...]:
     """Return events in their order, each once: the first that was noted, if it was noted again."""
-    found: dict[str, Event] = {}
+    events_by_id: dict[str, Event] = {}
     for event in sorted(events, key=_order):
-        found.setdefault(event.id, event)
-    return tuple(found.values())
+        events_by_id.setdefault(event.id, event)
+    return tuple(events_by_id.values())
 
 
 def _order(event: Event) -> tuple[float, str]:

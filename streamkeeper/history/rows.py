@@ -67,8 +67,8 @@ class Totals:
         return self._with(earlier, -1)
 
     def _with(self, other: Totals, sign: int) -> Totals:
-        told = [item for item in (self.rows_out, other.rows_out) if item is not None]
-        out = max(0, (self.rows_out or 0) + sign * (other.rows_out or 0)) if told else None
+        row_counts = [item for item in (self.rows_out, other.rows_out) if item is not None]
+        out = max(0, (self.rows_out or 0) + sign * (other.rows_out or 0)) if row_counts else None
         return Totals(
             batches=max(0, self.batches + sign * other.batches),
             rows=max(0, self.rows + sign * other.rows),
@@ -178,7 +178,7 @@ def minutes(home: Home, since: float | None = None) -> tuple[Row, ...]:
     return tuple(row for row in rows if since is None or row.at > since)
 
 
-def record(home: Home, seen: Sample, began: Callable[[], float], ended: Callable[[int], Totals]) -> None:
+def record(home: Home, sample: Sample, began: Callable[[], float], ended: Callable[[int], Totals]) -> None:
     """Keep one look at a flow. One that is older than the last kept, or in the same minute, adds no row.
 
     :param began: returns when the driver of the sample's epoch began, in seconds since 1970: the first row
@@ -186,20 +186,24 @@ def record(home: Home, seen: Sample, began: Callable[[], float], ended: Callable
     :param ended: returns the last totals of the driver of an earlier epoch.
     :raises StorageError: a file of the history is damaged, or cannot be written.
     """
-    name = _key(seen.at)
-    kept = _read(home, name)
-    if kept is None:
-        earlier = _without_old(home, name, seen.at)
-        kept = _first(seen, began()) if earlier is None else replace(earlier, samples=earlier.samples[-1:])
-    last = kept.samples[-1]
-    if seen.at <= last.at or seen.epoch < kept.epoch:
+    name = _key(sample.at)
+    file = _read(home, name)
+    if file is None:
+        earlier = _without_old(home, name, sample.at)
+        file = _first(sample, began()) if earlier is None else replace(earlier, samples=earlier.samples[-1:])
+    last = file.samples[-1]
+    if sample.at <= last.at or sample.epoch < file.epoch:
         return
-    before = kept.before
-    for epoch in range(kept.epoch, seen.epoch):
+    before = file.before
+    for epoch in range(file.epoch, sample.epoch):
         before = before.plus(ended(epoch))
-    same_minute = len(kept.samples) > 1 and int(last.at // 60) == int(seen.at // 60)
-    samples = kept.samples[:-1] if same_minute else kept.samples
-    _write(home, name, _File(seen.epoch, before, (*samples, replace(seen, totals=before.plus(seen.totals)))))
+    same_minute = len(file.samples) > 1 and int(last.at // 60) == int(sample.at // 60)
+    samples = file.samples[:-1] if same_minute else file.samples
+    _write(
+        home,
+        name,
+        _File(sample.epoch, before, (*samples, replace(sample, totals=before.plus(sample.totals)))),
+    )
 
 
 @dataclass(frozen=True)
@@ -213,9 +217,9 @@ class _File:
     samples: tuple[Sample, ...]
 
 
-def _first(seen: Sample, began: float) -> _File:
+def _first(sample: Sample, began: float) -> _File:
     """Return the file that a history begins with: nothing was counted before the present driver."""
-    return _File(seen.epoch, Totals(), (Sample(min(began, seen.at - 1), seen.epoch - 1),))
+    return _File(sample.epoch, Totals(), (Sample(min(began, sample.at - 1), sample.epoch - 1),))
 
 
 def _without_old(home: Home, name: str, now: float) -> _File | None:
@@ -282,9 +286,13 @@ def _read(home: Home, name: str) -> _File | None:
 
 def _sampler(columns: Sequence[str]) -> Callable[[Sequence[Any]], Sample]:
     """Return what makes a sample of a row of those columns; a newer release may have added some."""
-    there = {name: number for number, name in enumerate(columns)}
-    of_sample = [(name, there[name]) for name in _OF_SAMPLE if name in there]
-    of_totals = [(name, there[told]) for name in _OF_TOTALS if (told := f"totals.{name}") in there]
+    index_by_column = {name: number for number, name in enumerate(columns)}
+    of_sample = [(name, index_by_column[name]) for name in _OF_SAMPLE if name in index_by_column]
+    of_totals = [
+        (name, index_by_column[column])
+        for name in _OF_TOTALS
+        if (column := f"totals.{name}") in index_by_column
+    ]
 
     def sample(row: Sequence[Any]) -> Sample:
         if len(row) != len(columns):
@@ -295,8 +303,8 @@ def _sampler(columns: Sequence[str]) -> Callable[[Sequence[Any]], Sample]:
     return sample
 
 
-def _totals(told: Mapping[str, Any]) -> Totals:
-    return read_as(Totals, {name: told[name] for name in _OF_TOTALS if name in told})
+def _totals(values: Mapping[str, Any]) -> Totals:
+    return read_as(Totals, {name: values[name] for name in _OF_TOTALS if name in values})
 
 
 def _key(at: float) -> str:

@@ -27,21 +27,23 @@ MARK = "STREAMKEEPER ROWS "
 def look() -> list[Row]:
     """Ask Airflow what of Streamkeeper it has; without an Airflow in this Python one row says so."""
     if find_spec("airflow") is None:
-        said = "is not installed in this Python, so nothing of it was looked at"
+        detail = "is not installed in this Python, so nothing of it was looked at"
         advice = "On a host that only runs drivers that is right; else run this with Airflow's Python."
-        return [Row("airflow", WARN, said, advice)]
-    return _asked({"act": "look"})
+        return [Row("airflow", WARN, detail, advice)]
+    return _airflow_rows({"act": "look"})
 
 
 def set_up(request: Mapping[str, Any]) -> list[Row]:
     """Let Airflow make what Streamkeeper needs there and it lacks; the rows say what was done."""
     if find_spec("airflow") is None:
-        said = f"is not installed for {sys.executable}"
-        return [Row("airflow", FAIL, said, "Run setup with Airflow's Python, where `airflow` commands work.")]
-    return _asked({"act": "setup", **request})
+        detail = f"is not installed for {sys.executable}"
+        return [
+            Row("airflow", FAIL, detail, "Run setup with Airflow's Python, where `airflow` commands work.")
+        ]
+    return _airflow_rows({"act": "setup", **request})
 
 
-def _asked(request: Mapping[str, Any]) -> list[Row]:
+def _airflow_rows(request: Mapping[str, Any]) -> list[Row]:
     """Run Airflow's side; the request goes by standard input, since others can read arguments."""
     path = [str(PROJECT / "plugins"), *filter(None, [os.environ.get("PYTHONPATH")])]
     try:

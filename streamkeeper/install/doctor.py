@@ -62,30 +62,37 @@ def examine(deadline: float = DEADLINE) -> list[Row]:
 def places(settings: Settings) -> Iterator[Row]:
     """Tell which folders the settings name, and whether the pipelines' is there."""
     files = len(list(settings.pipelines.glob("*.py"))) if settings.pipelines.is_dir() else None
-    said = f"state {settings.state}, warehouse {settings.warehouse}, pipelines {settings.pipelines}"
+    detail = f"state {settings.state}, warehouse {settings.warehouse}, pipelines {settings.pipelines}"
     if files is None:
-        yield Row("settings", FAIL, f"{said}, which is not there", "Make it, or set STREAMKEEPER_PIPELINES.")
+        yield Row(
+            "settings", FAIL, f"{detail}, which is not there", "Make it, or set STREAMKEEPER_PIPELINES."
+        )
     elif not files:
-        yield Row("settings", WARN, f"{said}, without a file", "Write one: `streamkeeper init FOLDER` does.")
+        yield Row(
+            "settings", WARN, f"{detail}, without a file", "Write one: `streamkeeper init FOLDER` does."
+        )
     else:
-        yield Row("settings", OK, f"{said} ({files} files); `streamkeeper check` reads them")
+        yield Row("settings", OK, f"{detail} ({files} files); `streamkeeper check` reads them")
 
 
 def packages() -> Iterator[Row]:
     """Tell whether the packages in this Python go together."""
-    found = {name: _version(name) for name in ("pyspark", "pyspark-client", "pandas")}
-    spark, client, pandas = found.values()
+    versions = {name: _version(name) for name in ("pyspark", "pyspark-client", "pandas")}
+    spark, client, pandas = versions.values()
     if spark and client and spark != client:
-        said = f"pyspark is {spark} and pyspark-client {client}: they overwrite each other's files"
+        detail = f"pyspark is {spark} and pyspark-client {client}: they overwrite each other's files"
         yield Row(
-            "packages", FAIL, said, f"pip install --force-reinstall pyspark=={spark} pyspark-client=={spark}"
+            "packages",
+            FAIL,
+            detail,
+            f"pip install --force-reinstall pyspark=={spark} pyspark-client=={spark}",
         )
     else:
-        named = ", ".join(f"{name} {number}" for name, number in found.items() if number)
+        named = ", ".join(f"{name} {number}" for name, number in versions.items() if number)
         yield Row("packages", OK, named or "neither pyspark nor pandas is installed in this Python")
     if pandas and int(pandas.partition(".")[0]) >= 3:
-        said = f"pandas is {pandas}, which Spark {SPARK} does not fully support"
-        yield Row("packages", WARN, said, "Install pandas<3 where pipelines use pandas.")
+        detail = f"pandas is {pandas}, which Spark {SPARK} does not fully support"
+        yield Row("packages", WARN, detail, "Install pandas<3 where pipelines use pandas.")
 
 
 def spark(variables: Mapping[str, str]) -> Iterator[Row]:
@@ -113,14 +120,14 @@ def jars(settings: Settings, variables: Mapping[str, str]) -> Iterator[Row]:
 
 def delta(settings: Settings) -> Iterator[Row]:
     """Tell whether Delta's jar is made for Spark's release; its name tells both."""
-    found = [match for path in settings.jars.glob("*.jar") if (match := _DELTA.fullmatch(path.name))]
-    fits = [match for match in found if match[1] == SPARK]
-    if len(found) == len(fits) == 1:
+    matches = [match for path in settings.jars.glob("*.jar") if (match := _DELTA.fullmatch(path.name))]
+    fits = [match for match in matches if match[1] == SPARK]
+    if len(matches) == len(fits) == 1:
         yield Row("delta", OK, f"{fits[0][2]}, for Spark {SPARK}")
-    elif found:
-        said = ", ".join(match[0] for match in found)
+    elif matches:
+        detail = ", ".join(match[0] for match in matches)
         advice = f"Keep the one jar of Delta for Spark {SPARK} that the lock names in {settings.jars}."
-        yield Row("delta", FAIL, f"Spark is {SPARK}, and {settings.jars} has {said}", advice)
+        yield Row("delta", FAIL, f"Spark is {SPARK}, and {settings.jars} has {detail}", advice)
 
 
 def state(settings: Settings) -> Iterator[Row]:
@@ -133,8 +140,10 @@ def state(settings: Settings) -> Iterator[Row]:
     skew = 0.0 if written is None else max(began - written, written - time.time(), 0.0)
     # A store may keep whole seconds only.
     if skew > SKEW + 1:
-        said = f"The clock of this host and that of {settings.state} are {skew:.0f} s apart."
-        yield Row("clock", WARN, said, "Let both follow a time server (NTP): ages and retentions are by it.")
+        detail = f"The clock of this host and that of {settings.state} are {skew:.0f} s apart."
+        yield Row(
+            "clock", WARN, detail, "Let both follow a time server (NTP): ages and retentions are by it."
+        )
     else:
         yield Row("clock", OK, "agrees with that of the state's store")
 
@@ -162,8 +171,8 @@ def memory() -> Iterator[Row]:
     if free is None:
         yield Row("memory", OK, "is not told by this system")
     elif free < _MEMORY:
-        said = f"{size_in_words(free)} are free; a driver takes {size_in_words(_MEMORY)} by default"
-        yield Row("memory", WARN, said, "Run fewer flows here, share drivers, or give the host more.")
+        detail = f"{size_in_words(free)} are free; a driver takes {size_in_words(_MEMORY)} by default"
+        yield Row("memory", WARN, detail, "Run fewer flows here, share drivers, or give the host more.")
     else:
         yield Row("memory", OK, f"{size_in_words(free)} are free")
 
@@ -171,14 +180,14 @@ def memory() -> Iterator[Row]:
 def disk(settings: Settings) -> Iterator[Row]:
     """Tell how much space is free where drivers write: state, warehouse and Spark's own files."""
     scratch = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or os.environ.get("TMPDIR") or "/tmp"
-    seen: dict[int, str] = {}
+    devices: dict[int, str] = {}
     for place in (settings.state, settings.warehouse, scratch):
         if "://" in place:
             continue
         nearest = _nearest(place)
-        if nearest.stat().st_dev in seen:
+        if nearest.stat().st_dev in devices:
             continue
-        seen[nearest.stat().st_dev] = place
+        devices[nearest.stat().st_dev] = place
         free = shutil.disk_usage(nearest).free
         level = FAIL if free < _DISK_LEAST else WARN if free < _DISK_LITTLE else OK
         advice = "" if level == OK else "Free some space, or give it a larger disk: a full one stops flows."

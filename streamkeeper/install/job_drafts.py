@@ -39,9 +39,9 @@ def write_drafts(
     chosen = [job for job in scan.jobs if job.query is not None and (not jobs or job.name in jobs)]
     missing = sorted({*jobs} - {job.name for job in chosen})
     if missing:
-        known = ", ".join(job.name for job in scan.jobs if job.query is not None) or "none"
+        names = ", ".join(job.name for job in scan.jobs if job.query is not None) or "none"
         raise RequestError(
-            f"{missing[0]} is no job with a known query. There are: {known}. Nothing was written."
+            f"{missing[0]} is no job with a known query. There are: {names}. Nothing was written."
         )
     if checkpoint is not None:
         if len(chosen) != 1:
@@ -54,9 +54,11 @@ def write_drafts(
             if (query := job.query)
         ]
     drafts = {job.name: (folder / f"{_name_of(job, chosen)}.py", _draft(job)) for job in chosen}
-    there = [str(file) for file, _ in drafts.values() if file.exists()]
-    if there:
-        raise RequestError(f"{', '.join(there)} is there already. Nothing was written. Give another folder.")
+    existing = [str(file) for file, _ in drafts.values() if file.exists()]
+    if existing:
+        raise RequestError(
+            f"{', '.join(existing)} is there already. Nothing was written. Give another folder."
+        )
     folder.mkdir(parents=True, exist_ok=True)
     for file, text in drafts.values():
         file.write_text(text, "utf-8")
@@ -97,12 +99,12 @@ def _draft(job: Job) -> str:
 
 
 def _names(readings: Sequence[Reading]) -> dict[str, Reading]:
-    found: dict[str, Reading] = {}
+    readings_by_name: dict[str, Reading] = {}
     for number, reading in enumerate(readings):
         place = reading.path or reading.options.get("subscribe") or f"source_{number}"
         name = f"{_word(place.rstrip('/').rpartition('/')[2])}_raw"
-        found[name if name not in found else f"{name}_{number}"] = reading
-    return found
+        readings_by_name[name if name not in readings_by_name else f"{name}_{number}"] = reading
+    return readings_by_name
 
 
 def _heading(job: Job, query: Query, table: str) -> Iterator[str]:

@@ -63,9 +63,9 @@ class Names:
     arguments: Sequence[str] = ()
 
     @classmethod
-    def of(cls, tree: ast.AST, arguments: Sequence[str] = ()) -> Names:
+    def assigned_in(cls, tree: ast.AST, arguments: Sequence[str] = ()) -> Names:
         """Collect the names that a text assigns once, to something that is known without running it."""
-        found = cls({}, arguments)
+        collected = cls({}, arguments)
         assigned = [
             (node.targets[0].id, node.value)
             for node in ast.walk(tree)
@@ -75,39 +75,39 @@ class Names:
         ]
         names = [name for name, _ in assigned]
         for name, value in assigned:
-            if names.count(name) == 1 and (text := found.text(value)) is not None:
-                found.values[name] = text
-        return found
+            if names.count(name) == 1 and (text := collected.text(value)) is not None:
+                collected.values[name] = text
+        return collected
 
     def text(self, node: ast.AST | None) -> str | None:
         """Return the text that an expression has; None where only running it would tell."""
-        found: str | None = None
+        text: str | None = None
         match node:
             case ast.Constant(value=str() | int() | float() as value):
-                found = str(value)
+                text = str(value)
             case ast.Name(id=name):
-                found = self.values.get(name)
+                text = self.values.get(name)
             case ast.BinOp(left=left, op=ast.Add(), right=right):
-                found = self._joined([left, right], "")
+                text = self._joined([left, right], "")
             case ast.BinOp(left=left, op=ast.Div(), right=right):
-                found = self._joined([left, right], "/")
+                text = self._joined([left, right], "/")
             case ast.JoinedStr(values=parts):
                 bare = [part.value if isinstance(part, ast.FormattedValue) else part for part in parts]
-                found = self._joined(bare, "")
+                text = self._joined(bare, "")
             case ast.Call(func=ast.Attribute(attr="join"), args=[_, *_] as parts):
-                found = self._joined(parts, "/")
+                text = self._joined(parts, "/")
             case ast.Call(func=ast.Name(id="str" | "Path"), args=[one]):
-                found = self.text(one)
+                text = self.text(one)
             case ast.Subscript(value=ast.Attribute(attr="argv"), slice=ast.Constant(value=int(number))):
-                found = self.arguments[number - 1] if 0 < number <= len(self.arguments) else None
+                text = self.arguments[number - 1] if 0 < number <= len(self.arguments) else None
             case ast.Attribute(value=ast.Name(), attr=name):
-                found = self._option(name.replace("_", "-")) or self._option(name)
-        return found
+                text = self._option(name.replace("_", "-")) or self._option(name)
+        return text
 
     def _joined(self, parts: Sequence[ast.AST], between: str) -> str | None:
         texts = [self.text(part) for part in parts]
-        known = [text for text in texts if text is not None]
-        return between.join(known) if len(known) == len(texts) else None
+        resolved = [text for text in texts if text is not None]
+        return between.join(resolved) if len(resolved) == len(texts) else None
 
     def _option(self, name: str) -> str | None:
         """Return the value of ``--name`` among the arguments, as argparse gives it to ``args.name``."""
@@ -126,7 +126,7 @@ def read_application(source: str, arguments: Sequence[str] = ()) -> Application:
     :raises SyntaxError: the text is no Python of this release.
     """
     tree = ast.parse(source)
-    names = Names.of(tree, arguments)
+    names = Names.assigned_in(tree, arguments)
     functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
     calls = sorted(
         (
@@ -186,14 +186,14 @@ def _until(end: str, links: list[tuple[str, ast.expr]]) -> Links:
 
 def _options(links: Links, names: Names) -> dict[str, str]:
     """Return the options of a chain that are known; of two settings of one the later holds."""
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     for name, call in reversed(links):
         if name == "option" and len(call.args) == 2 and (key := names.text(call.args[0])):
-            found[key] = names.text(call.args[1]) or ""
+            options[key] = names.text(call.args[1]) or ""
         for keyword in call.keywords if name in ("options", *_LOADS, *_STARTS) else ():
             if keyword.arg:
-                found[keyword.arg] = names.text(keyword.value) or ""
-    return found
+                options[keyword.arg] = names.text(keyword.value) or ""
+    return options
 
 
 def _argument(links: Links, method: str, names: Names) -> str | None:

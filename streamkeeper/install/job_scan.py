@@ -30,7 +30,7 @@ class Job:
 
     dag: str
     task: str
-    where: str
+    location: str
     application: str | None
     becomes: str
     hinders: tuple[str, ...] = ()
@@ -71,7 +71,7 @@ def scan(folder: Path) -> Scan:
 
 
 def _jobs(file: Path, tree: ast.Module) -> Iterator[Job]:
-    names, dags = Names.of(tree), list(_dags(tree))
+    names, dags = Names.assigned_in(tree), list(_dags(tree))
     for node in ast.walk(tree):
         match node:
             case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name == _OPERATOR:
@@ -82,7 +82,7 @@ def _jobs(file: Path, tree: ast.Module) -> Iterator[Job]:
 
 def _dags(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
     """Yield each block or function that defines a DAG, and the DAG's id."""
-    names = Names.of(tree)
+    names = Names.assigned_in(tree)
     for node in ast.walk(tree):
         match node:
             case ast.With(items=[ast.withitem(context_expr=ast.Call(func=ast.Name(id="DAG")) as call), *_]):
@@ -105,11 +105,11 @@ def _named(call: ast.Call, name: str, names: Names) -> str | None:
 def _jobs_of_task(file: Path, call: ast.Call, names: Names, dags: list[tuple[ast.AST, str]]) -> Iterator[Job]:
     words = {word.arg: word.value for word in call.keywords if word.arg}
     around = [(node.lineno, id) for node, id in dags if node.lineno <= call.lineno]  # type: ignore[attr-defined]
-    task, where = names.text(words.get("task_id")) or "?", f"{file}:{call.lineno}"
-    bare = Job(max(around, default=(0, "?"))[1], task, where, None, LOOK)
+    task, location = names.text(words.get("task_id")) or "?", f"{file}:{call.lineno}"
+    bare = Job(max(around, default=(0, "?"))[1], task, location, None, LOOK)
     application = names.text(words.get("application"))
     arguments = words.get("application_args")
-    given = (
+    argument_values = (
         [names.text(item) or "" for item in arguments.elts]
         if isinstance(arguments, ast.List | ast.Tuple)
         else []
@@ -119,24 +119,24 @@ def _jobs_of_task(file: Path, call: ast.Call, names: Names, dags: list[tuple[ast
         return
     bare = replace(bare, application=application)
     if not application.endswith(".py"):
-        why = "a flow's query is Python: write it anew, then adopt the checkpoint"
-        yield replace(bare, hinders=(why,))
+        hinder = "a flow's query is Python: write it anew, then adopt the checkpoint"
+        yield replace(bare, hinders=(hinder,))
         return
     path = next((path for path in (Path(application), file.parent / application) if path.is_file()), None)
     if path is None:
         yield replace(bare, hinders=(f"{application} is not on this host",))
         return
     try:
-        found = read_application(path.read_text("utf-8"), given)
+        streams = read_application(path.read_text("utf-8"), argument_values)
     except (OSError, ValueError, SyntaxError) as error:
         yield replace(bare, application=str(path), hinders=(f"it cannot be read: {error}",))
         return
-    bare = replace(bare, application=str(path), readings=found.readings)
-    if not found.queries:
-        why = "no streaming query is in the file; one may be in a module that it imports"
-        yield replace(bare, becomes=STAYS if not found.readings else LOOK, hinders=(why,))
-    for query in found.queries:
-        yield _judged(replace(bare, query=query), len(found.queries))
+    bare = replace(bare, application=str(path), readings=streams.readings)
+    if not streams.queries:
+        hinder = "no streaming query is in the file; one may be in a module that it imports"
+        yield replace(bare, becomes=STAYS if not streams.readings else LOOK, hinders=(hinder,))
+    for query in streams.queries:
+        yield _judged(replace(bare, query=query), len(streams.queries))
 
 
 def _judged(job: Job, queries: int) -> Job:

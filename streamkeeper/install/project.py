@@ -50,9 +50,9 @@ def _check_free(root: Path, files: dict[Path, str]) -> None:
     blocked = [path for path in (root, *root.parents) if path.exists() and not path.is_dir()]
     if blocked:
         raise RequestError(f"{blocked[0]} is a file, so {root} cannot be a folder. Give another.")
-    there = [str(path.relative_to(root)) for path in files if path.exists() or path.is_symlink()]
-    if there:
+    existing = [str(path.relative_to(root)) for path in files if path.exists() or path.is_symlink()]
+    if existing:
         raise RequestError(
-            f"{root} has {', '.join(there)} already. Nothing was written. Give another folder, or move"
-            f" {'it' if len(there) == 1 else 'them'} away."
+            f"{root} has {', '.join(existing)} already. Nothing was written. Give another folder, or move"
+            f" {'it' if len(existing) == 1 else 'them'} away."
         )

@@ -119,14 +119,14 @@ def problems(folder: Path, *locks: Path) -> list[str]:
     """Compare a folder with locks by name and sha256; an empty list means that it is exactly right."""
     locked = {module.file_name: digest for module, digest in read_lock(*locks).items()}
     built = _built(locks)
-    there = {path.name for path in folder.glob("*.jar")} if folder.is_dir() else set()
-    found = [f"{name} is missing" for name in sorted({*locked, *built} - there)]
-    found += [f"{name} is not in the lock" for name in sorted(there - {*locked, *built})]
-    for name in sorted(there & locked.keys()):
+    present = {path.name for path in folder.glob("*.jar")} if folder.is_dir() else set()
+    differences = [f"{name} is missing" for name in sorted({*locked, *built} - present)]
+    differences += [f"{name} is not in the lock" for name in sorted(present - {*locked, *built})]
+    for name in sorted(present & locked.keys()):
         digest = _sha256(folder / name)
         if digest != locked[name]:
-            found.append(f"{name} has sha256 {digest}, the lock says {locked[name]}")
-    return found
+            differences.append(f"{name} has sha256 {digest}, the lock says {locked[name]}")
+    return differences
 
 
 def ensure(
@@ -150,13 +150,13 @@ def ensure(
             new.mkdir()
             lacking = []
             for module, digest in read_lock(*locks).items():
-                known = [place / module.file_name for place in (folder, FOLDER)]
-                known += [] if source is None else sorted(source.rglob(module.file_name))
-                kept = next((jar for jar in known if jar.is_file() and _sha256(jar) == digest), None)
-                if kept is None:
+                candidates = [place / module.file_name for place in (folder, FOLDER)]
+                candidates += [] if source is None else sorted(source.rglob(module.file_name))
+                intact = next((jar for jar in candidates if jar.is_file() and _sha256(jar) == digest), None)
+                if intact is None:
                     lacking.append(module)
                 else:
-                    shutil.copy2(kept, new)
+                    shutil.copy2(intact, new)
             if lacking:
                 download(lacking, new, mirror)
             for jar in _built(locks):
@@ -213,15 +213,15 @@ def make_lock(
     """
     FOLDER.parent.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="resolve-", dir=FOLDER.parent) as name:
-        found = resolve(roots, Path(name) / "all", exclude=left_out)
+        resolved = resolve(roots, Path(name) / "all", exclude=left_out)
         if instead:
             download(instead, Path(name) / "instead")
             for module in instead:
                 shutil.move(Path(name) / "instead" / module.file_name, Path(name) / "all" / module.file_name)
-        kept = sorted(m for m in [*found, *instead] if not (beside_spark and _in_spark(m)))
-        lines = [f"{_sha256(Path(name) / 'all' / module.file_name)} {module}" for module in kept]
+        modules = sorted(m for m in [*resolved, *instead] if not (beside_spark and _in_spark(m)))
+        lines = [f"{_sha256(Path(name) / 'all' / module.file_name)} {module}" for module in modules]
     lock.write_text("\n".join(["# sha256 group:artifact:version, made by streamkeeper/jars", *lines, ""]))
-    return kept
+    return modules
 
 
 def _in_spark(module: Module) -> bool:

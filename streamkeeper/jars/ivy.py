@@ -169,14 +169,16 @@ def _ivy_file(modules: list[Module], transitive: bool, exclude: tuple[str, ...])
 
 
 def _explain(modules: list[Module], missing: list[Module], output: str) -> str:
-    wanted = missing or modules
+    failed = missing or modules
     signs = ("unresolved", "not found", "exception", "error", "failed", "refused", "timed out")
-    said = [line.strip() for line in output.splitlines() if any(sign in line.lower() for sign in signs)]
+    error_lines = [
+        line.strip() for line in output.splitlines() if any(sign in line.lower() for sign in signs)
+    ]
     return "\n".join(
         [
-            f"{len(wanted)} of {len(modules)} jars could not be downloaded from the Maven repository:"
-            f" {', '.join(map(str, wanted[:3]))}" + (" …" if len(wanted) > 3 else "."),
-            *(f"  ivy: {line}" for line in said[:8]),
+            f"{len(failed)} of {len(modules)} jars could not be downloaded from the Maven repository:"
+            f" {', '.join(map(str, failed[:3]))}" + (" …" if len(failed) > 3 else "."),
+            *(f"  ivy: {line}" for line in error_lines[:8]),
             (
                 "Is there a network? Behind a proxy set JAVA_TOOL_OPTIONS='-Dhttps.proxyHost=…"
                 " -Dhttps.proxyPort=…'; for a mirror write an ivysettings.xml and name it in"

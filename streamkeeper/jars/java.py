@@ -44,19 +44,19 @@ def find_javac() -> Path:
     """
     java = find_java()
     beside = java.resolve().parent / "javac"
-    found = str(beside) if os.access(beside, os.X_OK) else shutil.which("javac")
-    if found is None:
+    javac = str(beside) if os.access(beside, os.X_OK) else shutil.which("javac")
+    if javac is None:
         raise JavaError(
             f"{java} has no compiler beside it, and there is no `javac` on PATH; a JRE does not do, since"
             f" the classes in jvm/ are compiled. {WHAT_TO_DO}"
         )
-    return Path(found)
+    return Path(javac)
 
 
 def parse_version(text: str) -> int | None:
     """Return the major version in what `java -version` prints ("1.8.0" is 8), or None if there is none."""
-    found = re.search(r'version "(?:1\.)?(\d+)', text)
-    return int(found.group(1)) if found else None
+    match = re.search(r'version "(?:1\.)?(\d+)', text)
+    return int(match.group(1)) if match else None
 
 
 def _locate(allowed: str) -> Path:
@@ -82,12 +82,12 @@ def _version(java: Path, allowed: str) -> int:
     answer = subprocess.run(
         [java, "-version"], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
     )
-    said = (answer.stderr + answer.stdout).strip()
-    version = parse_version(said)
+    output = (answer.stderr + answer.stdout).strip()
+    version = parse_version(output)
     if answer.returncode != 0 or version is None:
         raise JavaError(
-            f"`{java} -version` ended with exit code {answer.returncode} and said {said!r}; Java {allowed} is"
-            f" needed. {WHAT_TO_DO}"
+            f"`{java} -version` ended with exit code {answer.returncode} and said {output!r}; Java {allowed}"
+            f" is needed. {WHAT_TO_DO}"
         )
     return version
 

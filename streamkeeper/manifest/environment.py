@@ -23,32 +23,32 @@ def opened(source: Source, settings: Settings, environment: Mapping[str, str] | 
 
     :raises SettingsError: an environment variable in its options is not set, or pipelines may not see it.
     """
-    what = f"{source.where}: the source {source.name}"
-    options = filled(what, source.options, settings, environment)
+    subject = f"{source.location}: the source {source.name}"
+    options = filled(subject, source.options, settings, environment)
     path = settings.table_path(source.table) if source.table is not None else source.path
     return replace(source, options={**options, **_bounded(source, options, settings.read_at_most)}, path=path)
 
 
 def filled(
-    what: str,
+    subject: str,
     options: Mapping[str, str],
     settings: Settings,
     environment: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """Return options filled in from ``environment`` (``os.environ`` by default).
 
-    :param what: file, line and what has them, for the message.
+    :param subject: file, line and what has them, for the message.
     :raises SettingsError: an environment variable in them is not set, or pipelines may not see it.
     """
-    asked = variables_in(options.values())
-    refused = why_refused(asked, settings.pipeline_env)
+    names = variables_in(options.values())
+    refused = why_refused(names, settings.pipeline_env)
     if refused is not None:
-        raise SettingsError(f"{what} cannot be opened: {refused}.")
+        raise SettingsError(f"{subject} cannot be opened: {refused}.")
     env = os.environ if environment is None else environment
-    missing = [name for name in asked if not env.get(name)]
+    missing = [name for name in names if not env.get(name)]
     if missing:
         raise SettingsError(
-            f"{what} needs {', '.join(missing)} in the environment, which this process lacks. Set it for"
+            f"{subject} needs {', '.join(missing)} in the environment, which this process lacks. Set it for"
             " Airflow, its workers and the command line alike."
         )
     return {key: PLACEHOLDER.sub(lambda match: env[match[1]], value) for key, value in options.items()}
@@ -97,10 +97,10 @@ def opened_flow(flow: Flow, settings: Settings, how: Callable[[Source, Settings]
 
 def _with_path(flow: AnyFlow, settings: Settings) -> AnyFlow:
     """Return a flow with the path of the table that its initial state is of, if it is of one."""
-    given = flow.initial_state
-    if given is None or given.table is None or isinstance(flow, AutoCdcFlow):
+    initial_state = flow.initial_state
+    if initial_state is None or initial_state.table is None or isinstance(flow, AutoCdcFlow):
         return flow
-    return replace(flow, initial_state=replace(given, path=settings.table_path(given.table)))
+    return replace(flow, initial_state=replace(initial_state, path=settings.table_path(initial_state.table)))
 
 
 def variables(source: Source) -> tuple[str, ...]:

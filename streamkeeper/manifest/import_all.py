@@ -106,7 +106,7 @@ class _Process:
     """Importing process, as a context. At the end it is killed with all that it started."""
 
     def __init__(self, settings: Settings, files: Sequence[Path]) -> None:
-        self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by __exit__
+        self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by __exit__
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "streamkeeper.manifest.import_all"],
@@ -115,7 +115,7 @@ class _Process:
                 cwd=PROJECT,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=self._said,
+                stderr=self._output,
                 start_new_session=True,
             )
         except OSError as error:
@@ -123,8 +123,8 @@ class _Process:
                 f"No process can be started that imports the pipeline files: {error}. Try again."
             ) from error
         self._answers: queue.Queue[Any] = queue.Queue()
-        asked = json.dumps({"data": settings.data, "files": [str(file) for file in files]}).encode()
-        threading.Thread(target=self._talk, args=(asked,), daemon=True).start()
+        request = json.dumps({"data": settings.data, "files": [str(file) for file in files]}).encode()
+        threading.Thread(target=self._talk, args=(request,), daemon=True).start()
 
     def __enter__(self) -> _Process:
         return self
@@ -133,9 +133,9 @@ class _Process:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        self._said.seek(0)
-        sys.stderr.write(self._said.read().decode(errors="replace"))
-        self._said.close()
+        self._output.seek(0)
+        sys.stderr.write(self._output.read().decode(errors="replace"))
+        self._output.close()
 
     def answer(self, seconds: float) -> Any:
         """Return the value of the next line; None if none came in time, False if the process ended."""
@@ -153,17 +153,17 @@ class _Process:
     def failure(self) -> StreamkeeperError:
         """Return the error of a process that ended before it was ready."""
         code = self.code()
-        self._said.seek(0)
-        said = self._said.read().decode(errors="replace").strip()[-2000:]
+        self._output.seek(0)
+        output = self._output.read().decode(errors="replace").strip()[-2000:]
         return StreamkeeperError(
-            f"The process that imports the pipeline files ended at its start (exit {code}): {said}"
+            f"The process that imports the pipeline files ended at its start (exit {code}): {output}"
         )
 
-    def _talk(self, asked: bytes) -> None:
+    def _talk(self, request: bytes) -> None:
         assert self._process.stdin is not None and self._process.stdout is not None, "both are pipes"
         with contextlib.suppress(OSError, ValueError):
             with self._process.stdin as to:
-                to.write(asked)
+                to.write(request)
             with self._process.stdout as answers:
                 for line in answers:
                     self._answers.put(json.loads(line))
@@ -220,8 +220,8 @@ def _too_long(settings: Settings) -> StreamkeeperError:
     )
 
 
-def _to_json(found: Imported) -> dict[str, Any]:
-    return {**vars(found), "pipeline": pipeline_to_json(found.pipeline) if found.pipeline else None}
+def _to_json(imported: Imported) -> dict[str, Any]:
+    return {**vars(imported), "pipeline": pipeline_to_json(imported.pipeline) if imported.pipeline else None}
 
 
 def _from_json(value: dict[str, Any]) -> Imported:
@@ -235,10 +235,10 @@ def _serve() -> None:
     with os.fdopen(os.dup(1), "w") as answers:
         # All other output of user code goes to standard error.
         os.dup2(2, 1)
-        asked = json.load(sys.stdin)
+        request = json.load(sys.stdin)
         print(json.dumps(_READY), file=answers, flush=True)
-        for found in import_here(map(Path, asked["files"]), asked["data"]):
-            print(json.dumps(_to_json(found)), file=answers, flush=True)
+        for imported in import_here(map(Path, request["files"]), request["data"]):
+            print(json.dumps(_to_json(imported)), file=answers, flush=True)
     os._exit(0)  # without waiting for threads that a file left behind
 
 

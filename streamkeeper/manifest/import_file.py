@@ -23,8 +23,8 @@ from streamkeeper.declare.model import (
     PARK_AFTER,
     AnyFlow,
     AppendFlow,
+    Location,
     Pipeline,
-    Where,
     check_name,
     pipeline_to_json,
 )
@@ -56,7 +56,7 @@ def load_pipeline(file: Path, data: str) -> Pipeline:
     :raises DeclarationError: the file's name is not a pipeline name, it raises, or it declares something that
         is not allowed.
     """
-    name = check_name("pipeline", pipeline_files.name(file), Where(pipeline_files.as_text(file.name), 1))
+    name = check_name("pipeline", pipeline_files.name(file), Location(pipeline_files.as_text(file.name), 1))
     if name.lower() in OUR_FOLDERS:
         raise DeclarationError(
             f"{file.name}, line 1: a pipeline cannot be named {name!r}: Streamkeeper keeps its own"
@@ -115,7 +115,7 @@ def fingerprint(pipeline: Pipeline, flow: AnyFlow) -> str:
         "shared": plain["shared"],
     }
     for part in (parts["flow"], parts["table"], *parts["inputs"]):
-        del part["where"]
+        del part["location"]
     # How a change is deployed is not what the flow does.
     del parts["flow"]["on_change"]
     # What came later counts only where it is used: an upgrade must not change every flow.
@@ -132,11 +132,11 @@ def fingerprint(pipeline: Pipeline, flow: AnyFlow) -> str:
         [name for name in ("keys", "sink", "code", "existing_rows") if not parts["table"][name]],
     )
     for item in parts["flow"].get("expectations", ()):
-        del item["where"]
+        del item["location"]
     if flow.initial_state is None:
         parts["flow"].pop("initial_state", None)
     else:
-        del parts["flow"]["initial_state"]["where"]
+        del parts["flow"]["initial_state"]["location"]
     if isinstance(flow, AppendFlow):
         del parts["flow"]["kind"]
     for part in parts["inputs"]:
@@ -176,12 +176,12 @@ def blame(file: Path, error: BaseException) -> str:
         else (lines[-1] if lines else 1)
     )
     try:
-        said = f"{type(error).__name__}: {error}"
+        description = f"{type(error).__name__}: {error}"
     except Exception:  # noqa: BLE001 - str() of a user's error may raise, too
-        said = type(error).__name__
+        description = type(error).__name__
     return (
-        f"{file.name}, line {line}: the file raises {said}. Correct it, or run `streamkeeper check` again"
-        " once what it needs is there; until then its flows keep their last declaration and are not"
+        f"{file.name}, line {line}: the file raises {description}. Correct it, or run `streamkeeper check`"
+        " again once what it needs is there; until then its flows keep their last declaration and are not"
         " started again."
     )
 
@@ -221,13 +221,13 @@ def files_of(file: Path) -> list[Path]:
 
     :raises SyntaxError: one of them is no Python.
     """
-    found, pending = [file], [file]
+    files, pending = [file], [file]
     while pending:
         imported = _imported_beside(ast.parse(pending.pop(0).read_bytes()), file.parent)
-        new = [module for module in imported if module not in found]
-        found += new
+        new = [module for module in imported if module not in files]
+        files += new
         pending += new
-    return found
+    return files
 
 
 def _imported_beside(tree: ast.Module, folder: Path) -> list[Path]:
@@ -238,13 +238,13 @@ def _imported_beside(tree: ast.Module, folder: Path) -> list[Path]:
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
             names.append(node.module)
-    found: list[Path] = []
+    modules: list[Path] = []
     for top in sorted({name.split(".")[0] for name in names}):
         if (folder / f"{top}.py").is_file():
-            found.append(folder / f"{top}.py")
+            modules.append(folder / f"{top}.py")
         elif (folder / top / "__init__.py").is_file():
-            found += pipeline_files.listed(folder / top)
-    return found
+            modules += pipeline_files.listed(folder / top)
+    return modules
 
 
 def _used(statement: ast.stmt) -> set[str]:

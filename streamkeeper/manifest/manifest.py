@@ -136,20 +136,20 @@ class Manifest:
 
         :raises RequestError: no flow has the name, or several have.
         """
-        found = [flow for flow in self.flows() if name in (flow.full_name, flow.name)]
-        if len(found) == 1:
-            return found[0]
-        known = ", ".join(flow.full_name for flow in self.flows()) or "none"
-        if found:
+        matches = [flow for flow in self.flows() if name in (flow.full_name, flow.name)]
+        if len(matches) == 1:
+            return matches[0]
+        full_names = ", ".join(flow.full_name for flow in self.flows()) or "none"
+        if matches:
             raise RequestError(
-                f"{name!r} is the name of {len(found)} flows. Name one of:"
-                f" {', '.join(flow.full_name for flow in found)}."
+                f"{name!r} is the name of {len(matches)} flows. Name one of:"
+                f" {', '.join(flow.full_name for flow in matches)}."
             )
         broken = "".join(
             f"\nThis pipeline file cannot be read: {message}" for message in self.errors.values()
         )
         raise RequestError(
-            f"There is no flow {name!r}. Declared are: {known}. Correct the name, or declare the"
+            f"There is no flow {name!r}. Declared are: {full_names}. Correct the name, or declare the"
             f" flow.{broken}"
         )
 
@@ -163,8 +163,8 @@ def files_key(settings: Settings) -> str:
     :raises SettingsError: the pipelines folder does not exist.
     """
     renamed = names.read(open_storage(settings.state)).number
-    seen = f"{settings.data} {settings.pipeline_env} {renamed}"
-    digest = hashlib.sha256(f"{FORMAT} {__version__} {seen}".encode())
+    settings_text = f"{settings.data} {settings.pipeline_env} {renamed}"
+    digest = hashlib.sha256(f"{FORMAT} {__version__} {settings_text}".encode())
     for file in pipeline_files.listed(settings.pipelines):
         digest.update(f"\0{file.relative_to(settings.pipelines)}\0".encode(errors="surrogateescape"))
         content = pipeline_files.content(file)
@@ -191,11 +191,11 @@ def read_manifest(settings: Settings) -> Manifest:
         last = _latest(storage)
         if last is None:
             raise
-        said = (
+        message = (
             "The pipeline files cannot be read, and are tried again; until then all flows keep their last"
             f" declaration. {error if isinstance(error, StreamkeeperError) else repr(error)}"
         )
-        return replace(last, errors={**last.errors, FOLDER: pipeline_files.as_text(said)})
+        return replace(last, errors={**last.errors, FOLDER: pipeline_files.as_text(message)})
 
 
 def import_manifest(settings: Settings, import_files: Import = import_elsewhere) -> Manifest:
@@ -269,26 +269,26 @@ class _Building:
         self.likenesses: dict[str, str] = {}
         self.aside: list[Pipeline] = []
 
-    def add(self, file: Path, found: Imported) -> None:
+    def add(self, file: Path, imported: Imported) -> None:
         """Add the result of importing a pipeline file, or its error."""
         name = pipeline_files.name(file)
-        if found.left_out is not None:
-            self.left_out[name] = found.left_out
+        if imported.left_out is not None:
+            self.left_out[name] = imported.left_out
             self._keep_last(name, self.aside)
             return
         try:
-            if found.pipeline is None:
-                raise DeclarationError(found.error or f"{name}.py declares nothing.")
+            if imported.pipeline is None:
+                raise DeclarationError(imported.error or f"{name}.py declares nothing.")
             resolve_name(CHECK_SCHEDULES)(
-                found.pipeline, Manifest("", (found.pipeline,), {}, found.fingerprints)
+                imported.pipeline, Manifest("", (imported.pipeline,), {}, imported.fingerprints)
             )
         except DeclarationError as error:
             self.errors[name] = str(error)
             self._keep_last(name, self.pipelines)
             return
-        self.pipelines.append(found.pipeline)
-        self.fingerprints |= found.fingerprints
-        self.likenesses |= found.likenesses
+        self.pipelines.append(imported.pipeline)
+        self.fingerprints |= imported.fingerprints
+        self.likenesses |= imported.likenesses
 
     def pass_over(self, file: Path, *, readable: bool) -> None:
         """Treat a file without declarations as a helper module, unless it was a pipeline before."""
@@ -306,8 +306,8 @@ class _Building:
 
     def finish(self, key: str) -> Manifest:
         """Return the manifest."""
-        found = (self.errors, self.fingerprints, self.left_out, self.likenesses)
-        return Manifest(key, tuple(self.pipelines), *found, tuple(self.aside))
+        parts = (self.errors, self.fingerprints, self.left_out, self.likenesses)
+        return Manifest(key, tuple(self.pipelines), *parts, tuple(self.aside))
 
     def _keep_last(self, name: str, among: list[Pipeline]) -> None:
         last = self.before.pipeline(name) if self.before is not None else None
@@ -371,10 +371,10 @@ def _to_json(manifest: Manifest) -> dict[str, Any]:
 def _from_json(value: dict[str, Any]) -> Manifest:
     if value["format"] > FORMAT:
         raise ValueError("it is of a later release")
-    known = {field.name: value[field.name] for field in fields(Manifest) if field.name in value}
+    field_values = {field.name: value[field.name] for field in fields(Manifest) if field.name in value}
     for name in ("pipelines", "aside"):
-        known[name] = tuple(map(pipeline_from_json, value.get(name, ())))
-    manifest = read_as(Manifest, known)
+        field_values[name] = tuple(map(pipeline_from_json, value.get(name, ())))
+    manifest = read_as(Manifest, field_values)
     for flow in manifest.flows():
         flow.pipeline.sources_of(flow.declaration)  # each is declared
     return manifest

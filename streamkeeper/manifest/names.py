@@ -5,7 +5,7 @@ file of the state folder lists them first, so the folder's format is beside them
 {state}/ledger/names/format-000001  a driver of a release ran that writes the folder in this format
 
 A flow stays in the folder of its first name. Its query ids are made from that, so they do not change. Records
-under an earlier name (a backup, a ledger, a turn) are found under the current one. So a name is never reused
+under an earlier name (a backup, a ledger, a lock) are found under the current one. So a name is never reused
 for another flow or pipeline.
 """
 
@@ -51,10 +51,10 @@ class Names:
         had.
         """
         below = self.folder(pipeline)
-        kept = (
+        folders = (
             folder for folder, later in self.flows.items() if flow in later and folder.startswith(f"{below}/")
         )
-        return next(kept, f"{below}/{flow}")
+        return next(folders, f"{below}/{flow}")
 
     def pipeline_in(self, folder: str) -> str:
         """Return the current name of the pipeline in a folder."""
@@ -86,20 +86,20 @@ def read(storage: Storage) -> Names:
 
     :raises StorageError: the state folder has the format of a newer Streamkeeper.
     """
-    found = storage.names(FOLDER)
-    newest = max((int(match[1]) for name in found if (match := _MARK.fullmatch(name))), default=0)
+    file_names = storage.names(FOLDER)
+    newest = max((int(match[1]) for name in file_names if (match := _MARK.fullmatch(name))), default=0)
     if newest > STATE_FORMAT:
         raise StorageError(
             f"{storage.path()} has format {newest}; this Streamkeeper reads up to {STATE_FORMAT}. Use the"
             " release that wrote it, or a newer one."
         )
-    numbers = [int(match[1]) for name in found if (match := _NUMBERED.fullmatch(name))]
+    numbers = [int(match[1]) for name in file_names if (match := _NUMBERED.fullmatch(name))]
     value = read_json(storage, _file(max(numbers))) if numbers else None
     if value is None:
         return Names()
     try:
-        told = {kind: value[kind] for kind in ("pipelines", "flows")}
-        return read_as(Names, {**told, "number": max(numbers)})
+        renames = {kind: value[kind] for kind in ("pipelines", "flows")}
+        return read_as(Names, {**renames, "number": max(numbers)})
     except (TypeError, KeyError) as error:
         raise StorageError(
             f"{storage.path(_file(max(numbers)))} is no record of names: {error}. Restore it from a copy."
@@ -111,12 +111,12 @@ def mark_format(storage: Storage) -> None:
     storage.create(f"{FOLDER}/format-{STATE_FORMAT:06d}", b"")
 
 
-def write(storage: Storage, names: Names, **why: Any) -> bool:
+def write(storage: Storage, names: Names, **facts: Any) -> bool:
     """Write the names after one more rename. Return False, without a change, if another rename was first.
 
-    :param why: further facts to record about the rename.
+    :param facts: further facts to record about the rename.
     """
-    value = {"pipelines": names.pipelines, "flows": names.flows, "at": now(), "format": FORMAT, **why}
+    value = {"pipelines": names.pipelines, "flows": names.flows, "at": now(), "format": FORMAT, **facts}
     return storage.create(_file(names.number + 1), to_json(value))
 
 

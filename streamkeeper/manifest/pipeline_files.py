@@ -28,11 +28,12 @@ def listed(folder: Path) -> list[Path]:
     try:
         paths = sorted(folder.iterdir())
     except OSError as error:
-        found, todo = "is not there", "Make it"
+        problem, todo = "is not there", "Make it"
         if not isinstance(error, FileNotFoundError):
-            found, todo = f"cannot be listed: {error.strerror}", "Check its owner and mode"
+            problem, todo = f"cannot be listed: {error.strerror}", "Check its owner and mode"
         raise SettingsError(
-            f"The pipelines folder {folder} {found}. {todo}, or set STREAMKEEPER_PIPELINES to the right one."
+            f"The pipelines folder {folder} {problem}. {todo}, or set STREAMKEEPER_PIPELINES to the right"
+            " one."
         ) from error
     return sorted(file for path in paths for file in _below(path))
 
@@ -46,11 +47,11 @@ def pipelines(folder: Path) -> list[Path]:
     return [file for file in listed(folder) if file.parent == folder and not file.name.startswith("_")]
 
 
-def as_text(said: str) -> str:
+def as_text(text: str) -> str:
     """Return a text that can be written as UTF-8: a name or a message may have bytes that are none, and gets
     backslashes, which no pipeline's name has, in their place.
     """
-    return said.encode(errors="backslashreplace").decode()
+    return text.encode(errors="backslashreplace").decode()
 
 
 def name(file: Path) -> str:
@@ -98,7 +99,7 @@ def _below(path: Path) -> Iterator[Path]:
 
 def _regular(file: Path) -> os.stat_result | None:
     try:
-        found = file.stat()
+        status = file.stat()
     except OSError:
         return None
-    return found if stat.S_ISREG(found.st_mode) else None
+    return status if stat.S_ISREG(status.st_mode) else None

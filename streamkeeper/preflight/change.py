@@ -56,14 +56,16 @@ class Change:
         name = self.verdict.flow
         match self.state:
             case ChangeState.REFUSED:
-                said = f"{by} changed, and the change is refused: {name} runs on with the code that it had."
+                sentence = (
+                    f"{by} changed, and the change is refused: {name} runs on with the code that it had."
+                )
             case ChangeState.AWAITS:
-                said = f"{by} changed and fits. It waits for a person: streamkeeper accept {name}."
+                sentence = f"{by} changed and fits. It waits for a person: streamkeeper accept {name}."
             case ChangeState.READY:
-                said = f"{by} changed and fits: the driver that tried it takes over."
+                sentence = f"{by} changed and fits: the driver that tried it takes over."
             case ChangeState.ACCEPTED:
-                said = f"{by} changed, and the change is accepted."
-        return f"{said}\n{self.verdict.in_words()}"
+                sentence = f"{by} changed, and the change is accepted."
+        return f"{sentence}\n{self.verdict.in_words()}"
 
 
 def read(home: FlowHome, fingerprint: str) -> Change | None:
@@ -72,8 +74,8 @@ def read(home: FlowHome, fingerprint: str) -> Change | None:
     if begun is None:
         return None
     name, way = home.change(begun[0].number), "Remove it: it is tried anew."
-    found = read_record(home.storage, name, Change, "a record of a change", way)
-    return found if found is not None and found.fingerprint == fingerprint else None
+    change = read_record(home.storage, name, Change, "a record of a change", way)
+    return change if change is not None and change.fingerprint == fingerprint else None
 
 
 def ill(storage: Storage, manifest: Manifest) -> dict[str, str]:
@@ -84,15 +86,19 @@ def ill(storage: Storage, manifest: Manifest) -> dict[str, str]:
     parked = dict.fromkeys(parked_flows(storage, list(flows)), "parked")
 
     def kept_out(home: FlowHome) -> str:
-        found = read(home, flows[home.full_name].fingerprint)
-        return f"change {found.state}: {found.verdict.fit}" if found is not None and found.keeps_out else ""
+        change = read(home, flows[home.full_name].fingerprint)
+        return (
+            f"change {change.state}: {change.verdict.compatibility}"
+            if change is not None and change.keeps_out
+            else ""
+        )
 
     tried = [name for name, flow in flows.items() if name not in parked and is_tried(flow)]
     try:
         refused = zip(tried, of_each(storage, tried, kept_out), strict=True)
     except StorageError:
         return parked
-    return {**parked, **{name: why for name, why in refused if why}}
+    return {**parked, **{name: reason for name, reason in refused if reason}}
 
 
 def write(home: FlowHome, change: Change, by: str = "driver") -> None:
@@ -101,13 +107,13 @@ def write(home: FlowHome, change: Change, by: str = "driver") -> None:
     assert begun is not None, "a change is tried on the state of a generation that began"
     plain = {**asdict(change), "at": now()}
     home.storage.overwrite(home.change(begun[0].number), to_json(plain))
-    why = "; ".join(change.verdict.why) or str(change.verdict.fit)
-    text = f"declaration {change.fingerprint}: {why}"
+    reasons = "; ".join(change.verdict.reasons) or str(change.verdict.compatibility)
+    text = f"declaration {change.fingerprint}: {reasons}"
     kind, number = Kind(f"change-{change.state}"), begun[0].number
     events.note(home, kind, text, [number, change.fingerprint], by=by, generation=number)
 
 
-def kept(home: FlowHome) -> LastRun | None:
+def last_runnable(home: FlowHome) -> LastRun | None:
     """Return what ran last, if it can be run again: its files are known, and no newer generation is
     decided.
     """
@@ -128,7 +134,7 @@ def instead_of(home: FlowHome, flow: Flow) -> LastRun | None:
     if not is_tried(flow):
         return None
     change = read(home, flow.fingerprint)
-    return kept(home) if change is not None and change.keeps_out else None
+    return last_runnable(home) if change is not None and change.keeps_out else None
 
 
 def to_run(home: FlowHome, flow: Flow) -> Flow:

@@ -15,10 +15,10 @@ from streamkeeper.declare.model import (
     AutoCdcFlow,
     Expectation,
     GivenState,
+    Location,
     Source,
     Table,
     View,
-    Where,
 )
 from streamkeeper.declare.source_options import TOPICS
 from streamkeeper.manifest.manifest import Flow
@@ -36,11 +36,11 @@ _RESOURCES = (
     "spark.executor.instances", "spark.executor.memory", "spark.executor.memoryOverhead",
 )  # fmt: skip
 """Settings that say where and how fast a query runs. What pins the number of partitions is told elsewhere."""
-_NOT_OF_ROWS = ("name", "where", "keys", "function", "code", "existing_rows")
+_NOT_OF_ROWS = ("name", "location", "keys", "function", "code", "existing_rows")
 """Fields of a table that say nothing of its rows."""
 _SAME_ROWS = (
     "name",
-    "where",
+    "location",
     "function",
     "code",
     "trigger",
@@ -70,13 +70,14 @@ def differences(before: Flow, now: Flow, pinned: Collection[str]) -> Iterator[st
             yield from _of_fields(f"The view {item.name}", old, item, _SAME_ROWS)
     old_table, table = (flow.pipeline.table(flow.declaration.target) for flow in (before, now))
     if isinstance(old_table, Table) and isinstance(table, Table) and (old_table.sink or table.sink):
-        for said in _of_fields("The sink", old_table, table, ("name", "where", "function", "code")):
-            yield f"{said.replace('has properties', 'has the options')} What was given so far stays there."
+        for difference in _of_fields("The sink", old_table, table, ("name", "location", "function", "code")):
+            text = difference.replace("has properties", "has the options")
+            yield f"{text} What was given so far stays there."
         if old_table.sink == table.sink and old_table.code != table.code:
             yield "The function of the sink changed: what it was given so far stays as it left it."
         return
-    for said in _of_fields("The table", old_table, table, _NOT_OF_ROWS):
-        yield f"{said} That is of a new table; the one that is there keeps its own."
+    for difference in _of_fields("The table", old_table, table, _NOT_OF_ROWS):
+        yield f"{difference} That is of a new table; the one that is there keeps its own."
 
 
 def moved_files(before: Flow, now: Flow) -> str | None:
@@ -108,19 +109,20 @@ def _of_flow(before: Flow, now: Flow) -> Iterator[str]:
     if names:
         changed = ", ".join(repr(name) for name in dict.fromkeys(names))
         yield f"The flow has other expectations ({changed}): rows so far were checked by the old ones."
-    was, given = (_without_line(flow.initial_state) for flow in (old, new))
-    if was != given:
+    old_state, new_state = (_without_line(flow.initial_state) for flow in (old, new))
+    if old_state != new_state:
         yield (
-            f"The flow has the initial state {given or 'none'}, and had {was or 'none'}: the state that runs"
-            " keeps what it was given. A generation whose state is not copied begins with the new one."
+            f"The flow has the initial state {new_state or 'none'}, and had {old_state or 'none'}: the state"
+            " that runs keeps what it was given. A generation whose state is not copied begins with the new"
+            " one."
         )
     if isinstance(old, AutoCdcFlow) and isinstance(new, AutoCdcFlow):
-        for said in _of_fields("The flow", old.spec, new.spec, ()):
-            yield f"{said} What was applied stays as it was applied."
+        for difference in _of_fields("The flow", old.spec, new.spec, ()):
+            yield f"{difference} What was applied stays as it was applied."
 
 
-def _without_line(given: GivenState | None) -> GivenState | None:
-    return None if given is None else replace(given, where=Where("", 0))
+def _without_line(state: GivenState | None) -> GivenState | None:
+    return None if state is None else replace(state, location=Location("", 0))
 
 
 def _checked(item: Expectation) -> tuple[str, str, str, str | None]:
@@ -135,27 +137,27 @@ def _of_settings(before: Mapping[str, str], now: Mapping[str, str], pinned: Coll
 
 
 def _of_source(before: Source, now: Source) -> Iterator[str]:
-    what = f"The source {now.name}"
-    for said in _of_fields(what, before, now, (*_PLACES, "name", "where", "start")):
-        yield f"{said} Rows so far were read by the old one."
+    subject = f"The source {now.name}"
+    for difference in _of_fields(subject, before, now, (*_PLACES, "name", "location", "start")):
+        yield f"{difference} Rows so far were read by the old one."
     if before.start != now.start:
-        yield f"{what} has the start {now.start}, which only a first generation or a reset would use."
+        yield f"{subject} has the start {now.start}, which only a first generation or a reset would use."
     # With latestFirst a limit also decides whether a file is too old to be read.
     limits = () if now.option("latestFirst").lower() == "true" else _LIMITS
     old, new = ({name.lower(): value for name, value in one.options.items()} for one in (before, now))
     for name in sorted({*old, *new} - {*limits, *(topics.lower() for topics in TOPICS)}):
         if old.get(name) != new.get(name):
-            yield f"{what} has another value of {name}: rows so far were read by the old one."
+            yield f"{subject} has another value of {name}: rows so far were read by the old one."
 
 
-def _of_fields(what: str, before: Any, now: Any, but: Collection[str]) -> Iterator[str]:
+def _of_fields(subject: str, before: Any, now: Any, but: Collection[str]) -> Iterator[str]:
     for one in fields(now):
         was, value = getattr(before, one.name), getattr(now, one.name)
         if one.name not in but and was != value:
-            yield f"{what} has {one.name} {_said(value)}, and had {_said(was)}."
+            yield f"{subject} has {one.name} {_value_text(value)}, and had {_value_text(was)}."
 
 
-def _said(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if isinstance(value, tuple):
         return ", ".join(value) or "nothing"
     return "nothing" if value in (None, {}) else str(value)

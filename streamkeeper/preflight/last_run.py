@@ -67,7 +67,7 @@ def read_files(file: Path) -> dict[str, str]:
     }
 
 
-def of(
+def record_of(
     flow: Flow, plan: tuple[str, ...], files: dict[str, str] | None = None, opened: Flow | None = None
 ) -> LastRun:
     """Return what a driver runs now.

@@ -21,9 +21,9 @@ from streamkeeper.manifest.environment import opened_flow, opened_if_possible
 from streamkeeper.manifest.manifest import Flow, Manifest, read_manifest
 from streamkeeper.preflight import last_run
 from streamkeeper.preflight.change import read as read_change
-from streamkeeper.preflight.price import priced
+from streamkeeper.preflight.impact import with_impact
 from streamkeeper.preflight.standing import standing
-from streamkeeper.preflight.verdict import SAMPLE, UNCHANGED, VERDICT, Fit, Verdict
+from streamkeeper.preflight.verdict import SAMPLE, UNCHANGED, VERDICT, Compatibility, Verdict
 from streamkeeper.recover.plans.plan import FlowPlan, Plan
 from streamkeeper.settings import DEFAULT_MASTER, Settings
 from streamkeeper.sources.formats import format_of
@@ -50,23 +50,25 @@ def verdicts(
         else _under_another_name(flow, old, manifest, before)
         for flow, old in zip(flows, renamed.values(), strict=True)
     }
-    found = [priced(settings, verdict) for verdict in looked.values() if verdict is not None]
+    all_verdicts = [with_impact(settings, verdict) for verdict in looked.values() if verdict is not None]
     if not named:
-        found += [Verdict(file, Fit.BREAKS, (why,)) for file, why in manifest.errors.items()]
-        found += _gone(settings, manifest, before, {*renamed.values()})
-    left = [flow for flow in flows if looked[flow.full_name] is None]
-    if left:
-        found += [priced(settings, verdict) for verdict in tried(new, left)]
-    return tuple(found)
+        all_verdicts += [
+            Verdict(file, Compatibility.INCOMPATIBLE, (message,)) for file, message in manifest.errors.items()
+        ]
+        all_verdicts += _gone(settings, manifest, before, {*renamed.values()})
+    untried = [flow for flow in flows if looked[flow.full_name] is None]
+    if untried:
+        all_verdicts += [with_impact(settings, verdict) for verdict in tried(new, untried)]
+    return tuple(all_verdicts)
 
 
 def _old_name(settings: Settings, name: str, manifest: Manifest, before: Manifest) -> str | None:
     """Return the flow that ran, is declared no more and is just like this one, if this one is new."""
-    left, mark = {flow.full_name for flow in manifest.flows()}, manifest.likenesses.get(name)
+    declared_names, mark = {flow.full_name for flow in manifest.flows()}, manifest.likenesses.get(name)
     # One that was renamed already has the state of the deployed flow.
     if mark is None or name in before.likenesses or open_home(settings, name).generations():
         return None
-    alike = (old for old, one in before.likenesses.items() if one == mark and old not in left)
+    alike = (old for old, one in before.likenesses.items() if one == mark and old not in declared_names)
     return next((old for old in alike if open_home(settings, old).generations()), None)
 
 
@@ -81,21 +83,21 @@ def _under_another_name(flow: Flow, old: str, manifest: Manifest, before: Manife
             f"A flow stays in its pipeline, which has its tables: declare it in {was}.py. If everything is to"
             " be read again, let it write another table."
         )
-    why = f"It is {old} under another name, and would read everything again."
-    return Verdict(flow.full_name, Fit.BREAKS, (why, way))
+    reason = f"It is {old} under another name, and would read everything again."
+    return Verdict(flow.full_name, Compatibility.INCOMPATIBLE, (reason, way))
 
 
 def _gone(
     settings: Settings, manifest: Manifest, before: Manifest, renamed: Collection[str | None]
 ) -> Iterator[Verdict]:
-    known = names.read(open_storage(settings.state))
-    left = {flow.full_name for flow in manifest.flows()} | {
+    flow_names = names.read(open_storage(settings.state))
+    declared_names = {flow.full_name for flow in manifest.flows()} | {
         flow.full_name for flow in before.flows() if flow.pipeline.name in manifest.errors
     }
     for flow in before.flows():
-        if known.present(flow.full_name) not in left and flow.full_name not in renamed:
-            why = "It is declared no more: its driver ends, and its table and its state stay."
-            yield Verdict(flow.full_name, Fit.NOTED, (why,))
+        if flow_names.present(flow.full_name) not in declared_names and flow.full_name not in renamed:
+            reason = "It is declared no more: its driver ends, and its table and its state stay."
+            yield Verdict(flow.full_name, Compatibility.RESULTS_DIFFER, (reason,))
 
 
 def look(settings: Settings, flow: Flow) -> Verdict | None:
@@ -103,19 +105,23 @@ def look(settings: Settings, flow: Flow) -> Verdict | None:
     home = open_home(settings, flow.full_name)
     newest, begun = generations.latest(home), last_begun(home)
     if newest is None:
-        return Verdict(flow.full_name, Fit.GOES_ON, ("It never ran: its start makes its first checkpoint.",))
+        return Verdict(
+            flow.full_name, Compatibility.COMPATIBLE, ("It never ran: its start makes its first checkpoint.",)
+        )
     if begun is None or begun[0].number != newest.number:
-        why = f"Generation {newest.number} is decided: the next start makes its checkpoint."
-        return Verdict(flow.full_name, Fit.GOES_ON, (why,))
+        reason = f"Generation {newest.number} is decided: the next start makes its checkpoint."
+        return Verdict(flow.full_name, Compatibility.COMPATIBLE, (reason,))
     ran = last_run.read(home, newest.number)
     if ran is None or ran.fingerprint != flow.fingerprint:
         return None
     opened = opened_flow(flow, settings, opened_if_possible)
-    found = standing(settings, home, opened, begun, lambda source: format_of(source).look(source))
+    verdict = standing(settings, home, opened, begun, lambda source: format_of(source).look(source))
     # A Delta table may have other columns by now, and only Spark tells what the flow makes of them.
-    if found.fit is not Fit.BREAKS and any(source.kind.table for source in opened.sources):
+    if verdict.compatibility is not Compatibility.INCOMPATIBLE and any(
+        source.kind.table for source in opened.sources
+    ):
         return None
-    return replace(found, why=(UNCHANGED, *found.why))
+    return replace(verdict, reasons=(UNCHANGED, *verdict.reasons))
 
 
 def judged(settings: Settings, plan: Plan) -> Plan:
@@ -128,14 +134,17 @@ def judged(settings: Settings, plan: Plan) -> Plan:
         flow = manifest.find(planned.flow)
         home = FlowHome(storage, flow.pipeline.name, flow.name)
         change = read_change(home, flow.fingerprint)
-        found = look(settings, flow) if change is None else change.verdict
-        if found is not None:
-            return replace(planned, verdict="" if found.fit is Fit.GOES_ON else found.in_short())
+        verdict = look(settings, flow) if change is None else change.verdict
+        if verdict is not None:
+            return replace(
+                planned,
+                verdict="" if verdict.compatibility is Compatibility.COMPATIBLE else verdict.in_short(),
+            )
         newest = generations.latest(home)
         ran = None if newest is None else last_run.read(home, newest.number)
         changed = ran is not None and ran.fingerprint != flow.fingerprint
-        said = f"changed since it ran; streamkeeper preflight {planned.flow} tells whether it goes on."
-        return replace(planned, verdict=said if changed else "")
+        note = f"changed since it ran; streamkeeper preflight {planned.flow} tells whether it goes on."
+        return replace(planned, verdict=note if changed else "")
 
     return replace(plan, flows=tuple(map(with_verdict, plan.flows)))
 
@@ -147,7 +156,7 @@ def tried(settings: Settings, flows: Sequence[Flow], *more: str) -> Iterator[Ver
     :param more: ``--analyze``, to plan their queries on sources without rows instead.
     :raises StreamkeeperError: the application ended without a verdict on each.
     """
-    for line in _told(settings, flows, *more, prefix=VERDICT, wanted=len(flows)):
+    for line in _answers(settings, flows, *more, prefix=VERDICT, expected=len(flows)):
         yield read_as(Verdict, json.loads(line))
 
 
@@ -161,30 +170,34 @@ def sampled(settings: Settings, flow: Flow, rows: int, name: str | None) -> dict
     :raises StreamkeeperError: the application ended without them; its output says why.
     """
     named = () if name is None else ("--of", name)
-    (line,) = _told(settings, [flow], "--sample", str(rows), *named, prefix=SAMPLE, wanted=1)
-    found: dict[str, Any] = json.loads(line)
-    return found
+    (line,) = _answers(settings, [flow], "--sample", str(rows), *named, prefix=SAMPLE, expected=1)
+    sample: dict[str, Any] = json.loads(line)
+    return sample
 
 
-def _told(settings: Settings, flows: Sequence[Flow], *more: str, prefix: str, wanted: int) -> Iterator[str]:
+def _answers(
+    settings: Settings, flows: Sequence[Flow], *more: str, prefix: str, expected: int
+) -> Iterator[str]:
     """Run Spark's application, and yield what its lines with a prefix say; others go to standard error."""
-    asked = tuple(part for flow in flows for part in ("--flow", flow.full_name))
+    flow_arguments = tuple(part for flow in flows for part in ("--flow", flow.full_name))
     conf = job_settings(settings, [flow.declaration for flow in flows])
-    job = Submission("preflight", PREFLIGHT_JOB, (*asked, *more), conf, DEFAULT_MASTER, environment(settings))
+    job = Submission(
+        "preflight", PREFLIGHT_JOB, (*flow_arguments, *more), conf, DEFAULT_MASTER, environment(settings)
+    )
     job.check_host()
     with subprocess.Popen(
         job.command(), env=job.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
-        found = 0
+        answers = 0
         for line in process.stdout:
             if line.startswith(prefix):
-                found += 1
+                answers += 1
                 yield line.removeprefix(prefix)
             else:
                 print(line, end="", file=sys.stderr)
-    if process.returncode or found < wanted:
+    if process.returncode or answers < expected:
         raise StreamkeeperError(
-            f"Spark's application ended with {described(process.returncode)} after {found} of {wanted}"
+            f"Spark's application ended with {described(process.returncode)} after {answers} of {expected}"
             " answers. Its output is above."
         )

@@ -18,7 +18,7 @@ from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import AFTER_LAST, Generation, Start, StartAt
 from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.manifest.manifest import Flow
-from streamkeeper.preflight.verdict import Fit, Verdict
+from streamkeeper.preflight.verdict import Compatibility, Verdict
 from streamkeeper.settings import Settings
 from streamkeeper.sources.base.format import LOOKED_AT_AGAIN, Before
 from streamkeeper.sources.files.listing import is_rewritten, list_files
@@ -37,43 +37,47 @@ def standing(
     :param begun: the newest generation that a driver began.
     :param look: takes the look at a source whose unread data can expire.
     """
-    found = Verdict(flow.full_name, Fit.GOES_ON)
-    broken = replace(found, fit=Fit.BREAKS, recovery="reset_checkpoint")
+    verdict = Verdict(flow.full_name, Compatibility.COMPATIBLE)
+    broken = replace(verdict, compatibility=Compatibility.INCOMPATIBLE, recovery="reset_checkpoint")
     generation, start = begun
     path = settings.table_path(flow.declaration.target)
     try:
-        stands = position.look(home, path, generation, start)
-        why = _contradiction(stands, path)
-        if why is not None:
-            return replace(broken, why=(why,))
-        notes = list(_unknown(stands, path))
+        committed = position.look(home, path, generation, start)
+        contradiction = _contradiction(committed, path)
+        if contradiction is not None:
+            return replace(broken, reasons=(contradiction,))
+        notes = list(_unknown(committed, path))
         for source in flow.sources:
-            lost, said = _source(source, start, stands.checkpoint, look)
+            lost, source_notes = _source(source, start, committed.checkpoint, look)
             if lost:
-                return replace(broken, why=(f"The source {source.name} cannot go on: {lost}.",))
-            notes += said
+                return replace(broken, reasons=(f"The source {source.name} cannot go on: {lost}.",))
+            notes += source_notes
     except CheckpointError as error:
-        return replace(broken, why=(str(error),))
-    return replace(found, fit=Fit.NOTED if notes else Fit.GOES_ON, why=tuple(notes))
+        return replace(broken, reasons=(str(error),))
+    return replace(
+        verdict,
+        compatibility=Compatibility.RESULTS_DIFFER if notes else Compatibility.COMPATIBLE,
+        reasons=tuple(notes),
+    )
 
 
-def _contradiction(stands: CommittedPosition, path: str) -> str | None:
-    if stands.sealed:
-        return f"The table at {path} is sealed against this generation: a later one wrote it."
-    if stands.missing_in_sink is not None:
+def _contradiction(committed: CommittedPosition, path: str) -> str | None:
+    if committed.fenced:
+        return f"The table at {path} is fenced against this generation: a later one wrote it."
+    if committed.missing_in_sink is not None:
         return (
-            f"The table at {path} lacks {stands.missing_in_sink} of this flow: it is another table, or was"
+            f"The table at {path} lacks {committed.missing_in_sink} of this flow: it is another table, or was"
             " replaced or restored."
         )
-    if stands.is_older_copy:
+    if committed.is_older_copy:
         return (
             f"The table at {path} has batches that the checkpoint never planned: the state is an older copy."
         )
     return None
 
 
-def _unknown(stands: CommittedPosition, path: str) -> Iterator[str]:
-    if not stands.sink_known:
+def _unknown(committed: CommittedPosition, path: str) -> Iterator[str]:
+    if not committed.sink_known:
         yield f"The log of {path} does not go back to the flow's last batch: whether it has it is not known."
 
 
@@ -89,21 +93,21 @@ def _source(source: Source, start: Start, checkpoint: Checkpoint, look: Look) ->
         if not starts_of(source).expires:
             return "", []
         before = Before(checkpoint, start.evidence, source.name, offset, strict=False)
-        found = starts_of(source).resolve(source, StartAt(AFTER_LAST), before, lambda: look(source))
+        resolved = starts_of(source).resolve(source, StartAt(AFTER_LAST), before, lambda: look(source))
     except (SourceError, StorageError) as error:
         return "", [f"The source {source.name} could not be looked at: {error}"]
-    lost = found.blocked or (found.lost if fails_on_loss(source) and not found.may_pass else "")
-    notes = (*found.notes, *((LOOKED_AT_AGAIN,) if found.may_pass else ()))
+    lost = resolved.blocked or (resolved.lost if fails_on_loss(source) and not resolved.may_pass else "")
+    notes = (*resolved.notes, *((LOOKED_AT_AGAIN,) if resolved.may_pass else ()))
     return lost, [f"The source {source.name}: {note}." for note in notes]
 
 
 def _written_again(source: Source, checkpoint: Checkpoint) -> Iterator[str]:
     """Yield that files were written again since they were read: Spark knows files by their paths alone."""
-    there = list_files(source)
+    files = list_files(source)
     read = {
         plain_path(entry.path): entry.timestamp_ms for entry in checkpoint.files_log(source.name).entries()
     }
-    again = [path for path, at in read.items() if path in there and is_rewritten(there[path], at)]
+    again = [path for path, at in read.items() if path in files and is_rewritten(files[path], at)]
     if again:
         yield (
             f"The source {source.name} has files that were written again after they were read ({len(again)},"

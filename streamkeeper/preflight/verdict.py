@@ -15,55 +15,63 @@ SAMPLE = "SAMPLE "
 """How the line begins that an application prints with rows of a flow."""
 
 
-class Fit(StrEnum):
+class Compatibility(StrEnum):
     """Whether a declaration goes on with its flow's checkpoint."""
 
-    GOES_ON = "goes on"
-    NOTED = "goes on, and note"
+    COMPATIBLE = "compatible"
+    RESULTS_DIFFER = "compatible, results differ"
     """Spark raises no error, and what was read or written before was of another query."""
-    UNDEFINED = "undefined"
+    UNKNOWN = "unknown"
     """It cannot be told, or Spark promises nothing."""
-    BREAKS = "breaks"
+    INCOMPATIBLE = "incompatible"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Verdict on one flow. ``why`` are sentences; ``tried`` says whether Spark ran the declaration on a copy.
+    """Verdict on one flow. ``reasons`` are sentences; ``tried`` says whether Spark ran the declaration on a
+    copy.
 
-    ``recovery`` is the DAG that carries the change in, and ``price`` what that costs; None and empty where no
-    recovery is needed, or none helps.
+    ``recovery`` is the DAG that carries the change in, and ``impact`` what that costs; None and empty where
+    no recovery is needed, or none helps.
     """
 
     flow: str
-    fit: Fit
-    why: tuple[str, ...] = ()
+    compatibility: Compatibility
+    reasons: tuple[str, ...] = ()
     recovery: str | None = None
-    price: tuple[str, ...] = ()
+    impact: tuple[str, ...] = ()
     tried: bool = False
 
     def in_words(self) -> str:
         """Return the verdict as lines of text."""
-        lines = [f"{self.flow}: {self.fit}", *(f"  {line}" for line in self.why)]
+        lines = [f"{self.flow}: {self.compatibility}", *(f"  {line}" for line in self.reasons)]
         if self.recovery is not None:
             lines.append(f"  {self.recovery} carries the change in.")
-        return "\n".join([*lines, *(f"  {line}" for line in self.price)])
+        return "\n".join([*lines, *(f"  {line}" for line in self.impact)])
 
     def in_short(self) -> str:
-        """Return the verdict as one line, without its price."""
+        """Return the verdict as one line, without its impact."""
         carried = () if self.recovery is None else (f"{self.recovery} carries the change in.",)
-        return " ".join((f"{self.fit}.", *self.why, *carried))
+        return " ".join((f"{self.compatibility}.", *self.reasons, *carried))
 
 
-EXIT_CODES = {Fit.GOES_ON: 0, Fit.NOTED: 0, Fit.UNDEFINED: 4, Fit.BREAKS: 1}
+EXIT_CODES = {
+    Compatibility.COMPATIBLE: 0,
+    Compatibility.RESULTS_DIFFER: 0,
+    Compatibility.UNKNOWN: 4,
+    Compatibility.INCOMPATIBLE: 1,
+}
 """Exit code of ``streamkeeper preflight`` by the worst verdict."""
 
 
-def worst(verdicts: tuple[Verdict, ...]) -> Fit:
+def worst(verdicts: tuple[Verdict, ...]) -> Compatibility:
     """Return the worst of some verdicts."""
-    order = list(Fit)
-    return max((verdict.fit for verdict in verdicts), key=order.index, default=Fit.GOES_ON)
+    order = list(Compatibility)
+    return max(
+        (verdict.compatibility for verdict in verdicts), key=order.index, default=Compatibility.COMPATIBLE
+    )
 
 
-def told(verdict: Verdict) -> str:
+def to_line(verdict: Verdict) -> str:
     """Return a verdict as the line that an application prints."""
     return f"{VERDICT}{json.dumps(asdict(verdict))}"

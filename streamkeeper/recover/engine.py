@@ -40,10 +40,10 @@ def recovery_id(recovery: str, run: str) -> str:
     return f"{recovery}-{short}-{hashlib.sha256(f'{recovery}/{run}'.encode()).hexdigest()[:8]}"
 
 
-def plan(settings: Settings, of: Kind, request: Any, recovery: str, on_copy: bool = False) -> Plan:
+def plan(settings: Settings, recovery_kind: Kind, request: Any, recovery: str, on_copy: bool = False) -> Plan:
     """Return the plan of a recovery as the ledger will keep it, without secrets; change nothing.
 
-    :param request: as ``of.parse`` returns it.
+    :param request: as ``recovery_kind.parse`` returns it.
     :param on_copy: whether this is the plan of a rehearsal, which no rehearsal is demanded of.
     :raises RequestError: the request does not fit the flows, or their checkpoints; or it names a rehearsal
         that there is not.
@@ -51,10 +51,10 @@ def plan(settings: Settings, of: Kind, request: Any, recovery: str, on_copy: boo
     """
     check_reason(getattr(request, "reason", None))
     manifest = read_manifest(settings)
-    asked = advice.advised(settings, of.plan(settings, manifest, request, recovery))
-    asked = asked if on_copy else rehearsal.settled(settings, manifest, asked, request)
-    made = plans.kept(asked)
-    _check_whole(asked, made)
+    draft = advice.advised(settings, recovery_kind.plan(settings, manifest, request, recovery))
+    draft = draft if on_copy else rehearsal.settled(settings, manifest, draft, request)
+    made = plans.as_stored(draft)
+    _check_whole(draft, made)
     storage = open_storage(settings.state)
     for table in made.tables:
         recovery_lock.check_free(storage, made.pipeline, table, recovery)
@@ -68,9 +68,9 @@ def propose(settings: Settings, plan: Plan) -> Plan:
     """
     work = _work(settings, plan)
     work.check_stop()
-    found = work.book.find(PLANNED)
-    if found is not None:
-        return plans.from_json(found.evidence)
+    planned = work.book.find(PLANNED)
+    if planned is not None:
+        return plans.from_json(planned.evidence)
     work.book.record(PLANNED, plans.to_json(plan))
     return plan
 
@@ -86,7 +86,7 @@ def approve(
 ) -> None:
     """Record who approved the plan or, with ``again``, the plan that got worse under the hold.
 
-    :param accepted: the prices that the question named, which the approval accepts.
+    :param accepted: the impacts that the question named, which the approval accepts.
     """
     event = APPROVED_AGAIN if again else APPROVED
     book = ledger.open(open_storage(settings.state), pipeline, recovery)
@@ -101,11 +101,11 @@ def read_plan(settings: Settings, pipeline: str, recovery: str) -> Plan:
     """
     storage = open_storage(settings.state)
     names = ledger.recoveries(storage, pipeline)
-    found = ledger.open(storage, pipeline, recovery).find(PLANNED) if recovery in names else None
-    if found is None:
-        known = ", ".join(names[-5:]) or "none"
-        raise RequestError(f"There is no recovery {recovery!r} of {pipeline}. The last ones are: {known}.")
-    return plans.from_json(found.evidence)
+    planned = ledger.open(storage, pipeline, recovery).find(PLANNED) if recovery in names else None
+    if planned is None:
+        last_ids = ", ".join(names[-5:]) or "none"
+        raise RequestError(f"There is no recovery {recovery!r} of {pipeline}. The last ones are: {last_ids}.")
+    return plans.from_json(planned.evidence)
 
 
 def carry_out(
@@ -135,9 +135,9 @@ def carry_out(
     except Exception as error:
         work.book.record(f"{step}.failed", {"error": f"{type(error).__name__}: {error}"})
         raise
-    kept = work.book.record(f"{step}.done", evidence).evidence
+    stored = work.book.record(f"{step}.done", evidence).evidence
     _end(work)
-    return kept
+    return stored
 
 
 def without_spark(settings: Settings, pipeline: str, recovery: str, step: str) -> dict[str, Any] | None:
@@ -145,9 +145,9 @@ def without_spark(settings: Settings, pipeline: str, recovery: str, step: str) -
 
     A step with nothing to do is recorded as done.
     """
-    found = evidence_of(settings, pipeline, recovery, step)
-    if found is not None:
-        return found
+    evidence = evidence_of(settings, pipeline, recovery, step)
+    if evidence is not None:
+        return evidence
     work = _work(settings, read_plan(settings, pipeline, recovery), step)
     if step in work.plan.steps and _idle(kind(work.plan.recovery).step(step), work) is None:
         return None
@@ -181,7 +181,7 @@ def was_approved(settings: Settings, plan: Plan, *, again: bool = False) -> bool
     return _work(settings, plan).book.find(APPROVED_AGAIN if again else APPROVED) is not None
 
 
-def give_up(settings: Settings, pipeline: str, recovery: str, why: str) -> bool:
+def give_up(settings: Settings, pipeline: str, recovery: str, reason: str) -> bool:
     """End a recovery that changed nothing, and remove its holds and locks.
 
     Return False if it changed something.
@@ -192,7 +192,7 @@ def give_up(settings: Settings, pipeline: str, recovery: str, why: str) -> bool:
     work = _work(settings, read_plan(settings, pipeline, recovery))
     if _changed(work):
         return False
-    _give_up(work, why)
+    _give_up(work, reason)
     return True
 
 
@@ -209,9 +209,11 @@ def pipeline_of(settings: Settings, recovery: str, *, or_over: bool = False) -> 
     storage = open_storage(settings.state)
     pipeline = ledger.pipeline_of(storage, recovery)
     if pipeline is None or not (or_over or ledger.open(storage, pipeline, recovery).end() is None):
-        found = ", ".join(ledger.open_recoveries(storage)) or "none"
-        what = "There is no recovery" if pipeline is None else "It is over already, the recovery"
-        raise RequestError(f"{what} {recovery!r}. Those that are not over: {found}. Nothing was changed.")
+        open_ids = ", ".join(ledger.open_recoveries(storage)) or "none"
+        problem = "There is no recovery" if pipeline is None else "It is over already, the recovery"
+        raise RequestError(
+            f"{problem} {recovery!r}. Those that are not over: {open_ids}. Nothing was changed."
+        )
     return pipeline
 
 
@@ -221,14 +223,14 @@ def abandon(settings: Settings, pipeline: str, recovery: str, by: str) -> None:
     _give_up(work, f"abandoned by {by}")
 
 
-def _give_up(work: Work, why: str) -> None:
+def _give_up(work: Work, reason: str) -> None:
     release_all(work)
     if work.book.end() is None:
-        work.book.record(GIVEN_UP, {"why": why})
-    of = kind(work.plan.recovery)
-    if rehearse.STEP in of.unasked:
+        work.book.record(GIVEN_UP, {"why": reason})
+    recovery_kind = kind(work.plan.recovery)
+    if rehearse.STEP in recovery_kind.unasked:
         rehearse.remove(work)
-    taken_away = of.given_up
+    taken_away = recovery_kind.given_up
     if taken_away is not None:
         taken_away(work)
 
@@ -246,19 +248,19 @@ def is_open(settings: Settings, pipeline: str, recovery: str) -> bool:
     return any(name.endswith(".started") for name in names) and names.isdisjoint(OVER)
 
 
-_TOLD = ("reason", "by")
+_FOR_PEOPLE = ("reason", "by")
 """Fields of a request that are only for people; a secret removed from them is no loss."""
 
 
-def _check_whole(asked: Plan, kept: Plan) -> None:
+def _check_whole(draft: Plan, stored: Plan) -> None:
     """Check that a plan can be carried out as it is kept: that no needed value was removed as a secret.
 
     :raises RequestError: one was.
     """
-    for name, value in asked.request.items():
-        if name not in _TOLD and json.loads(json.dumps(value)) != kept.request[name]:
+    for name, value in draft.request.items():
+        if name not in _FOR_PEOPLE and json.loads(json.dumps(value)) != stored.request[name]:
             raise RequestError(
-                f"{name} holds what reads like a secret ({kept.request[name]}). Plans and ledgers keep no"
+                f"{name} holds what reads like a secret ({stored.request[name]}). Plans and ledgers keep no"
                 " secrets, so the plan could not be carried out as approved. Nothing was changed. Put"
                 " secrets into the environment ({env:NAME} in an option), and write a condition on a"
                 " column of such a name with IN or LIKE."

@@ -39,13 +39,13 @@ def plan(settings: Settings, manifest: Manifest, request: RehearseRequest, recov
         raise RequestError(refused)
     if request.recovery == NO_RECOVERY:
         return _declaration(settings, flow, request, recovery_id)
-    of = kind(request.recovery)
+    recovery_kind = kind(request.recovery)
     table = f"{flow.pipeline.name}.{flow.declaration.target}"
-    values = values_of(of, flow.full_name, table, request.request or {})
-    inner = of.parse(values, manifest, request.by)
-    planned = of.plan(settings, manifest, inner, recovery_id)
-    tried = Rehearsed(of.name, inner.to_json(), request.pipelines, request.minutes, request.files)
-    note = f"It is carried out on a copy alone. For real, {of.name} asks for its own approval."
+    values = values_of(recovery_kind, flow.full_name, table, request.request or {})
+    inner = recovery_kind.parse(values, manifest, request.by)
+    planned = recovery_kind.plan(settings, manifest, inner, recovery_id)
+    tried = Rehearsed(recovery_kind.name, inner.to_json(), request.pipelines, request.minutes, request.files)
+    note = f"It is carried out on a copy alone. For real, {recovery_kind.name} asks for its own approval."
     return replace(
         planned,
         recovery=REHEARSE,
@@ -64,7 +64,7 @@ def _declaration(settings: Settings, flow: Flow, request: RehearseRequest, recov
             " empty."
         )
     tried = Rehearsed(None, {}, request.pipelines, request.minutes, request.files)
-    where = request.pipelines or str(settings.pipelines)
+    folder = request.pipelines or str(settings.pipelines)
     return Plan(
         recovery=REHEARSE,
         recovery_id=recovery_id,
@@ -75,14 +75,14 @@ def _declaration(settings: Settings, flow: Flow, request: RehearseRequest, recov
         steps=KIND.step_names,
         at=now(),
         details=asdict(tried),
-        notes=(f"A driver goes on with its declaration in {where}, on a copy. The flow itself runs on.",),
+        notes=(f"A driver goes on with its declaration in {folder}, on a copy. The flow itself runs on.",),
     )
 
 
-def values_of(of: Kind, flow: str, table: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def values_of(recovery_kind: Kind, flow: str, table: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a recovery's form, with the flow, or its table, where none is given."""
-    names = {field.name for field in of.form(Manifest("", (), {}, {}))}
-    return {"flow": flow, **given} if "flow" in names else {"table": table, **given}
+    names = {field.name for field in recovery_kind.form(Manifest("", (), {}, {}))}
+    return {"flow": flow, **values} if "flow" in names else {"table": table, **values}
 
 
 KIND = Kind(

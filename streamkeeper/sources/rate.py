@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from streamkeeper.amounts import NONE, Amount, SourcePrice, unknown
+from streamkeeper.amounts import NONE, Amount, SourceImpact, unknown
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import describe
@@ -55,31 +55,31 @@ class Rate(PlannedFormat[None, RatePosition]):
         return None if began is None else self._position(before, max(0, (moment_ms - int(began)) // 1000))
 
     def at(
-        self, source: Source, before: Before, look: Callable[[], None], wanted: Any
+        self, source: Source, before: Before, look: Callable[[], None], offset: Any
     ) -> Resolved[RatePosition]:
-        return Resolved(None if wanted is None else self._position(before, int(wanted)))
+        return Resolved(None if offset is None else self._position(before, int(offset)))
 
-    def price(self, case: Case) -> SourcePrice:
+    def impact(self, case: Case) -> SourceImpact:
         source, offset, mode = case.source, case.offset, case.start.mode
         unknown = no_history(source)
         if mode == AFTER_LAST:
-            return case.price("after the last processed batch")
+            return case.impact("after the last processed batch")
         if mode == OFFSETS:
-            found = self.resolve(source, case.start, case.before, lambda: None).position
-            wanted = 0 if found is None else found.seconds
-            told = isinstance(offset, int)  # only then the direction of the move is known
-            return case.price(
-                describe(wanted),
-                lost=unknown if not told or wanted > offset else NONE,
-                repeated=unknown if not told or wanted < offset else NONE,
+            position = self.resolve(source, case.start, case.before, lambda: None).position
+            seconds = 0 if position is None else position.seconds
+            has_offset = isinstance(offset, int)  # only then the direction of the move is known
+            return case.impact(
+                describe(seconds),
+                lost=unknown if not has_offset or seconds > offset else NONE,
+                repeated=unknown if not has_offset or seconds < offset else NONE,
             )
-        return case.price("the beginning", repeated=unknown)
+        return case.impact("the beginning", repeated=unknown)
 
-    def price_again(self, source: Source, move: Move, price: SourcePrice) -> SourcePrice:
+    def impact_again(self, source: Source, move: Move, impact: SourceImpact) -> SourceImpact:
         if move.position is None:
-            return read_again(price, UNREADABLE, move.restored)
+            return read_again(impact, UNREADABLE, move.restored)
         again = NONE if move.then(source) == move.offset(source) else no_history(source)
-        return read_again(price, again, move.restored)
+        return read_again(impact, again, move.restored)
 
     def waiting(self, source: Source, checkpoint: Checkpoint | None, key: str, end: Any) -> Waiting:
         return Waiting(True, f"the source {source.name} ({source.format}) has new rows all the time")
@@ -91,7 +91,7 @@ class Rate(PlannedFormat[None, RatePosition]):
             return Lag(records=0, seconds=0.0)
         seconds = int(age_of(int(began) + 1000 * int(end or 0)))
         if source.option("rampUpTime"):
-            return Lag(seconds=float(seconds), why="with rampUpTime its rate changes")
+            return Lag(seconds=float(seconds), reason="with rampUpTime its rate changes")
         return Lag(records=seconds * int(source.option("rowsPerSecond") or 1), seconds=float(seconds))
 
     def _position(self, before: Before, seconds: int) -> RatePosition | None:

@@ -53,7 +53,7 @@ class Bound:
 
         :raises DeclarationError: one is no number above 0.
         """
-        found = {
+        limits = {
             name: _whole(name, str(setting(name, str(default))))
             for name, default in (
                 (BYTES, cls.bytes),
@@ -62,7 +62,7 @@ class Bound:
                 (BATCHES, cls.batches),
             )
         }
-        return cls(found[BYTES], found[FILES], found[RECORDS], found[BATCHES])
+        return cls(limits[BYTES], limits[FILES], limits[RECORDS], limits[BATCHES])
 
     def of_source(self, source: Source) -> Bound:
         """Return the bound for one source: its own rate limit if that is higher."""
@@ -139,9 +139,12 @@ def spread(ends: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 
     :param ends: by source, the ends of its own steps, the last of which is its final position.
     """
-    steps = max((len(found) for found in ends.values()), default=0)
+    steps = max((len(source_ends) for source_ends in ends.values()), default=0)
     return [
-        {name: found[math.ceil((step + 1) * len(found) / steps) - 1] for name, found in ends.items()}
+        {
+            name: source_ends[math.ceil((step + 1) * len(source_ends) / steps) - 1]
+            for name, source_ends in ends.items()
+        }
         for step in range(steps)
     ]
 
@@ -153,8 +156,8 @@ def forgets_by_batches(operators: Iterable[str]) -> bool:
 
 def _size(text: str) -> int:
     """Return a rate limit, such as ``10`` or ``64m``; 0 if there is none, or it cannot be parsed here."""
-    found = _SIZE.fullmatch(text.strip())
-    return int(found[1]) * 1024 ** max(0, _POWERS.index(found[2].lower() or " ")) if found else 0
+    match = _SIZE.fullmatch(text.strip())
+    return int(match[1]) * 1024 ** max(0, _POWERS.index(match[2].lower() or " ")) if match else 0
 
 
 def _whole(name: str, text: str) -> int:

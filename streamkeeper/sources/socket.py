@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from streamkeeper.amounts import NONE, Amount, SourcePrice, unknown
+from streamkeeper.amounts import NONE, Amount, SourceImpact, unknown
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.model import Source
 from streamkeeper.errors import CheckpointError, RequestError
@@ -28,7 +28,7 @@ from streamkeeper.sources.base.format import (
 BEFORE_ALL = -1
 """Offset of a connection of which no line was read."""
 
-_ANEW = "a new connection, and its lines"
+_NEW_CONNECTION = "a new connection, and its lines"
 
 
 class Socket(PlannedFormat[None, None]):
@@ -43,27 +43,27 @@ class Socket(PlannedFormat[None, None]):
     def moment(self, before: Before, look: Callable[[], None], moment_ms: int) -> None:
         return None
 
-    def at(self, source: Source, before: Before, look: Callable[[], None], wanted: Any) -> Resolved[None]:
-        if wanted == BEFORE_ALL:
+    def at(self, source: Source, before: Before, look: Callable[[], None], offset: Any) -> Resolved[None]:
+        if offset == BEFORE_ALL:
             return Resolved()
         return Resolved(wrong=f"lines are counted anew by each connection, so that only {BEFORE_ALL} is one")
 
-    def price(self, case: Case) -> SourcePrice:
+    def impact(self, case: Case) -> SourceImpact:
         if case.start.offsets is not None:
             wrong = self.resolve(case.source, case.start, case.before, lambda: None).wrong
             if wrong:
                 raise RequestError(f"The offset of {case.source.name} cannot be used: {wrong}.")
-        price = replace(case.price(_ANEW), now=_read(case.offset))
+        impact = replace(case.impact(_NEW_CONNECTION), now=_read(case.offset))
         if case.start.mode != AFTER_LAST:
-            return replace(price, lost=_gone(case.source))
+            return replace(impact, lost=_gone(case.source))
         gone = _gone(case.source) if case.rebuilds else NONE
-        return replace(price, lost=_under_way(case), gone=gone)
+        return replace(impact, lost=_under_way(case), gone=gone)
 
-    def price_again(self, source: Source, move: Move, price: SourcePrice) -> SourcePrice:
-        here, there = move.standing, move.place
-        same = (here.generation.number, here.batch) == (there.generation.number, there.batch)
+    def impact_again(self, source: Source, move: Move, impact: SourceImpact) -> SourceImpact:
+        standing, place = move.standing, move.place
+        same = (standing.generation.number, standing.batch) == (place.generation.number, place.batch)
         since = NONE if same else _gone(source)
-        return replace(price, now=_read(move.offset(source)), then=_ANEW, lost=since)
+        return replace(impact, now=_read(move.offset(source)), then=_NEW_CONNECTION, lost=since)
 
     def waiting(self, source: Source, checkpoint: Checkpoint | None, key: str, end: Any) -> Waiting:
         return Waiting(False, f"whether lines wait in {source.name} ({source.format}), nobody can tell")

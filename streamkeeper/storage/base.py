@@ -119,13 +119,13 @@ def read_json(storage: Storage, name: str) -> dict[str, Any] | None:
     if content is None:
         return None
     try:
-        value, why = parse(content), ""
+        value, reason = parse(content), ""
     except ValueError as error:
-        value, why = None, f" ({error})"
+        value, reason = None, f" ({error})"
     if not isinstance(value, dict):
         raise StorageError(
-            f"{storage.path(name)} holds {content[:60]!r}…, not a JSON object{why}. Streamkeeper writes such"
-            " files whole, so another process changed it. Restore it from a copy, or move it away if its"
+            f"{storage.path(name)} holds {content[:60]!r}…, not a JSON object{reason}. Streamkeeper writes"
+            " such files whole, so another process changed it. Restore it from a copy, or move it away if its"
             " content is known."
         )
     return value
@@ -145,13 +145,13 @@ def check_create(storage: Storage, create: Callable[[str, bytes], bool]) -> floa
         with contextlib.suppress(StorageError):
             storage.remove(probe)
     if (first, second, content) != (True, False, b"first"):
-        found = (
+        problem = (
             "the second of two creates of one file was accepted"
             if first and second
             else f"two creates of one file gave {first} and {second}, and {content!r} is there"
         )
         raise StorageError(
-            f"{storage.root} does not keep create-if-absent: {found}. Two drivers of one flow could both"
+            f"{storage.root} does not keep create-if-absent: {problem}. Two drivers of one flow could both"
             " take its lease. Give a store with conditional writes (If-None-Match on PUT), such as Amazon"
             " S3, or a local folder."
         )
@@ -159,11 +159,11 @@ def check_create(storage: Storage, create: Callable[[str, bytes], bool]) -> floa
 
 
 def read_record(
-    storage: Storage, name: str, kind: type[T], what: str, way: str, *, format: int | None = None
+    storage: Storage, name: str, kind: type[T], description: str, way: str, *, format: int | None = None
 ) -> T | None:
     """Return the dataclass that is kept in a file as a JSON object; None if there is no such file.
 
-    :param what: what the file should be, and ``way`` what to do if it is not that, for the message.
+    :param description: what the file should be, and ``way`` what to do if it is not that, for the message.
     :param format: the format that the object must have.
     :raises StorageError: the content is no such object, or of another format.
     """
@@ -178,7 +178,7 @@ def read_record(
     try:
         return read_as(kind, value)
     except (TypeError, ValueError, AttributeError) as error:
-        raise StorageError(f"{path} is not {what}: {error}. {way}") from error
+        raise StorageError(f"{path} is not {description}: {error}. {way}") from error
 
 
 def to_json(value: object) -> bytes:

@@ -68,9 +68,9 @@ class LocalStorage:
     def names(self, folder: str = "") -> list[str]:
         with (
             or_storage_error(self.path(folder), "listed", _CHECK_MODE, may_lack=True),
-            os.scandir(self.path(folder)) as found,
+            os.scandir(self.path(folder)) as entries,
         ):
-            return sorted(item.name for item in found if not item.name.startswith(OURS))
+            return sorted(item.name for item in entries if not item.name.startswith(OURS))
         return []
 
     def modified(self, name: str) -> float | None:
@@ -84,15 +84,15 @@ class LocalStorage:
         return None
 
     def sizes(self, folder: str = "") -> dict[str, int]:
-        root, found = self.path(folder), dict[str, int]()
+        root, sizes = self.path(folder), dict[str, int]()
         with or_storage_error(root, "listed", _CHECK_MODE):
             for inner, _, names in os.walk(root, onerror=_unless_gone, followlinks=True):
                 below = "" if inner == root else f"{os.path.relpath(inner, root)}/"
                 for name in names:
                     if not name.startswith(OURS):
                         with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-                            found[f"{below}{name}"] = Path(inner, name).stat().st_size
-        return found
+                            sizes[f"{below}{name}"] = Path(inner, name).stat().st_size
+        return sizes
 
     def open(self, name: str) -> BinaryIO:
         with or_storage_error(self.path(name), "read", _CHECK_MODE):
@@ -108,8 +108,8 @@ class LocalStorage:
                     # The kernel copies; the bytes do not pass through this process.
                     shutil.copyfile(source.path(name), aside)
                 else:
-                    with source.open(name) as found, aside.open("xb") as file:
-                        shutil.copyfileobj(found, file, PIECE)
+                    with source.open(name) as reader, aside.open("xb") as file:
+                        shutil.copyfileobj(reader, file, PIECE)
                 with aside.open("rb") as file:
                     os.fsync(file.fileno())
                 aside.replace(path)
@@ -166,10 +166,10 @@ class LocalStorage:
 
 def _make(folder: Path) -> None:
     """Make a folder with its parents, whose names outlive a power cut."""
-    missing, there = [], folder
-    while not there.exists() and there != there.parent:
-        missing.append(there)
-        there = there.parent
+    missing, ancestor = [], folder
+    while not ancestor.exists() and ancestor != ancestor.parent:
+        missing.append(ancestor)
+        ancestor = ancestor.parent
     folder.mkdir(parents=True, exist_ok=True)
     for made in missing:
         _sync(made.parent)
@@ -213,8 +213,10 @@ def _opened(path: str) -> BinaryIO:
     if stat.S_ISREG(mode):
         return os.fdopen(number, "rb")
     os.close(number)
-    what = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
-    raise StorageError(f"{path} is {what} where a file belongs. Find out who put it there, and move it away.")
+    file_kind = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
+    raise StorageError(
+        f"{path} is {file_kind} where a file belongs. Find out who put it there, and move it away."
+    )
 
 
 _CHECK_MODE = "Check the folder's owner and mode."

@@ -61,9 +61,9 @@ class RemoteStorage:
             except Exception:
                 with contextlib.suppress(Exception):
                     # Without an answer, or in a race with another call, the store may hold a file by now.
-                    found = self._mark_of(key)
-                    if found is not None:
-                        return found == mark
+                    stored_mark = self._mark_of(key)
+                    if stored_mark is not None:
+                        return stored_mark == mark
                 raise
         return True
 
@@ -72,10 +72,10 @@ class RemoteStorage:
         if not self._is_s3:
             return None
         try:
-            found = self._fs.metadata(key)
+            metadata = self._fs.metadata(key)
         except FileNotFoundError:
             return None
-        return next((str(value) for name, value in found.items() if name.lower() == _MARK), None)
+        return next((str(value) for name, value in metadata.items() if name.lower() == _MARK), None)
 
     def _prove(self) -> None:
         """Try create-if-absent once for each URL; that it held is kept in the storage.
@@ -111,8 +111,8 @@ class RemoteStorage:
         base, keys = self._key(folder).rstrip("/"), list[str]()
         with or_storage_error(self.path(folder), "listed", _CHECK_STORE, may_lack=True):
             keys = [str(key).rstrip("/") for key in self._fs.ls(base, detail=False)]
-        found = {key.removeprefix(f"{base}/") for key in keys if key.startswith(f"{base}/")}
-        return sorted(name for name in found if not name.startswith(OURS))
+        names = {key.removeprefix(f"{base}/") for key in keys if key.startswith(f"{base}/")}
+        return sorted(name for name in names if not name.startswith(OURS))
 
     def modified(self, name: str) -> float | None:
         with or_storage_error(self.path(name), "looked at", _CHECK_STORE, may_lack=True):
@@ -125,12 +125,12 @@ class RemoteStorage:
         return None
 
     def sizes(self, folder: str = "") -> dict[str, int]:
-        base, found = self._key(folder).rstrip("/"), dict[str, Any]()
+        base, objects = self._key(folder).rstrip("/"), dict[str, Any]()
         with or_storage_error(self.path(folder), "listed", _CHECK_STORE, may_lack=True):
-            found = self._fs.find(base, detail=True)
+            objects = self._fs.find(base, detail=True)
         return {
             name: int(about["size"])
-            for key, about in found.items()
+            for key, about in objects.items()
             if (name := key.removeprefix(f"{base}/")) != key
             and about["type"] == "file"
             and not name.endswith("/")
@@ -146,10 +146,10 @@ class RemoteStorage:
             if isinstance(source, RemoteStorage) and type(source._fs) is type(self._fs):
                 self._copy(source._key(name), self._key(target))
                 return
-            with source.open(name) as found:
+            with source.open(name) as reader:
                 file = self._fs.open(self._key(target), "wb")
                 try:
-                    shutil.copyfileobj(found, file, PIECE)
+                    shutil.copyfileobj(reader, file, PIECE)
                 except BaseException:
                     # Closing it would make half a file visible.
                     file.discard()
@@ -196,15 +196,18 @@ class RemoteStorage:
         """
         parent, _, last = key.rpartition("/")
         bucket = f"{key.partition('/')[0]}/"
-        found = sorted(self._fs.find(parent, prefix=f"{last}/"), reverse=True)  # a mark after what it marks
-        for first in range(0, len(found), _AT_ONCE):
-            keys = [{"Key": name.removeprefix(bucket)} for name in found[first : first + _AT_ONCE]]
+        # A mark after what it marks.
+        object_names = sorted(self._fs.find(parent, prefix=f"{last}/"), reverse=True)
+        for first in range(0, len(object_names), _AT_ONCE):
+            keys = [{"Key": name.removeprefix(bucket)} for name in object_names[first : first + _AT_ONCE]]
             answer = self._fs.call_s3(
                 "delete_objects", Bucket=bucket.rstrip("/"), Delete={"Objects": keys, "Quiet": True}
             )
             if errors := answer.get("Errors"):
-                kept = errors[0]
-                raise PermissionError(f"s3://{bucket}{kept['Key']}: {kept['Code']}: {kept['Message']}")
+                first_error = errors[0]
+                raise PermissionError(
+                    f"s3://{bucket}{first_error['Key']}: {first_error['Code']}: {first_error['Message']}"
+                )
 
     def _key(self, name: str) -> str:
         return f"{self._base}/{name}" if name else str(self._base)

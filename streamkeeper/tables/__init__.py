@@ -1,1 +1,1 @@
-"""Tables that flows write: past versions, backups, readers, other writers, and the writers' turn."""
+"""Tables that flows write: past versions, backups, readers, other writers, and the write lock."""

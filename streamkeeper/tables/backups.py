@@ -144,14 +144,14 @@ class Expired:
     pipeline: str
     table: str
     id: str
-    why: str
+    reason: str
     bytes: int | None = field(default=None)
 
 
 def folder(settings: Settings, pipeline: str, table: str, backup: str) -> str:
     """Return the folder or URL of a backup's copies."""
-    known = names.read(open_storage(settings.state))
-    return f"{settings.backups_path}/{known.folder(pipeline)}/{table}/{backup}"
+    name_history = names.read(open_storage(settings.state))
+    return f"{settings.backups_path}/{name_history.folder(pipeline)}/{table}/{backup}"
 
 
 def enter(storage: Storage, backup: Backup) -> Backup:
@@ -160,13 +160,13 @@ def enter(storage: Storage, backup: Backup) -> Backup:
     :raises RecoveryError: the backup was removed meanwhile.
     """
     storage.create(_name(storage, backup.pipeline, backup.table, backup.id), to_json(asdict(backup)))
-    found = _read(storage, backup.pipeline, backup.table, backup.id)
-    if found is None:
+    entry = _read(storage, backup.pipeline, backup.table, backup.id)
+    if entry is None:
         raise RecoveryError(
             f"The backup {backup.id} of {backup.table} was removed while it was made. Back the table up"
             " again."
         )
-    return found
+    return entry
 
 
 def find(storage: Storage, pipeline: str, table: str, backup: str) -> Backup:
@@ -175,14 +175,14 @@ def find(storage: Storage, pipeline: str, table: str, backup: str) -> Backup:
     :raises RequestError: there is none.
     """
     whole = listed(storage, pipeline, table)
-    wanted = whole[-1:] if backup == NEWEST else [found for found in whole if found.id == backup]
-    if not wanted:
-        known = ", ".join(found.id for found in whole[-5:]) or "none"
+    matches = whole[-1:] if backup == NEWEST else [entry for entry in whole if entry.id == backup]
+    if not matches:
+        newest_ids = ", ".join(entry.id for entry in whole[-5:]) or "none"
         raise RequestError(
-            f"There is no backup {backup!r} of {pipeline}.{table}. The last ones are: {known}. `streamkeeper"
-            " backups` lists all."
+            f"There is no backup {backup!r} of {pipeline}.{table}. The last ones are: {newest_ids}."
+            " `streamkeeper backups` lists all."
         )
-    return wanted[0]
+    return matches[0]
 
 
 def listed(storage: Storage, pipeline: str, table: str) -> list[Backup]:
@@ -194,7 +194,11 @@ def listed(storage: Storage, pipeline: str, table: str) -> list[Backup]:
     ids = [
         name.removesuffix(_ENTRY) for name in files if name.endswith(_ENTRY) and not name.endswith(_REMOVED)
     ]
-    entries = (_read(storage, pipeline, table, found) for found in ids if f"{found}{_REMOVED}" not in files)
+    entries = (
+        _read(storage, pipeline, table, backup_id)
+        for backup_id in ids
+        if f"{backup_id}{_REMOVED}" not in files
+    )
     return sorted((entry for entry in entries if entry is not None), key=lambda entry: (entry.at, entry.id))
 
 
@@ -213,19 +217,19 @@ def expired(settings: Settings, now: datetime | None = None) -> list[Expired]:
     :param now: the current time by default.
     """
     storage, moment = open_storage(settings.state), now or datetime.now(timezone.utc)
-    found: list[Expired] = []
+    removable: list[Expired] = []
     for pipeline in kept_pipelines(storage):
         for table in storage.names(tables_folder(storage, pipeline)):
-            found += [
+            removable += [
                 Expired(pipeline, table, half, "its removal was begun")
                 for half in _half_removed(storage, pipeline, table)
             ]
             whole = listed(storage, pipeline, table)
             for place, entry in enumerate(whole[:-1]):
-                why = _why_expired(entry, len(whole) - 1 - place, moment)
-                if why is not None and not needed_by(storage, entry):
-                    found.append(Expired(pipeline, table, entry.id, why, entry.bytes))
-    return found
+                reason = _why_expired(entry, len(whole) - 1 - place, moment)
+                if reason is not None and not needed_by(storage, entry):
+                    removable.append(Expired(pipeline, table, entry.id, reason, entry.bytes))
+    return removable
 
 
 def remove(settings: Settings, pipeline: str, table: str, backup: str, *, unfinished: bool = False) -> None:
@@ -284,13 +288,15 @@ def left_over(settings: Settings) -> LeftOver:
 
 def _without_entry(settings: Settings, state: Storage) -> Iterator[tuple[str, str, str]]:
     """Yield pipeline, table and name of each copy without an entry."""
-    copies, known = open_storage(settings.backups_path), names.read(state)
-    tables = [(known.pipeline_in(place), table) for place in copies.names() for table in copies.names(place)]
+    copies, name_history = open_storage(settings.backups_path), names.read(state)
+    tables = [
+        (name_history.pipeline_in(place), table) for place in copies.names() for table in copies.names(place)
+    ]
     # Copies are listed before entries: a copy finished meanwhile has its entry by then.
-    there = [
+    copy_names = [
         (pipeline, table, name)
         for pipeline, table in tables
-        for name in copies.names(f"{known.folder(pipeline)}/{table}")
+        for name in copies.names(f"{name_history.folder(pipeline)}/{table}")
     ]
     entered = {
         (pipeline, table): (
@@ -299,16 +305,18 @@ def _without_entry(settings: Settings, state: Storage) -> Iterator[tuple[str, st
         )
         for pipeline, table in tables
     }
-    return (found for found in there if found[2] not in entered[found[:2]])
+    return (copy for copy in copy_names if copy[2] not in entered[copy[:2]])
 
 
 def needed_by(storage: Storage, backup: Backup) -> list[str]:
     """Return the open recoveries whose plans name a backup."""
     ids = ledger.recoveries(storage, backup.pipeline)
     return [
-        found
-        for found in ids
-        if found != backup.id and _names(storage, backup, found) and _is_open(storage, backup.pipeline, found)
+        recovery
+        for recovery in ids
+        if recovery != backup.id
+        and _names(storage, backup, recovery)
+        and _is_open(storage, backup.pipeline, recovery)
     ]
 
 
@@ -316,12 +324,12 @@ def needed_generations(storage: Storage) -> dict[str, set[int]]:
     """Return the generations that a restore may start from, by ``pipeline.flow``: clean-up keeps them while
     the backup exists.
     """
-    found: dict[str, set[int]] = {}
+    generations_by_flow: dict[str, set[int]] = {}
     for backup in every(storage):
         for flow in backup.flows:
             if flow.generation is not None:
-                found.setdefault(flow.flow, set()).add(flow.generation)
-    return found
+                generations_by_flow.setdefault(flow.flow, set()).add(flow.generation)
+    return generations_by_flow
 
 
 def to_value(backup: Backup) -> dict[str, Any]:
@@ -337,11 +345,11 @@ def _why_expired(entry: Backup, newer: int, moment: datetime) -> str | None:
         return None
     if entry.keep_last is not None and newer < entry.keep_last:
         return None
-    said = [] if expires is None else [f"it is older than {entry.kept_days:g} days"]
-    said += (
+    reasons = [] if expires is None else [f"it is older than {entry.kept_days:g} days"]
+    reasons += (
         [] if entry.keep_last is None else [f"{newer} newer ones are there, and {entry.keep_last} are kept"]
     )
-    return "; ".join(said)
+    return "; ".join(reasons)
 
 
 def _names(storage: Storage, backup: Backup, recovery: str) -> bool:
@@ -369,12 +377,12 @@ def _half_removed(storage: Storage, pipeline: str, table: str) -> list[str]:
 
 def _read(storage: Storage, pipeline: str, table: str, backup: str) -> Backup | None:
     name, way = _name(storage, pipeline, table, backup), "Restore it from a copy."
-    found = read_record(storage, name, Backup, "a backup's entry", way, format=FORMAT)
-    if found is None:
+    entry = read_record(storage, name, Backup, "a backup's entry", way, format=FORMAT)
+    if entry is None:
         return None
-    known = names.read(storage)
-    flows = tuple(replace(flow, flow=known.present(flow.flow)) for flow in found.flows)
-    return replace(found, pipeline=pipeline, flows=flows)
+    name_history = names.read(storage)
+    flows = tuple(replace(flow, flow=name_history.present(flow.flow)) for flow in entry.flows)
+    return replace(entry, pipeline=pipeline, flows=flows)
 
 
 def _folder(storage: Storage, pipeline: str, table: str) -> str:

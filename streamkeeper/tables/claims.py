@@ -36,17 +36,17 @@ def settle(settings: Settings, read: Manifest, before: Manifest | None, files: C
         around.taken_table,
         around.nested_table,
     )
-    errors, kept = dict(read.errors), dict[str, Pipeline]()
+    errors, last_declared = dict(read.errors), dict[str, Pipeline]()
     refused: set[str] = set()
     for pipeline in read.pipelines:
         if pipeline.name in read.errors:
             continue  # it has its last declaration
-        wrong = next((said for check in checks if (said := check(pipeline)) is not None), None)
+        wrong = next((error for check in checks if (error := check(pipeline)) is not None), None)
         if wrong is not None:
             errors[pipeline.name] = wrong
             refused.add(pipeline.name)
-    for name, told in around.gone.items():
-        errors.setdefault(name, told)
+    for name, error in around.gone.items():
+        errors.setdefault(name, error)
     stay = [pipeline for pipeline in read.pipelines if pipeline.name not in refused]
     tables = {table.name for pipeline in stay for table in pipeline.tables}
     marked = (*stay, *read.aside)
@@ -54,14 +54,14 @@ def settle(settings: Settings, read: Manifest, before: Manifest | None, files: C
         if (last.name in refused or last.name in around.gone) and tables.isdisjoint(
             table.name for table in last.tables
         ):
-            kept[last.name] = last
+            last_declared[last.name] = last
             tables |= {table.name for table in last.tables}
     return replace(
         read,
-        pipelines=tuple(sorted((*stay, *kept.values()), key=lambda pipeline: pipeline.name)),
+        pipelines=tuple(sorted((*stay, *last_declared.values()), key=lambda pipeline: pipeline.name)),
         errors=errors,
-        fingerprints=_marks(read.fingerprints, around.before.fingerprints, marked, kept),
-        likenesses=_marks(read.likenesses, around.before.likenesses, marked, kept),
+        fingerprints=_marks(read.fingerprints, around.before.fingerprints, marked, last_declared),
+        likenesses=_marks(read.likenesses, around.before.likenesses, marked, last_declared),
     )
 
 
@@ -75,7 +75,7 @@ class _Around:
 
     settings: Settings
     storage: Storage
-    known: Names
+    name_history: Names
     read: Manifest
     before: Manifest
     files: Collection[str]
@@ -87,7 +87,7 @@ class _Around:
         """Return the error of a pipeline with a former name of another, or with such a flow; None if there is
         none.
         """
-        present = self.known.pipeline_in(self.known.folder(pipeline.name))
+        present = self.name_history.pipeline_in(self.name_history.folder(pipeline.name))
         if present != pipeline.name:
             return (
                 f"{pipeline.file}, line 1: the pipeline that was named {pipeline.name} is named {present}"
@@ -95,10 +95,13 @@ class _Around:
                 f" the rename, run `streamkeeper rename {present} {pipeline.name}`."
             )
         for flow in pipeline.flows:
-            own, now = f"{pipeline.name}.{flow.name}", self.known.present(f"{pipeline.name}.{flow.name}")
+            own, now = (
+                f"{pipeline.name}.{flow.name}",
+                self.name_history.present(f"{pipeline.name}.{flow.name}"),
+            )
             if now != own:
                 return (
-                    f"{flow.where}: the flow that was named {flow.name} is named {now.partition('.')[2]}"
+                    f"{flow.location}: the flow that was named {flow.name} is named {now.partition('.')[2]}"
                     " now. Declare it by that name, or give this one a name that no flow ever had; to undo"
                     f" the rename, run `streamkeeper rename {now} {own}`."
                 )
@@ -118,7 +121,7 @@ class _Around:
             ):
                 if alike is not None and self.before.likenesses.get(old) == alike:
                     return (
-                        f"{flow.where}: the flow {flow.name} is {old} under another name, and would read"
+                        f"{flow.location}: the flow {flow.name} is {old} under another name, and would read"
                         f" everything again. Run `streamkeeper rename {old} {new}`, and it continues from"
                         " its position. If everything is to be read again, rename it first and then"
                         " trigger a full refresh."
@@ -175,9 +178,11 @@ class _Around:
                         f" {other}.py back, or take the table out of {pipeline.file}. Until then its flows"
                         " keep their last declaration and are not started again."
                     )
-                there = declared.table(table.name) if declared else None
-                known = f" ({there.where})" if there else ""
-                return owners.refusal(f"{table.where}: the table {table.name}", pipeline.name, other, known)
+                declared_table = declared.table(table.name) if declared else None
+                location = f" ({declared_table.location})" if declared_table else ""
+                return owners.refusal(
+                    f"{table.location}: the table {table.name}", pipeline.name, other, location
+                )
         return None
 
     def nested_table(self, pipeline: Pipeline) -> str | None:
@@ -190,7 +195,7 @@ class _Around:
                     if checks.are_nested(table.name, theirs.name) and self._since(
                         other.name, theirs.name
                     ) < self._since(pipeline.name, table.name):
-                        return checks.nested(table.where, table.name, theirs.name, theirs.where)
+                        return checks.nested(table.location, table.name, theirs.name, theirs.location)
         return None
 
     def _since(self, pipeline: str, table: str) -> tuple[bool, str, str]:
@@ -229,7 +234,7 @@ def _own(marks: dict[str, str], pipeline: str) -> dict[str, str]:
 
 
 def _marks(
-    read: dict[str, str], before: dict[str, str], stay: Collection[Pipeline], kept: Collection[str]
+    read: dict[str, str], before: dict[str, str], stay: Collection[Pipeline], last_declared: Collection[str]
 ) -> dict[str, str]:
     now = {name: mark for pipeline in stay for name, mark in of_pipeline(read, pipeline.name).items()}
-    return now | {name: mark for last in kept for name, mark in of_pipeline(before, last).items()}
+    return now | {name: mark for last in last_declared for name, mark in of_pipeline(before, last).items()}

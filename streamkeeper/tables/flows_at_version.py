@@ -1,9 +1,9 @@
 """Where each flow that writes a table stood at a version of it, and what putting that version back undoes. By
 the log alone, no JVM.
 
-A flow stood after its newest transaction up to the version. Where its query id was sealed up to there, its
+A flow stood after its newest transaction up to the version. Where its query id was fenced up to there, its
 next generation had taken over, and stood where it began until it committed something of its own: perhaps
-further back, as after a restore. But a recovery that changes all of the table seals first, and changes the
+further back, as after a restore. But a recovery that changes all of the table fences first, and changes the
 table afterwards: in between the flow still stood after its last batch, since the table held that.
 
 RESTORE reverts files and metadata, and not the ``txn`` actions of later versions
@@ -20,7 +20,7 @@ from typing import Any
 
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.delta import log as delta_log
-from streamkeeper.delta.log import SEAL, Transactions
+from streamkeeper.delta.log import FENCE, Transactions
 from streamkeeper.errors import CheckpointError, RecoveryError, RequestError
 from streamkeeper.flows import generations
 from streamkeeper.flows.files import FlowHome
@@ -55,30 +55,32 @@ class WritersAt:
     """
 
     def __init__(self, path: str, version: int) -> None:
-        held = delta_log.versions(path)
-        if version not in held:
-            found = f"its log holds commits {held[-1]} to {held[0]}" if held else "there is no table"
+        versions = delta_log.versions(path)
+        if version not in versions:
+            log_range = (
+                f"its log holds commits {versions[-1]} to {versions[0]}" if versions else "there is no table"
+            )
             raise RequestError(
-                f"What the table at {path} held at version {version} is unknown: {found}. Choose one of"
+                f"What the table at {path} held at version {version} is unknown: {log_range}. Choose one of"
                 " those versions."
             )
         self._commits = delta_log.commits(path, upto=version)
         self._reached = version + 1
-        self._found: dict[str, int] = {}
-        self._sealed: dict[str, int] = {}
+        self._batches: dict[str, int] = {}
+        self._fenced: dict[str, int] = {}
 
     def __call__(self, app_id: str) -> Transactions:
-        while app_id not in self._found and (commit := next(self._commits, None)) is not None:
+        while app_id not in self._batches and (commit := next(self._commits, None)) is not None:
             if commit.version != self._reached - 1:  # one is lacking: what lies before tells nothing sure
                 break
             self._reached = commit.version
             for writer, last in commit.transactions.items():
-                if last == SEAL:
-                    self._sealed.setdefault(writer, commit.version)
+                if last == FENCE:
+                    self._fenced.setdefault(writer, commit.version)
                 else:
-                    self._found.setdefault(writer, last)
-        complete = self._reached == 0 or app_id in self._found
-        return Transactions(self._found.get(app_id), self._sealed.get(app_id), complete)
+                    self._batches.setdefault(writer, last)
+        complete = self._reached == 0 or app_id in self._batches
+        return Transactions(self._batches.get(app_id), self._fenced.get(app_id), complete)
 
 
 class _Untold(CheckpointError):
@@ -131,7 +133,7 @@ def look_back(table: str, path: str, version: int, homes: Iterable[FlowHome]) ->
         recovery = changed_by(commit)
         changed |= {recovery} if recovery is not None else set()
         ours = {app: batch for app, batch in commit.transactions.items() if app in flow_of}
-        undone.update(flow_of[app] for app, batch in ours.items() if batch < SEAL)
+        undone.update(flow_of[app] for app, batch in ours.items() if batch < FENCE)
         if is_of_others(commit, flow_of):
             strangers.append(f"version {commit.version} ({commit.operation or 'unknown'})")
     wrote = WritersAt(path, version)
@@ -185,7 +187,7 @@ def _stood(
     unsure: int | None = None
     for number, query_id in reversed(query_ids(home).items()):
         last = wrote(query_id)
-        following = _taken_over(home, number, changed_later) if last.sealed else None
+        following = _taken_over(home, number, changed_later) if last.fenced else None
         if following is not None and generations.read_start(home, following.number) is not None:
             return _where_begun(home, following.number)
         if strict and following is not None and following.start.mode != AFTER_LAST:
@@ -197,8 +199,8 @@ def _stood(
         if last.version is not None:
             done = _was_done(home, number, last.version)
             return FlowAt(home.full_name, number, last.version, query_id, done=done)
-        # A generation commits only after those before it were sealed. So where one of those was not sealed
-        # yet, or its seal is in the log, the log tells all that this one had committed.
+        # A generation commits only after those before it were fenced. So where one of those was not fenced
+        # yet, or its fence is in the log, the log tells all that this one had committed.
         unsure = number if unsure is None and not last.complete else unsure
         newer = number
     if unsure is not None:
@@ -210,20 +212,20 @@ def _stood(
 
 
 def _taken_over(home: FlowHome, number: int, changed_later: Collection[str]) -> Generation | None:
-    """Return the generation that had taken over from a sealed one by a version; None where the sealed one
+    """Return the generation that had taken over from a fenced one by a version; None where the fenced one
     still ruled.
 
     That is the first that began afterwards, or the last that was decided. One whose recovery changed all of
-    the table has not taken over before that: the sealed one ruled on until then.
+    the table has not taken over before that: the fenced one ruled on until then.
     """
-    found: Generation | None = None
+    successor: Generation | None = None
     for later in (item for item in generations.decided(home) if item.number > number):
         if later.recovery in changed_later:
             break
-        found = later
+        successor = later
         if generations.read_start(home, later.number) is not None:
             break
-    return found
+    return successor
 
 
 def _where_begun(home: FlowHome, number: int) -> FlowAt:

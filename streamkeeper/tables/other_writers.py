@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamkeeper.delta import log as delta_log
-from streamkeeper.delta.log import SEAL, LogCommit
+from streamkeeper.delta.log import FENCE, LogCommit
 from streamkeeper.flows import ledger
 from streamkeeper.flows.backfill_flow import HISTORY, is_backfill, name_of
 from streamkeeper.flows.files import FlowHome, kept_flows
 from streamkeeper.flows.ledger import Event
-from streamkeeper.flows.side_flow import is_beside
+from streamkeeper.flows.side_flow import is_side_flow
 from streamkeeper.manifest import names
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.manifest.names import Names
@@ -47,12 +47,12 @@ _COPIED = "BACKUP"
 class OtherWriters:
     """Other writers of the rows in a table.
 
-    ``found`` describes those who added or changed rows: backfills, flows that are not declared, and single
-    commits. ``deleted`` are commits that only deleted rows. ``unknown`` is the part that could not be
+    ``descriptions`` are of those who added or changed rows: backfills, flows that are not declared, and
+    single commits. ``deleted`` are commits that only deleted rows. ``unknown`` is the part that could not be
     checked; None if everything in the table was.
     """
 
-    found: tuple[str, ...] = ()
+    descriptions: tuple[str, ...] = ()
     deleted: tuple[str, ...] = ()
     unknown: str | None = None
 
@@ -70,28 +70,28 @@ def look(settings: Settings, pipeline: str, writers: Sequence[Flow], path: str) 
     homes = [FlowHome(storage, pipeline, flow.name) for flow in writers]
     own = {writer for home in homes for writer in (*writers_of(home), *adopted_by(home))}
     named = _named(storage, pipeline, [flow.name for flow in writers])
-    seen: Counter[str] = Counter()
+    commit_counts: Counter[str] = Counter()
     commits: dict[bool, list[str]] = {False: [], True: []}
     unknown: str | None = None
-    for commit in _held(path):
+    for commit in _effective_commits(path):
         unknown = _unknown_before(commit)
-        if unknown is not None or _is_all_of_flows(commit, seen):
+        if unknown is not None or _is_all_of_flows(commit, commit_counts):
             break
         if not is_of_others(commit, own):
             continue
         names = {named[writer] for writer in commit.transactions if writer in named}
-        seen.update(names)
+        commit_counts.update(names)
         if not names:
             commits[commit.operation in _DELETES].append(
                 f"version {commit.version} ({commit.operation or 'unknown'})"
             )
     else:
         unknown = _unread(path)
-    found = (
-        *_in_words(storage, pipeline, {flow.full_name for flow in writers}, seen),
+    descriptions = (
+        *_in_words(storage, pipeline, {flow.full_name for flow in writers}, commit_counts),
         *_first(commits[False]),
     )
-    return OtherWriters(found, tuple(_first(commits[True])), unknown)
+    return OtherWriters(descriptions, tuple(_first(commits[True])), unknown)
 
 
 def strangers(settings: Settings, flow: Flow) -> OtherWriters:
@@ -108,8 +108,8 @@ def strangers(settings: Settings, flow: Flow) -> OtherWriters:
     removed: set[tuple[str, str | None]] = set()
     queries: Counter[str] = Counter()
     others: list[str] = []
-    for commit in _held(path):
-        wrote = {writer for writer, batch in commit.transactions.items() if batch < SEAL}
+    for commit in _effective_commits(path):
+        wrote = {writer for writer, batch in commit.transactions.items() if batch < FENCE}
         if wrote & ours or changed_by(commit) or _unknown_before(commit):
             return OtherWriters()
         if commit.rows != 0 and not removed.issuperset(commit.added) and not wrote & backfills:
@@ -130,7 +130,7 @@ def _writers_of_pipeline(storage: Storage, pipeline: str) -> tuple[set[str], set
     return writers[False], writers[True]
 
 
-def _held(path: str) -> Iterator[LogCommit]:
+def _effective_commits(path: str) -> Iterator[LogCommit]:
     """Yield the commits, newest first, without those that a RESTORE undid."""
     upto: int | None = None
     for number, commit in enumerate(delta_log.commits(path, _AT_ONCE)):
@@ -141,18 +141,18 @@ def _held(path: str) -> Iterator[LogCommit]:
             yield commit
 
 
-def _is_all_of_flows(commit: LogCommit, seen: Collection[str]) -> bool:
+def _is_all_of_flows(commit: LogCommit, later_writers: Collection[str]) -> bool:
     """Return whether a commit removed all rows of other writers, and none came back from a backup made
     before.
 
-    :param seen: later writers.
+    :param later_writers: writers of later commits.
     """
     recovery = changed_by(commit)
     if recovery is None or not any(
         writer.endswith((EMPTIED, PUT_IN_PLACE)) for writer in commit.transactions
     ):
         return False
-    return not any(name.endswith(name_of("", recovery)) for name in seen)
+    return not any(name.endswith(name_of("", recovery)) for name in later_writers)
 
 
 def _unknown_before(commit: LogCommit) -> str | None:
@@ -190,21 +190,23 @@ def _first(commits: list[str]) -> Iterator[str]:
         yield f"{len(commits) - _LISTED:,} commits more"
 
 
-def _in_words(storage: Storage, pipeline: str, flows: set[str], seen: Mapping[str, int]) -> Iterator[str]:
-    known = names.read(storage)
-    for name, count in sorted(seen.items()):
+def _in_words(
+    storage: Storage, pipeline: str, flows: set[str], commit_counts: Mapping[str, int]
+) -> Iterator[str]:
+    name_history = names.read(storage)
+    for name, count in sorted(commit_counts.items()):
         many = f"{count:,} commit{'' if count == 1 else 's'}"
         if not is_backfill(name):
             yield f"{many} of {pipeline}.{name}, which is not declared to write it"
             continue
         planned = list(_planned(storage, pipeline, name))
-        filled = [item for item in planned if not _comes_again(item.evidence, flows, known)]
+        filled = [item for item in planned if not _comes_again(item.evidence, flows, name_history)]
         if filled or not planned:
-            told = ", ".join(
+            recoveries = ", ".join(
                 f"{item.evidence['recovery_id']} (read: {item.evidence['request']['read']})"
                 for item in filled
             )
-            yield f"{many} of the backfill {told or name}"
+            yield f"{many} of the backfill {recoveries or name}"
 
 
 def _planned(storage: Storage, pipeline: str, name: str) -> Iterator[Event]:
@@ -219,13 +221,13 @@ def _planned(storage: Storage, pipeline: str, name: str) -> Iterator[Event]:
             yield planned
 
 
-def _comes_again(planned: dict[str, Any], flows: Collection[str], known: Names) -> bool:
+def _comes_again(planned: dict[str, Any], flows: Collection[str], name_history: Names) -> bool:
     """Return whether a backfill loses nothing: its flow reads the rows again, or they were in the table
     before a recovery emptied it.
     """
     if planned["recovery"] != BACKFILL:
         return True
-    return planned["request"]["read"] == HISTORY and known.present(planned["request"]["flow"]) in flows
+    return planned["request"]["read"] == HISTORY and name_history.present(planned["request"]["flow"]) in flows
 
 
 def undeclared(storage: Storage, pipeline: str, declared: Collection[str]) -> Iterator[FlowHome]:
@@ -234,4 +236,4 @@ def undeclared(storage: Storage, pipeline: str, declared: Collection[str]) -> It
     :param declared: names of flows within the pipeline.
     """
     homes = (home for home in kept_flows(storage, pipeline) if home.flow not in declared)
-    return (home for home in homes if not is_backfill(home.flow) and not is_beside(home.flow))
+    return (home for home in homes if not is_backfill(home.flow) and not is_side_flow(home.flow))

@@ -16,7 +16,7 @@ from streamkeeper.flows import generations
 from streamkeeper.flows.backfill_flow import is_backfill
 from streamkeeper.flows.files import FlowHome, kept_flows, kept_pipelines, owner_folder, table_owner
 from streamkeeper.flows.generations import AFTER_LAST, EARLIEST
-from streamkeeper.flows.side_flow import is_beside
+from streamkeeper.flows.side_flow import is_side_flow
 from streamkeeper.manifest import names
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.settings import Settings
@@ -34,10 +34,10 @@ def owner(storage: Storage, table: str) -> str | None:
 
 def first(storage: Storage, pipeline: str, table: str) -> str:
     """Return the owner of a table: this pipeline from now on, if there was none."""
-    found = owner(storage, table)
-    if found is None and storage.create(table_owner(table), _note(storage, pipeline)):
+    present_owner = owner(storage, table)
+    if present_owner is None and storage.create(table_owner(table), _note(storage, pipeline)):
         return pipeline
-    return found or str(owner(storage, table))
+    return present_owner or str(owner(storage, table))
 
 
 def ensure(settings: Settings, home: FlowHome, flow: Flow) -> None:
@@ -55,7 +55,7 @@ def ensure(settings: Settings, home: FlowHome, flow: Flow) -> None:
     for table in tables if never_began else ():
         other = written_by_another(settings, home.pipeline, table)
         if other is not None:
-            raise DeclarationError(refusal(f"{declared.where}: the table {table}", home.pipeline, other))
+            raise DeclarationError(refusal(f"{declared.location}: the table {table}", home.pipeline, other))
     from_all = (EARLIEST, AFTER_LAST) if never_began else (EARLIEST,)
     if present is None or (
         present.start.mode in from_all and generations.read_start(home, present.number) is None
@@ -76,19 +76,19 @@ def _check_rows(settings: Settings, home: FlowHome, flow: Flow) -> None:
     table = flow.pipeline.table(declared.target)
     if table is None or table.existing_rows == KEEP or declared.spec is not None or declared.replaces:
         return
-    if is_backfill(home.flow) or is_beside(home.flow):
+    if is_backfill(home.flow) or is_side_flow(home.flow):
         return
     others = strangers(settings, flow)
-    wrote = "; ".join((*others.found, *([others.unknown] if others.unknown else ())))
+    wrote = "; ".join((*others.descriptions, *([others.unknown] if others.unknown else ())))
     owned = owner(open_storage(settings.state), table.name) == home.pipeline
     if not wrote or (others.unknown and owned):
         return
     raise RowsOfOthers(
-        f"{table.where}: the table {table.name} at {settings.table_path(table.name)} has rows that no flow of"
-        f" {home.pipeline} wrote ({wrote}), and {home.full_name} would add all that its sources have to them."
-        " Nothing was written. If another job's query wrote them, stop that job and `adopt` its checkpoint:"
-        " this flow then continues right after it. If the rows are to stay and the sources are to be read"
-        f" from their start all the same, declare dp.create_streaming_table({table.name!r},"
+        f"{table.location}: the table {table.name} at {settings.table_path(table.name)} has rows that no flow"
+        f" of {home.pipeline} wrote ({wrote}), and {home.full_name} would add all that its sources have to"
+        " them. Nothing was written. If another job's query wrote them, stop that job and `adopt` its"
+        " checkpoint: this flow then continues right after it. If the rows are to stay and the sources are to"
+        f" be read from their start all the same, declare dp.create_streaming_table({table.name!r},"
         f" existing_rows={KEEP!r})."
     )
 
@@ -126,9 +126,9 @@ def written_by_another(settings: Settings, pipeline: str, table: str) -> str | N
         return None
     for commit in delta_log.commits(settings.table_path(table)):
         writers = commit.transactions
-        found = next((others[writer] for writer in writers if writer in others), None)
-        if found is not None or any(writer.endswith((EMPTIED, PUT_IN_PLACE)) for writer in writers):
-            return found
+        other_pipeline = next((others[writer] for writer in writers if writer in others), None)
+        if other_pipeline is not None or any(writer.endswith((EMPTIED, PUT_IN_PLACE)) for writer in writers):
+            return other_pipeline
     return None
 
 
@@ -139,13 +139,13 @@ def foreign(settings: Settings, pipeline: str, table: str) -> str | None:
     An unreadable log counts as none; the driver checks again before it begins.
     """
     storage = open_storage(settings.state)
-    found = owner(storage, table)
+    present_owner = owner(storage, table)
     try:
-        if found == pipeline or not delta_log.exists(settings.table_path(table)):
+        if present_owner == pipeline or not delta_log.exists(settings.table_path(table)):
             return None
-        return found or written_by_another(settings, pipeline, table)
+        return present_owner or written_by_another(settings, pipeline, table)
     except Exception:  # noqa: BLE001 - a table's error must not stop the reading of declarations
-        return found
+        return present_owner
 
 
 def has_run(storage: Storage, pipeline: str) -> bool:
@@ -161,13 +161,13 @@ def began(storage: Storage, pipeline: str) -> str | None:
     return min((item.at for items in decided for item in islice(items, 1)), default=None)
 
 
-def refusal(table: str, pipeline: str, other: str, where: str = "") -> str:
+def refusal(table: str, pipeline: str, other: str, location: str = "") -> str:
     """Return the error for a table of another pipeline, with what to do.
 
-    :param where: the line with that one's declaration.
+    :param location: the line with that one's declaration.
     """
     return (
-        f"{table} belongs to the pipeline {other} already{where}, which keeps it; {pipeline} would read"
+        f"{table} belongs to the pipeline {other} already{location}, which keeps it; {pipeline} would read"
         f" everything into it again. A table belongs to one pipeline. If {pipeline}.py is {other}.py under"
         f" another name, remove {other}.py and run `streamkeeper rename {other} {pipeline}`; else declare"
         " all flows of the table in one file, or give this table another name."

@@ -6,7 +6,7 @@ it. Where the flows that write the table stood at a version says
 :mod:`streamkeeper.tables.flows_at_version`.
 
 A recovery may change all of a table by a commit of its own, which names it: a rewind restores a version, a
-full refresh empties the table, a backup or what was built beside is put in its place.
+full refresh empties the table, a backup or the side table is put in its place.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from streamkeeper.delta import log as delta_log
-from streamkeeper.delta.log import SEAL, LogCommit
+from streamkeeper.delta.log import FENCE, LogCommit
 from streamkeeper.errors import RequestError
 from streamkeeper.flows import generations
 from streamkeeper.flows.files import FlowHome
-from streamkeeper.flows.generations import BESIDE
+from streamkeeper.flows.generations import SIDE_TABLE
 from streamkeeper.flows.past_positions import Place
 from streamkeeper.storage import open_storage
 
@@ -102,7 +102,7 @@ def version_after(place: Place, path: str) -> int:
     :raises RequestError: the table's log does not name the batch any more.
     :raises CheckpointError: the log is damaged.
     """
-    writer, wanted = place.generation.query_id, place.batch
+    writer, target_batch = place.generation.query_id, place.batch
     seed = place.start.seed_batch
     first: int | None = None
     least: tuple[int, int] | None = None
@@ -111,13 +111,13 @@ def version_after(place: Place, path: str) -> int:
         oldest = commit.version
         newest = commit.version if newest is None else newest
         batch = commit.transactions.get(writer)
-        if batch == wanted:
+        if batch == target_batch:
             return commit.version
-        if batch is not None and batch < SEAL:
+        if batch is not None and batch < FENCE:
             first, least = commit.version, (batch, commit.version)
-        elif batch is not None:  # sealed: what came afterwards is of later generations
+        elif batch is not None:  # fenced: what came afterwards is of later generations
             newest = commit.version - 1
-    if seed == wanted and newest is not None and (first is not None or oldest == 0):
+    if seed == target_batch and newest is not None and (first is not None or oldest == 0):
         return newest if first is None else first - 1
     raise RequestError(
         f"The log of {path} names no version for {place}: {_why_no_version(place, oldest, least)}"
@@ -131,9 +131,9 @@ def _why_no_version(place: Place, oldest: int | None, least: tuple[int, int] | N
     :param least: the lowest batch of the generation that the log names, with its version.
     """
     other = "Keep the target (target: kept)"
-    if place.generation.start.mode == BESIDE and least is not None and least[0] > place.batch:
+    if place.generation.start.mode == SIDE_TABLE and least is not None and least[0] > place.batch:
         return (
-            f"generation {place.generation.number} was built beside the table and replaced it at version"
+            f"generation {place.generation.number} was built in a side table and replaced it at version"
             f" {least[1]}, in one commit with its batches up to {least[0]}, so the table has no version for"
             f" batch {place.batch}. Name batch {least[0]} or a newer one. {other}, or use full_refresh to"
             " read everything again."
@@ -141,10 +141,10 @@ def _why_no_version(place: Place, oldest: int | None, least: tuple[int, int] | N
     if oldest is None:
         return f"there is no table. {other}, or restore a backup with restore_table."
     if oldest > 0:
-        why = f"it starts at version {oldest} now, since Delta removes old commits"
+        reason = f"it starts at version {oldest} now, since Delta removes old commits"
     else:
-        why = "it is complete, and has no commit of that batch"
-    return f"{why}. {other}, name a newer batch, or restore a backup with restore_table."
+        reason = "it is complete, and has no commit of that batch"
+    return f"{reason}. {other}, name a newer batch, or restore a backup with restore_table."
 
 
 def lacking_files(path: str, version: int) -> list[str]:
@@ -166,13 +166,13 @@ def lacking_files(path: str, version: int) -> list[str]:
             break
         elif commit.version < version - _WITHOUT_BATCH:
             break
-    wanted = [
+    needed_names = [
         name
         for file, vector in needed.items()
         for name in (file, vector)
         if name is not None and "://" not in name
     ]
-    return [name for name in wanted if storage.modified(name) is None][:_LISTED]
+    return [name for name in needed_names if storage.modified(name) is None][:_LISTED]
 
 
 def files_brought_back(path: str, version: int) -> list[str]:
@@ -181,7 +181,7 @@ def files_brought_back(path: str, version: int) -> list[str]:
 
     :raises CheckpointError: the log is damaged.
     """
-    commit = next((found for found in delta_log.commits(path) if found.version <= version), None)
+    commit = next((candidate for candidate in delta_log.commits(path) if candidate.version <= version), None)
     if commit is None or commit.version != version:
         return []
     names = dict.fromkeys(

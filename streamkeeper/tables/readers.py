@@ -47,12 +47,12 @@ class ReaderEffects:
 
 def effects_on_readers(settings: Settings, manifest: Manifest, path: str) -> ReaderEffects:
     """Return what happens to each reader of a table when rows are removed and written again."""
-    found = [
+    effects = [
         (f"{flow.full_name} {_effect_on(flow, source)}", _may_lose(flow, source))
         for flow, source in readers(settings, manifest, path)
     ]
-    losses = tuple(sentence for sentence, loses in found if loses)
-    return ReaderEffects(tuple(sentence for sentence, _ in found), losses)
+    losses = tuple(sentence for sentence, loses in effects if loses)
+    return ReaderEffects(tuple(sentence for sentence, _ in effects), losses)
 
 
 def _effect_on(flow: Flow, source: Source) -> str:
@@ -84,12 +84,12 @@ def _may_lose(flow: Flow, source: Source) -> bool:
 
 @dataclass(frozen=True)
 class Need:
-    """Version whose files, and all later ones, a reader still needs; ``why`` names the reader and the
-    reason.
+    """Version whose files, and all later ones, a reader still needs; ``reason`` names the reader, and says
+    why.
     """
 
     version: int
-    why: str
+    reason: str
 
 
 def needs_of(storage: Storage, flow: Flow, source: Source, history: History) -> Iterator[Need]:
@@ -104,16 +104,16 @@ def needs_of(storage: Storage, flow: Flow, source: Source, history: History) -> 
     reader = _Reader(FlowHome(storage, flow.pipeline.name, flow.name), flow, source, history)
     begun, newest = last_begun(reader.home), generations.latest(reader.home)
     if begun is not None:
-        stands = reader.version(reader.stands(begun[1]))
-        if stands is not None:
-            yield Need(stands, f"{flow.full_name} reads it and is at version {stands}.")
+        current_version = reader.version(reader.generation_offset(begun[1]))
+        if current_version is not None:
+            yield Need(current_version, f"{flow.full_name} reads it and is at version {current_version}.")
     if newest is not None and (begun is None or newest.number > begun[0].number):
         begins = reader.begins(newest)
         if begins is not None and begins <= history.newest:
-            said = (
+            description = (
                 f"generation {newest.number} of it, decided and not started yet, starts at version {begins}"
             )
-            yield Need(begins, f"{flow.full_name} reads it, and {said}.")
+            yield Need(begins, f"{flow.full_name} reads it, and {description}.")
 
 
 @dataclass(frozen=True)
@@ -131,10 +131,10 @@ class _Reader:
         """
         if offset is None or misfit_of(self.source.format, offset) is not None:
             return None
-        found = int(offset["reservoirVersion"])
-        return found if found <= self.history.newest else None
+        version = int(offset["reservoirVersion"])
+        return version if version <= self.history.newest else None
 
-    def stands(self, start: Start) -> Any:
+    def generation_offset(self, start: Start) -> Any:
         """Return the offset of a begun generation, including one within the table's first snapshot."""
         checkpoint = Checkpoint(self.home.storage, start.checkpoint)
         last = generations.committed(self.home, start.number, checkpoint.last_commit())
@@ -168,7 +168,7 @@ class _Reader:
                 return None if last is None else self.version(self._offset(adopted, last))
             case StartMode.AFTER_LAST if decided.previous is not None:
                 return self._after(decided.previous)
-            case StartMode.AFTER_LAST | StartMode.BESIDE | StartMode.GENERATION as mode:
+            case StartMode.AFTER_LAST | StartMode.SIDE_TABLE | StartMode.GENERATION as mode:
                 raise CheckpointError(
                     f"Where generation {decided.number} of {self.flow.full_name} begins to read ({mode}) is"
                     " unknown before it has started. Let its flow run, or continue its recovery."
@@ -180,7 +180,7 @@ class _Reader:
         """Return the version after a generation; for one that never began, its starting version."""
         begun = generations.read_start(self.home, number)
         if begun is not None:
-            return self.version(self.stands(begun))
+            return self.version(self.generation_offset(begun))
         decided = generations.read(self.home, number)
         if decided is None:
             raise CheckpointError(

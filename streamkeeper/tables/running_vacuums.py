@@ -72,13 +72,13 @@ def wait_until_gone(
     :param check: called before each check for notes; raises to end the wait.
     :param say: called once with what is waited for.
     """
-    told = False
+    announced = False
     while True:
         check()
-        found = under_way(storage, pipeline, table)
-        if found is None:
+        vacuum = under_way(storage, pipeline, table)
+        if vacuum is None:
             return
-        if not told:
-            say(f"Waiting for {found}: it could remove files that are about to be restored.")
-            told = True
+        if not announced:
+            say(f"Waiting for {vacuum}: it could remove files that are about to be restored.")
+            announced = True
         time.sleep(POLL)

@@ -24,7 +24,7 @@ from streamkeeper.times import describe_age
 
 LOOKED_AT = 100
 """Newest commits of each generation that are read: as many as Spark keeps."""
-SAID = 3600.0
+MENTIONED_PAUSE = 3600.0
 """Seconds from which on a pause is mentioned."""
 _ONWARD = (AFTER_LAST, LATEST, ADOPTED)
 
@@ -33,11 +33,11 @@ _ONWARD = (AFTER_LAST, LATEST, ADOPTED)
 class Forgets:
     """Tombstones that may be removed: those learned before a time (epoch seconds); None for none.
 
-    ``why`` is the reason why these are fewer than the retention alone allows, or None.
+    ``reason`` says why these are fewer than the retention alone allows, or None.
     """
 
     before: float | None
-    why: str | None = None
+    reason: str | None = None
 
 
 def forgets(storage: Storage, writers: Iterable[Flow], retention: float, now: float) -> Forgets:
@@ -58,9 +58,9 @@ def forgets(storage: Storage, writers: Iterable[Flow], retention: float, now: fl
     is_old = bool(began) and min(began) < now - retention
     pause, slowest = 0.0, ""
     for home, flow in homes:
-        why = _reads_what_is_older(home, flow, now - retention, is_old)
-        if why is not None:
-            return Forgets(None, why)
+        reason = _reads_what_is_older(home, flow, now - retention, is_old)
+        if reason is not None:
+            return Forgets(None, reason)
         own = _longest_pause(home, now)
         if own is None:
             return Forgets(
@@ -70,11 +70,11 @@ def forgets(storage: Storage, writers: Iterable[Flow], retention: float, now: fl
             )
         if own > pause:
             pause, slowest = own, flow.full_name
-    said = (
+    pause_reason = (
         f"{slowest}, which writes it, committed nothing for {describe_age(pause)}, and may have to read"
         " changes that arrived meanwhile"
     )
-    return Forgets(now - retention - pause, said if pause >= SAID else None)
+    return Forgets(now - retention - pause, pause_reason if pause >= MENTIONED_PAUSE else None)
 
 
 def _reads_what_is_older(home: FlowHome, flow: Flow, since: float, is_old: bool) -> str | None:
@@ -97,11 +97,11 @@ def _reads_what_is_older(home: FlowHome, flow: Flow, since: float, is_old: bool)
 
 
 def _what_it_did(decided: Generation, begun: bool) -> str:
-    said = f"generation {decided.number} ({decided.start.mode})"
+    description = f"generation {decided.number} ({decided.start.mode})"
     return (
-        f"began {said} within the retention, and may read older changes"
+        f"began {description} within the retention, and may read older changes"
         if begun
-        else f"is to start {said}, and may read older changes"
+        else f"is to start {description}, and may read older changes"
     )
 
 

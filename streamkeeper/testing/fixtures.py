@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from streamkeeper.declare.model import AppendFlow, Where
+from streamkeeper.declare.model import AppendFlow, Location
 from streamkeeper.drivers.submit import spark_settings
 from streamkeeper.settings import DEFAULT_MASTER, Settings
 from streamkeeper.testing.pipeline_test import PipelineTest
@@ -25,7 +25,7 @@ def spark() -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    bare = AppendFlow("tests", "t", (), "", "1 second", {}, Where("tests", 1))
+    bare = AppendFlow("tests", "t", (), "", "1 second", {}, Location("tests", 1))
     builder = SparkSession.builder.appName("tests").master(DEFAULT_MASTER)
     for name, value in spark_settings(Settings.from_environment(), bare).items():
         builder = builder.config(name, value)

@@ -54,7 +54,7 @@ class PipelineTest:
         spark: SparkSession,
         schemas: Mapping[str, str] | None = None,
     ) -> None:
-        self.spark, self._file, self._given = spark, Path(file), dict(schemas or {})
+        self.spark, self._file, self._test_schemas = spark, Path(file), dict(schemas or {})
         self.settings = replace(
             Settings.from_environment(),
             pipelines=folder / "pipelines",
@@ -120,9 +120,13 @@ class PipelineTest:
         from streamkeeper.manifest.environment import opened_flow
         from streamkeeper.manifest.manifest import Flow
 
-        def give(given: GivenState) -> DataFrame:
-            named = given.name in rows
-            return self.frame(given.name, rows[given.name]) if named else given_frame(self.spark, given)
+        def give(initial_state: GivenState) -> DataFrame:
+            named = initial_state.name in rows
+            return (
+                self.frame(initial_state.name, rows[initial_state.name])
+                if named
+                else given_frame(self.spark, initial_state)
+            )
 
         pipeline = self._loaded()
         for declared in pipeline.flows:
@@ -133,8 +137,8 @@ class PipelineTest:
                     flow, lambda source: self.frame(source.name, rows.get(source.name, ())), give
                 )
                 return [row.asDict(recursive=True) for row in frames[name].collect()]
-        known = [item.name for item in (*pipeline.views, *pipeline.flows)]
-        raise RequestError(f"{self._file.name} has no view or flow {name!r}. It has {', '.join(known)}.")
+        names = [item.name for item in (*pipeline.views, *pipeline.flows)]
+        raise RequestError(f"{self._file.name} has no view or flow {name!r}. It has {', '.join(names)}.")
 
     def arrive(self, source: str, rows: Rows) -> None:
         """Let rows arrive in a source: the next batch of each flow that reads it; or in the table of an
@@ -205,10 +209,13 @@ class PipelineTest:
         here = self.settings.pipelines / self._file.name
         here.write_text(self._text)
         loaded = self._loaded()
-        schemas = {source.name: schema_of(source, self._given) for source in loaded.sources}
-        given = [flow.initial_state for flow in loaded.flows if flow.initial_state is not None]
-        self._tables = {state.name: state.table for state in given if state.table is not None}
-        self._schemas = {**schemas, **{state.name: schema_of_state(state, self._given) for state in given}}
+        schemas = {source.name: schema_of(source, self._test_schemas) for source in loaded.sources}
+        initial_states = [flow.initial_state for flow in loaded.flows if flow.initial_state is not None]
+        self._tables = {state.name: state.table for state in initial_states if state.table is not None}
+        self._schemas = {
+            **schemas,
+            **{state.name: schema_of_state(state, self._test_schemas) for state in initial_states},
+        }
         aside = here.with_suffix(".new")
         aside.write_text(rewritten(self._text, schemas, self._file.name))
         aside.replace(here)

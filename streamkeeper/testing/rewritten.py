@@ -26,26 +26,27 @@ def schema_of(source: Source, schemas: Mapping[str, str]) -> str:
         return source.schema
     if source.kind.columns:
         return source.kind.columns + (_HEADERS if source.option("includeHeaders").lower() == "true" else "")
-    what = "a Delta table" if source.kind.table else "files whose schema is inferred"
+    content = "a Delta table" if source.kind.table else "files whose schema is inferred"
     raise RequestError(
-        f"{source.where}: the source {source.name} reads {what}. Give its columns to the test:"
+        f"{source.location}: the source {source.name} reads {content}. Give its columns to the test:"
         f' schemas={{"{source.name}": "id INT, …"}}.'
     )
 
 
-def schema_of_state(given: GivenState, schemas: Mapping[str, str]) -> str:
+def schema_of_state(initial_state: GivenState, schemas: Mapping[str, str]) -> str:
     """Return the columns of an initial state as a DDL string.
 
     :param schemas: by name, for those that declare none.
     :raises RequestError: it is neither declared nor given.
     """
-    found = given.schema or schemas.get(given.name)
-    if found is None:
+    schema = initial_state.schema or schemas.get(initial_state.name)
+    if schema is None:
         raise RequestError(
-            f"{given.where}: the initial state {given.name} is of a table. Give its columns to the test:"
-            f' schemas={{"{given.name}": "id INT, …"}}.'
+            f"{initial_state.location}: the initial state {initial_state.name} is of a table. Give its"
+            " columns to the test:"
+            f' schemas={{"{initial_state.name}": "id INT, …"}}.'
         )
-    return found
+    return schema
 
 
 def rewritten(text: str, schemas: Mapping[str, str], file: str) -> str:
@@ -57,7 +58,7 @@ def rewritten(text: str, schemas: Mapping[str, str], file: str) -> str:
     lines = text.encode().splitlines(keepends=True)
     starts = [sum(map(len, lines[:number])) for number in range(len(lines) + 1)]
     calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call) and _declares(node)]
-    found, plain = set(), text.encode()
+    replaced, plain = set(), text.encode()
     for call in sorted(calls, key=lambda node: (node.lineno, node.col_offset), reverse=True):
         name = _name(call)
         if name is None or name not in schemas:
@@ -65,20 +66,20 @@ def rewritten(text: str, schemas: Mapping[str, str], file: str) -> str:
                 f"{file}, line {call.lineno}: the name of this source is not written out, so a test cannot"
                 ' replace it. Write dp.create_source("name", …).'
             )
-        found.add(name)
+        replaced.add(name)
         assert call.end_lineno is not None and call.end_col_offset is not None, "it was parsed"
         begin = starts[call.lineno - 1] + call.col_offset
         end = starts[call.end_lineno - 1] + call.end_col_offset
-        said = (
+        call_text = (
             f"{ast.unparse(call.func)}({name!r}, format='parquet', path={'{data}/' + name!r},"
             f" schema={schemas[name]!r}, options={{'maxFilesPerTrigger': 1}}"
         )
         padding = "\n" * (call.end_lineno - call.lineno)
-        plain = plain[:begin] + f"{said}{padding})".encode() + plain[end:]
-    left = sorted(schemas.keys() - found)
-    if left:
+        plain = plain[:begin] + f"{call_text}{padding})".encode() + plain[end:]
+    missing = sorted(schemas.keys() - replaced)
+    if missing:
         raise RequestError(
-            f"{file}: the sources {', '.join(left)} are declared by other files, so a test of this file"
+            f"{file}: the sources {', '.join(missing)} are declared by other files, so a test of this file"
             " cannot replace them. Declare them in it."
         )
     return plain.decode()

@@ -108,7 +108,7 @@ def test_every_kind_of_recovery_has_a_dag_with_its_form_and_its_steps_in_their_o
         if task.task_id in ("plan", "approve", "rehearse", *of.step_names)
     ]
     unasked = [step.name for step in of.unasked]
-    assert names == ["plan", *unasked, "approve", *(step.name for step in of.asked)]
+    assert names == ["plan", *unasked, "approve", *(step.name for step in of.after_approval)]
     assert all(type(dag.task_dict[step]) is UnaskedStep for step in unasked)
     for earlier, later in pairwise(names):
         between = dag.task_dict[earlier].downstream_task_ids
@@ -121,11 +121,11 @@ def test_every_kind_of_recovery_has_a_dag_with_its_form_and_its_steps_in_their_o
     changes = of.first_change is not None or bool(of.unasked)
     assert ("give_up" in dag.task_dict) == changes, "one that changed nothing ends: holds, locks, copies"
     assert ("approve_again" in dag.task_dict) == ("plan_again" in of.step_names), (
-        "a price that got worse is asked about"
+        "an impact that got worse is asked about"
     )
     form = of.form(read_manifest(Settings.from_environment()))
     assert list(dag.params) == [field.name for field in form if field.name != "accept"], (
-        "a price is accepted with the plan in view"
+        "an impact is accepted with the plan in view"
     )
     assert (dag.description, dag.catchup) == (of.description, False)
 

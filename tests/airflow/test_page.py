@@ -24,7 +24,7 @@ from fastapi.testclient import TestClient
 from httpx import Response
 from sqlalchemy import Engine, event
 from streamkeeper_airflow.page import app as page
-from streamkeeper_airflow.page.app import TOKEN, Kept, Looked
+from streamkeeper_airflow.page.app import TOKEN, LookCache, Looked
 from streamkeeper_airflow.page.patience import NoAnswer, Patience
 
 from streamkeeper.drivers.batch_numbers import Batch, keep
@@ -388,7 +388,7 @@ def test_one_look_serves_all_who_ask_at_once(project: Path) -> None:
         manifest = read_manifest(settings)
         return manifest, metrics.see(open_storage(settings.state), manifest)
 
-    kept, found = Kept(look, 60.0, Patience(30.0, 4)), list[Any]()
+    kept, found = LookCache(look, 60.0, Patience(30.0, 4)), list[Any]()
     asking = [threading.Thread(target=lambda: found.append(kept.newest())) for _ in range(20)]
     for thread in asking:
         thread.start()
@@ -424,10 +424,10 @@ def test_a_store_that_hangs_costs_some_threads_and_the_last_answer_serves() -> N
         return found
 
     patience = Patience(0.1, 3)
-    kept = Kept(look, 0.0, patience)
-    assert (kept.newest().found, kept.newest().overdue is None) == (rows[0], False)
+    kept = LookCache(look, 0.0, patience)
+    assert (kept.newest().observed, kept.newest().overdue is None) == (rows[0], False)
     stale = [kept.newest() for _ in range(50)]
-    assert {(one.found, one.at) for one in stale} == {(rows[0], stale[0].at)}
+    assert {(one.observed, one.at) for one in stale} == {(rows[0], stale[0].at)}
     assert all("has not answered for" in (one.overdue or "") for one in stale)
     assert len(begun) == 2, "one look is under way, however many ask"
     for number in range(2):
@@ -437,7 +437,7 @@ def test_a_store_that_hangs_costs_some_threads_and_the_last_answer_serves() -> N
         patience.ask("one more", lambda: 1)
     hang.set()
     fresh = wait_until(lambda: one if (one := kept.newest()).overdue is None else None, 30, "a new look")
-    assert fresh.found == rows[1]
+    assert fresh.observed == rows[1]
     assert patience.ask("one more", lambda: 1) == 1
 
 

@@ -67,7 +67,7 @@ SERIES = {
     '{flow="flaps", state="starting"}': ("flow_state", "0 1 0 1 0 1 0 1 0 1 0 1 0 1 0 1 0 1 0 1 0x400"),
     '{flow="begins", state="starting"}': ("flow_state", "1x8 0x400"),
     '{flow="torn", state="unreadable"}': ("flow_state", "1x400"),
-    '{flow="slow", state="catching up"}': ("flow_state", "1x400"),
+    '{flow="slow", state="slow"}': ("flow_state", "1x400"),
     '{flow="held", state="held"}': ("flow_state", "1x400"),
     '{flow="quiet", state="idle"}': ("flow_state", "1x400"),
     '{flow="grows", source="s"}': ("flow_lag_seconds", "600+60x400"),

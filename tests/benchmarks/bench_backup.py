@@ -95,7 +95,7 @@ def real_table(root: Path) -> None:
     """Print how long each step of a real table's backup takes."""
     from pyspark.sql import SparkSession
 
-    from streamkeeper.declare.model import AppendFlow, Where
+    from streamkeeper.declare.model import AppendFlow, Location
     from streamkeeper.drivers.submit import spark_settings
     from tests.worlds.flow_world import pipeline, quick_settings
     from tests.worlds.tables.backup_world import Recoverer
@@ -104,7 +104,7 @@ def real_table(root: Path) -> None:
     (root / "pipelines").mkdir()
     (root / "pipelines" / "events.py").write_text(pipeline())
     builder = SparkSession.builder.master("local[2]")
-    bare = AppendFlow("bench", "t", (), "", "1 second", {}, Where("bench", 1))
+    bare = AppendFlow("bench", "t", (), "", "1 second", {}, Location("bench", 1))
     for key, value in spark_settings(settings, bare).items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()

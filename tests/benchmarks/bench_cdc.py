@@ -32,7 +32,7 @@ from streamkeeper_jobs.cdc import Step, apply_changes, prepare
 from streamkeeper_jobs.cdc.table_schema import DELETION_VECTORS
 
 from streamkeeper.declare.cdc_spec import BOOKKEEPING, END_AT, START_AT, CdcSpec
-from streamkeeper.declare.model import AppendFlow, Table, Where
+from streamkeeper.declare.model import AppendFlow, Location, Table
 from streamkeeper.drivers.submit import spark_settings
 from streamkeeper.settings import Settings
 from tests.benchmarks.ratios import HEADER, enter_environment, print_ratio, rounds
@@ -49,7 +49,7 @@ DELETES = 0.05
 FILE_ROWS = 125_000
 
 SPEC = CdcSpec(("id",), ("at",), apply_as_deletes="op = 'D'", except_column_list=("op", "at"))
-TABLE = Table("customers", None, {}, (), Where("bench_cdc.py", 1))
+TABLE = Table("customers", None, {}, (), Location("bench_cdc.py", 1))
 VALUES = ("a", "b", "c", "d")
 
 
@@ -218,7 +218,7 @@ def measure(bench: Bench) -> dict[str, list[float]]:
 
 def open_session() -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    bare = AppendFlow("bench", "t", (), "", "1 second", {}, Where("bench", 1))
+    bare = AppendFlow("bench", "t", (), "", "1 second", {}, Location("bench", 1))
     builder = SparkSession.builder.appName("bench").master("local[2]").config("spark.driver.memory", "3g")
     for name, value in spark_settings(Settings.from_environment({}), bare).items():
         builder = builder.config(name, value)

@@ -2,7 +2,8 @@
 tests/benchmarks/bench_rebuild.py``.
 
 ``full_refresh``: the flow's driver after the table was emptied, from spark-submit to the last commit of the
-history. ``beside``: the step ``build`` of ``full_refresh_beside``, all of it: two rounds at least, the last
+history. ``beside``: the step ``build`` of ``rebuild_without_downtime``, all of it: two rounds at least, the
+last
 of which finds nothing. The bare query is plain PySpark with the same options and settings, into a table of
 its own, to its last commit. They take turns. Aim: ≤1.1. ``ROUNDS=…`` (5).
 """
@@ -72,9 +73,9 @@ def built(bench: Bench, number: int) -> float:
     """Build the table beside; give how long that took. It is given up then: what came of it is the next
     round's.
     """
-    name = f"full_refresh_beside-bench-{number:08d}"
-    begin(bench, "full_refresh_beside", name)
-    taken = steps(bench, "full_refresh_beside", name, "lock", "build")["build"]
+    name = f"rebuild_without_downtime-bench-{number:08d}"
+    begin(bench, "rebuild_without_downtime", name)
+    taken = steps(bench, "rebuild_without_downtime", name, "lock", "build")["build"]
     assert engine.give_up(bench.settings, "events", name, "measured")
     return taken
 

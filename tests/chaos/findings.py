@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from streamkeeper.delta.log import SEAL
+from streamkeeper.delta.log import FENCE
 
 WRITING = ("seeding", "running", "stopping")
 """Phases of a heartbeat in which a driver's query may write: after ``starting``, until its processes are
@@ -111,8 +111,8 @@ def judge_epochs(before: Sequence[int], after: Sequence[int]) -> list[Violation]
 
 
 def judge_log(commits: Iterable[Commit], query_ids: Sequence[str]) -> list[Violation]:
-    """Find batches committed twice, out of order, after their generation's seal, without a transaction, or by
-    a stranger.
+    """Find batches committed twice, out of order, after their generation's fence, without a transaction, or
+    by a stranger.
 
     :param query_ids: those of the flow's generations, oldest first.
     """
@@ -137,10 +137,10 @@ def _misplaced(commit: Commit, query: str, batch: int, last: int | None, generat
     if last is None or batch > last:
         return []
     if batch == last:
-        what = "the seal" if batch == SEAL else named
+        what = "the fence" if batch == FENCE else named
         return [_at(commit, "twice", f"commits {what} a second time")]
-    if last == SEAL:
-        return [_at(commit, "after the seal", f"commits {named} after the generation was sealed")]
+    if last == FENCE:
+        return [_at(commit, "after the fence", f"commits {named} after the generation was fenced")]
     return [_at(commit, "out of order", f"commits {named} after batch {last}")]
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from demo.processes import end_process, started
-from streamkeeper.delta.log import SEAL
+from streamkeeper.delta.log import FENCE
 from streamkeeper.flows import generations, leases
 from streamkeeper.flows.files import FlowHome, query_id
 from streamkeeper.flows.leases import Heartbeat, Lease, Process
@@ -45,14 +45,14 @@ def commit(version: int, *transactions: tuple[str, int], added: int = 1) -> Comm
             id="out of order",
         ),
         pytest.param(
-            [commit(1, (FIRST, SEAL), added=0), commit(2, (FIRST, 1))],
-            ["after the generation was sealed"],
-            id="after the seal",
+            [commit(1, (FIRST, FENCE), added=0), commit(2, (FIRST, 1))],
+            ["after the generation was fenced"],
+            id="after the fence",
         ),
         pytest.param(
-            [commit(1, (FIRST, SEAL), added=0), commit(2, (FIRST, SEAL), added=0)],
-            ["the seal a second time"],
-            id="sealed twice",
+            [commit(1, (FIRST, FENCE), added=0), commit(2, (FIRST, FENCE), added=0)],
+            ["the fence a second time"],
+            id="fenced twice",
         ),
         pytest.param(
             [commit(1, (FIRST, 0)), commit(2)],
@@ -90,8 +90,8 @@ def test_each_violation_in_the_tables_log_is_found_and_said_with_its_version(
             [commit(2, (FIRST, 5)), commit(1, (FIRST, 2))], id="batches without rows, read in any order"
         ),
         pytest.param(
-            [commit(1, (FIRST, 7)), commit(2, (FIRST, SEAL), added=0), commit(3, (SECOND, 0))],
-            id="a sealed generation and its next",
+            [commit(1, (FIRST, 7)), commit(2, (FIRST, FENCE), added=0), commit(3, (SECOND, 0))],
+            id="a fenced generation and its next",
         ),
     ],
 )

@@ -13,7 +13,7 @@ import pytest
 from streamkeeper import settings as module
 from streamkeeper.cli import output
 from streamkeeper.declare.checks import filled_path
-from streamkeeper.declare.model import Where
+from streamkeeper.declare.model import Location
 from streamkeeper.declare.registry import Registry
 from streamkeeper.distribution.provider_info import get_provider_info, options
 from streamkeeper.distribution.versions import VERSIONS
@@ -45,7 +45,7 @@ def test_an_installation_has_no_folders_by_default_and_tells_which_are_missing(t
     settings = Settings.from_environment(places)
     assert (settings.state, settings.data) == (str(tmp_path / "state"), "")
     assert Settings.from_environment(settings.as_environment()) == settings
-    where = Where("shop.py", 1)
+    where = Location("shop.py", 1)
     with pytest.raises(DeclarationError, match="Set STREAMKEEPER_DATA"):
         filled_path("{data}/orders", "the source orders", Registry("shop", "shop.py", settings.data), where)
 

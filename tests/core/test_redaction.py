@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from streamkeeper.amounts import SourcePrice
+from streamkeeper.amounts import SourceImpact
 from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.flows import holds, ledger
 from streamkeeper.flows.generations import StartAt
@@ -100,7 +100,7 @@ TEXTS = {
 
 
 PLAIN_TEXTS = (
-    "To continue anyway, accept `loss`.",
+    "To continue anyway, accept `data-loss`.",
     "The source password_resets: files log 7 (42K03)",
     "s3://bucket/token/_delta_log: 3 files, 1.2 kB",
     "token: a batch, 3 secrets were found; 10:30 at host:9092",
@@ -207,15 +207,15 @@ def test_neither_plan_nor_words_nor_ledger_have_a_secret(
 
 
 def telling(plan: Any) -> Any:
-    """Plan as always, with a secret in a note and in a price."""
+    """Plan as always, with a secret in a note and in an impact."""
 
     def planned(*arguments: Any) -> Plan:
         made: Plan = plan(*arguments)
         (flow,) = made.flows
-        price = SourcePrice("events_raw", f"token={SECRET}", "then", notes=(f"api_key: {SECRET}",))
+        impact = SourceImpact("events_raw", f"token={SECRET}", "then", notes=(f"api_key: {SECRET}",))
         return replace(
             made,
-            flows=(replace(flow, prices=(price,)),),
+            flows=(replace(flow, impacts=(impact,)),),
             notes=(f"https://ada:{SECRET}@host",),
             details={"password": SECRET},
         )

@@ -43,7 +43,7 @@ ASKED: dict[str, tuple[str, dict[str, Any]]] = {
     "rewind, target restored": ("rewind", {**FLOW, "batch": "0", "target": "restored"}),
     "full_refresh": ("full_refresh", OF_TABLE),
     "full_refresh_with_backup": ("full_refresh_with_backup", OF_TABLE),
-    "full_refresh_beside": ("full_refresh_beside", OF_TABLE),
+    "rebuild_without_downtime": ("rebuild_without_downtime", OF_TABLE),
     "backup_table, restore_table": ("restore_table", {**OF_TABLE, "version": 1}),
     "backfill": ("backfill", FLOW),
     "rehearse": ("rehearse", FLOW),

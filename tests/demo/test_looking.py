@@ -128,10 +128,10 @@ ORACLE: dict[str, tuple[list[Change], list[Change]]] = {
 def test_a_tables_rows_are_read_with_their_types(tmp_path: Path) -> None:
     known = datetime(2026, 11, 21, 12, 30, tzinfo=timezone.utc)
     rows = [
-        {"at": known, "price": Decimal("1.20"), "tags": ["a", "b"], "day": known.date()},
-        {"at": None, "price": Decimal("3.00"), "tags": None, "day": None},
+        {"at": known, "impact": Decimal("1.20"), "tags": ["a", "b"], "day": known.date()},
+        {"at": None, "impact": Decimal("3.00"), "tags": None, "day": None},
     ]
-    types = {"at": pa.timestamp("us", "UTC"), "price": pa.decimal128(9, 2), "tags": pa.list_(pa.string())}
+    types = {"at": pa.timestamp("us", "UTC"), "impact": pa.decimal128(9, 2), "tags": pa.list_(pa.string())}
     schema = pa.schema([*types.items(), ("day", pa.date32())])
     write_deltalake(str(tmp_path), pa.Table.from_pylist(rows, schema))
     assert read_rows(str(tmp_path)) == rows

@@ -24,7 +24,7 @@ from streamkeeper.flows.leases import Life
 from streamkeeper.flows.status import FlowStatus
 from streamkeeper.preflight import change, last_run
 from streamkeeper.preflight.change import Change, ChangeState
-from streamkeeper.preflight.verdict import Fit
+from streamkeeper.preflight.verdict import Compatibility
 from tests import events_evidence
 from tests.end_to_end.conftest import declared
 from tests.end_to_end.world import ENDING, RESET, STARTING, World, without_deduplication
@@ -68,7 +68,7 @@ def became(world: World, state: ChangeState) -> Change:
     return wait_until(look, STARTING, f"the change is {state}")
 
 
-RUNS = ("running", "idle", "catching up")
+RUNS = ("running", "idle", "slow")
 """States of a flow that runs, as people see them."""
 DEPLOYS = int(os.environ.get("STREAMKEEPER_DEPLOYS", "12"))
 """How many changes are deployed at random; 50 by hand."""
@@ -114,7 +114,10 @@ def test_good_and_bad_changes_at_random_moments_with_kills_never_stop_the_flow_a
             if killed is not None and leases.life(world.home, killed) is Life.ALIVE:
                 os.kill(killed.process.pid, signal.SIGKILL)
         elif not good and name != "file that cannot be read" and random.random() < 0.5:
-            assert became(world, ChangeState.REFUSED).verdict.fit in (Fit.BREAKS, Fit.UNDEFINED), name
+            assert became(world, ChangeState.REFUSED).verdict.compatibility in (
+                Compatibility.INCOMPATIBLE,
+                Compatibility.UNKNOWN,
+            ), name
         assert holds.all_of(world.home) == [], f"{name}, deployed as number {number}"
     deploy(world, text, "the last")
     assert world.home.generations() == [1]
@@ -196,7 +199,7 @@ def refused(world: World) -> FlowStatus:
     # The state has what the flow's operators keep: one that goes, or one that comes, breaks it alike.
     changed = trying(original)
     world.declare(NAME, without_deduplication(world) if "dropDuplicates" in mine else changed)
-    assert became(world, ChangeState.REFUSED).verdict.fit is Fit.BREAKS
+    assert became(world, ChangeState.REFUSED).verdict.compatibility is Compatibility.INCOMPATIBLE
     return before
 
 
@@ -254,7 +257,7 @@ def test_a_person_reads_the_refusal_rehearses_the_reset_and_says_go(world: World
     person.visit(f"/dags/{RESET}")
     person.click("[data-testid=trigger-dag-button]")
     person.read("Start of the new checkpoint")
-    assert person.chosen("flow") == f"{FLOW} (change refused: breaks)"
+    assert person.chosen("flow") == f"{FLOW} (change refused: incompatible)"
     person.open_section("Approval")
     person.switch("rehearse")
     person.picture("refused_form")
@@ -265,7 +268,7 @@ def test_a_person_reads_the_refusal_rehearses_the_reset_and_says_go(world: World
     assert (seen.generation, seen.epoch) == (before.generation, before.epoch), "the flow ran on meanwhile"
 
     person.visit(f"/dags/{RESET}/runs/{quote(reset)}/tasks/approve/required_actions")
-    assert "Its declaration, looked at before: breaks." in person.read("Rehearsal")
+    assert "Its declaration, looked at before: incompatible." in person.read("Rehearsal")
     person.picture("rehearsed_approval")
     approve(world, person, reset)
     assert world.api.wait_for_run(RESET, reset, 3 * ENDING) == "success"

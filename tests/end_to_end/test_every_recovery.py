@@ -27,13 +27,13 @@ NAME = "every"
 FLOW, TABLE = f"{NAME}.clean_events", f"{NAME}.{NAME}"
 GOOD: dict[str, dict[str, Any]] = {
     "reset_checkpoint": {"flow": FLOW},
-    "rewind": {"flow": FLOW, "accept": ["repeats"]},
+    "rewind": {"flow": FLOW, "accept": ["duplicates"]},
     "backup_table": {"table": TABLE, "keep_last": 3},
-    "restore_table": {"table": TABLE, "accept": ["repeats"]},
+    "restore_table": {"table": TABLE, "accept": ["duplicates"]},
     "full_refresh": {"table": TABLE},
     "full_refresh_with_backup": {"table": TABLE, "fill_from": "sources"},
-    "full_refresh_beside": {"table": TABLE},
-    "backfill": {"flow": FLOW, "accept": ["repeats"], "chunk": 5},
+    "rebuild_without_downtime": {"table": TABLE},
+    "backfill": {"flow": FLOW, "accept": ["duplicates"], "chunk": 5},
     "clean_up": {"pipeline": NAME, "keep_days": 7},
     "tidy_tables": {"pipeline": NAME, "tables": [TABLE]},
 }
@@ -54,7 +54,7 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"fill_from": "backup", "infer_schemas": True},
         ["infer_schemas", "fill from sources"],
     ),
-    "full_refresh_beside": (
+    "rebuild_without_downtime": (
         {"behind": 3},
         ["Unknown: 'behind'", "Allowed are table, infer_schemas, rehearse"],
     ),
@@ -83,7 +83,7 @@ OUTSIDE: dict[str, dict[str, Any]] = {
     "restore_table": {"state": "half"},
     "full_refresh": {"infer_schemas": "perhaps"},
     "full_refresh_with_backup": {"fill_from": "nowhere"},
-    "full_refresh_beside": {"infer_schemas": 3},
+    "rebuild_without_downtime": {"infer_schemas": 3},
     "adopt": {"old_job_is_stopped": "perhaps", "flow": FLOW, "checkpoint": "/a/folder"},
     "backfill": {"read": "everything"},
     "clean_up": {"keep_days": "soon"},
@@ -207,7 +207,7 @@ def test_values_that_do_not_fit_are_refused_by_every_recovery_in_words_and_chang
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("name", "step"), [("full_refresh", "empty_tables"), ("full_refresh_beside", "build")]
+    ("name", "step"), [("full_refresh", "empty_tables"), ("rebuild_without_downtime", "build")]
 )
 def test_a_recovery_whose_task_and_then_all_of_airflow_is_killed_in_a_step_comes_to_its_end(
     name: str, step: str, standing: World

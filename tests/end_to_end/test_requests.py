@@ -102,20 +102,20 @@ def test_a_scheduled_recovery_runs_with_nobody_asked_and_a_task_that_is_cleared_
     assert len(world.api.runs(RESET)) == runs
 
 
-def test_a_price_that_got_worse_under_the_hold_is_asked_about_once_more(world: World) -> None:
+def test_a_impact_that_got_worse_under_the_hold_is_asked_about_once_more(world: World) -> None:
     """The flow is held by a person, so files that come between the two plans are files that a start at the
     end would lose.
     """
     generation = world.home.generations()[-1] + 1
     holds.put(world.home, holds.person("ada"), "files pile up", "ada")
     world.await_flow("held")
-    run = world.api.trigger(RESET, world.form(start="latest", accept=["loss"]))
+    run = world.api.trigger(RESET, world.form(start="latest", accept=["data-loss"]))
     world.api.wait_for_task(RESET, run, "approve", ("awaiting_input",), ENDING)
     world.another_file()
     assert world.api.answer(RESET, run, "approve", "Approve", ENDING) == "success"
     world.api.wait_for_task(RESET, run, "approve_again", ("awaiting_input",), ENDING)
     question = world.api.question(RESET, run, "approve_again")
-    assert question["subject"] == f"The price got worse. Approve the reset of {FLOW} anyway?"
+    assert question["subject"] == f"The impact got worse. Approve the reset of {FLOW} anyway?"
     assert world.home.generations()[-1] == generation - 1
     assert world.api.answer(RESET, run, "approve_again", "Approve", ENDING) == "success"
     assert world.api.wait_for_run(RESET, run, ENDING) == "success"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from streamkeeper.declare.model import AppendFlow, Where
+from streamkeeper.declare.model import AppendFlow, Location
 from streamkeeper.drivers.submit import spark_settings
 from streamkeeper.settings import PROJECT, Settings
 from streamkeeper.testing import PipelineTest
@@ -30,7 +30,7 @@ sys.path.insert(0, str(PROJECT / "spark_jobs"))
 def spark() -> Iterator[SparkSession]:
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    bare = AppendFlow("tests", "t", (), "", "1 second", {}, Where("tests", 1))
+    bare = AppendFlow("tests", "t", (), "", "1 second", {}, Location("tests", 1))
     builder = SparkSession.builder.appName("tests").master("local[2]")
     for name, value in spark_settings(Settings.from_environment({}), bare).items():
         builder = builder.config(name, value)

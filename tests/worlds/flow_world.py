@@ -232,7 +232,7 @@ class Flowbed:
             start=start or StartAt(AFTER_LAST),
             state=state,
             query_id=query_id(self.name, before.number + 1),
-            why="a test",
+            reason="a test",
             by="a test",
             at=now(),
             fingerprint=self.fingerprint(),
@@ -376,7 +376,7 @@ def wait_until(condition: Callable[[], object], timeout: float = 120) -> None:
 
 
 def refused_loudly(driver: Driver) -> bool:
-    """Whether the sink refused a batch of a driver's because its query was sealed while that batch was under
+    """Whether the sink refused a batch of a driver's because its query was fenced while that batch was under
     way.
     """
     return "ConcurrentTransactionException" in driver.said()

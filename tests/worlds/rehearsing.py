@@ -38,7 +38,7 @@ def rehearse(bed: Flowbed, plan: Plan) -> Evidence:
 
 
 def for_real(bed: Flowbed, plan: Plan) -> None:
-    """Approve what was rehearsed, with its prices, and carry the rest of it out."""
-    accepted = {item.price for item in plan.refusals if item.price}
+    """Approve what was rehearsed, with its impacts, and carry the rest of it out."""
+    accepted = {item.impact for item in plan.refusals if item.impact}
     engine.approve(bed.settings, plan.pipeline, plan.recovery_id, "a test", accepted=accepted)
     Recoverer.of(bed).carry_out(plan)

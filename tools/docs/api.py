@@ -20,14 +20,16 @@ def functions() -> str:
 
 def _section(name: str, function: Callable[..., Any]) -> str:
     text, *parts = _FIELD.split(inspect.getdoc(function) or "")
-    told = dict(zip(parts[::2], parts[1::2], strict=True))
+    descriptions = dict(zip(parts[::2], parts[1::2], strict=True))
     parameters = inspect.signature(function).parameters.values()
-    rows = [(f"`{one.name}`", _default(one), from_docstring(told.get(one.name, ""))) for one in parameters]
-    explained = [row for row in rows if row[2]]
+    rows = [
+        (f"`{one.name}`", _default(one), from_docstring(descriptions.get(one.name, ""))) for one in parameters
+    ]
+    described = [row for row in rows if row[2]]
     lines = [f"## dp.{name}", "", "```text", *_signature(name, tuple(parameters)), "```", ""]
     lines += [from_docstring(text).strip(), ""]
-    if explained:
-        lines += [table(("parameter", "default", "what it is"), explained)]
+    if described:
+        lines += [table(("parameter", "default", "what it is"), described)]
     return "\n".join(lines)
 
 

@@ -57,12 +57,14 @@ def errors() -> str:
     """Return a section for each class of failure, with its conditions."""
     rows = sorted(known(), key=lambda row: list(_PARTS).index(row[1]))
     return "\n".join(
-        line for classed, found in groupby(rows, key=lambda row: row[1]) for line in _section(classed, found)
+        line
+        for classed, failures in groupby(rows, key=lambda row: row[1])
+        for line in _section(classed, failures)
     )
 
 
 def _section(
-    classed: FailureClass, found: Iterator[tuple[str, FailureClass, str, str, str | None]]
+    classed: FailureClass, failures: Iterator[tuple[str, FailureClass, str, str, str | None]]
 ) -> Iterator[str]:
     title, text = _PARTS[classed]
     yield from (f"## {title}", "", text, "")
@@ -71,7 +73,7 @@ def _section(
         head,
         [
             (_name(key), _sql_state(key), f"{meaning[0].upper()}{meaning[1:]}", _helps(helps, recovery))
-            for key, _, meaning, helps, recovery in found
+            for key, _, meaning, helps, recovery in failures
         ],
     )
 
@@ -93,9 +95,9 @@ def _name(key: str) -> str:
     return " or ".join(f"“{_READ_AS.sub(_as_read, text)}”" for text in texts)
 
 
-def _as_read(found: re.Match[str]) -> str:
+def _as_read(match: re.Match[str]) -> str:
     return {r"\d+": "N", ".*": "…", "[Bb]": "B"}.get(
-        found[0], "FILE" if found[0][1:2] == "S" else found[0][1:]
+        match[0], "FILE" if match[0][1:2] == "S" else match[0][1:]
     )
 
 

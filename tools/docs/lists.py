@@ -40,12 +40,12 @@ def _default(field: Field[Any]) -> str:
 
 def metrics() -> str:
     """Return a table of the metrics, by their names in Prometheus and OpenTelemetry."""
-    found = [
+    all_metrics = [
         Metric(f"streamkeeper.{name}", kind, unit, text, ()) for name, kind, unit, text, _ in _DEFINITIONS
     ]
     rows = [
         (f"`{metric.prometheus}`", metric.kind, f"`{metric.name}`", f"`{metric.unit or '1'}`", metric.help)
-        for metric in found
+        for metric in all_metrics
     ]
     return table(("Prometheus", "type", "OpenTelemetry", "unit", "what it is"), rows)
 
@@ -61,7 +61,7 @@ def alerts() -> str:
     rows = []
     for kind, text in _members(AlertKind):
         when, _, once = text.rstrip(".").partition(" Once for ")
-        rows.append((f"`{kind.value}`", f"FLOW {kind.said}", when.rstrip("."), once))
+        rows.append((f"`{kind.value}`", f"FLOW {kind.description}", when.rstrip("."), once))
     return table(("kind", "subject", "sent when", "once for"), rows)
 
 
@@ -88,12 +88,15 @@ def versions() -> str:
         "python": "Python",
         "java": "Java",
     }
-    rows = [(names[part], _allowed(of), ", ".join(map(str, of["tested"]))) for part, of in VERSIONS.items()]
+    rows = [
+        (names[part], _allowed(release), ", ".join(map(str, release["tested"])))
+        for part, release in VERSIONS.items()
+    ]
     return table(("", "accepted", "tested"), rows)
 
 
-def _allowed(of: dict[str, Any]) -> str:
-    match of:
+def _allowed(versions: dict[str, Any]) -> str:
+    match versions:
         case {"oldest": oldest, "below": below}:
             return f"{oldest} or later, below {below}"
         case {"oldest": oldest, "newest": newest}:

@@ -52,10 +52,10 @@ def stale() -> dict[Path, str]:
     return {page: text for page, text in made.items() if text != texts[page]}
 
 
-def _again(found: re.Match[str]) -> str:
-    module, _, function = PARTS[found[2]].partition(":")
+def _again(match: re.Match[str]) -> str:
+    module, _, function = PARTS[match[2]].partition(":")
     make: Callable[..., str] = getattr(import_module(module), function)
-    return f"{found[1]}\n{make(*([found[3]] if found[3] else [])).strip()}\n\n{found[4]}"
+    return f"{match[1]}\n{make(*([match[3]] if match[3] else [])).strip()}\n\n{match[4]}"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -22,24 +22,28 @@ def trade_offs() -> str:
 
 def kinds() -> str:
     """Return a section for each kind of recovery, after the fields that all forms have."""
-    found = [kind(name) for name in KINDS]
-    forms = {of.name: of.form(Manifest("", (), {}, {})) for of in found}
+    all_kinds = [kind(name) for name in KINDS]
+    forms = {recovery.name: recovery.form(Manifest("", (), {}, {})) for recovery in all_kinds}
     shared = {
         field.name: field for form in forms.values() for field in form if field.section == RUN[0].section
     }
     head = ["## Every form", "", table(_FORM, map(_field, shared.values()))]
     sections = (
-        line for of in found for line in _section(of, [f for f in forms[of.name] if f.name not in shared])
+        line
+        for recovery in all_kinds
+        for line in _section(recovery, [f for f in forms[recovery.name] if f.name not in shared])
     )
     return "\n".join([*head, *sections])
 
 
-def _section(of: Kind, fields: Sequence[FormField]) -> Iterator[str]:
-    yield from (f"## {of.name}", "", of.description, "", "```bash")
-    yield from (f"streamkeeper {command} {of.name} {OF_KINDS[of.name]}" for command in ("plan", "recover"))
+def _section(recovery: Kind, fields: Sequence[FormField]) -> Iterator[str]:
+    yield from (f"## {recovery.name}", "", recovery.description, "", "```bash")
+    yield from (
+        f"streamkeeper {command} {recovery.name} {OF_KINDS[recovery.name]}" for command in ("plan", "recover")
+    )
     yield from ("```", "")
     yield table(_FORM, map(_field, fields))
-    steps = (*of.unasked, *of.asked)
+    steps = (*recovery.unasked, *recovery.after_approval)
     rows = [(f"`{step.name}`", step.does, "yes" if step.changes else "") for step in steps]
     yield table(("step", "does", "changes for good"), rows)
 

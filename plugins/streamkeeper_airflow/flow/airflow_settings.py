@@ -62,12 +62,12 @@ def check_redelivery() -> None:
     :raises WrongSettings: the timeout is below :data:`FOR_MONTHS`.
     """
     broker = conf.get("celery", "broker_url", fallback="") if _celery() else ""
-    told = conf.getint(_BROKER, "visibility_timeout", fallback=86_400)
-    if not broker.startswith(_REDELIVERING) or told >= FOR_MONTHS.total_seconds():
+    timeout = conf.getint(_BROKER, "visibility_timeout", fallback=86_400)
+    if not broker.startswith(_REDELIVERING) or timeout >= FOR_MONTHS.total_seconds():
         return
     raise WrongSettings(
-        f"Airflow's [{_BROKER}] visibility_timeout is {told} s: after that time Celery's broker hands a task"
-        f" that still runs to another worker, and a flow's task runs for months. Set it to"
+        f"Airflow's [{_BROKER}] visibility_timeout is {timeout} s: after that time Celery's broker hands a"
+        f" task that still runs to another worker, and a flow's task runs for months. Set it to"
         f" {FOR_MONTHS.total_seconds():.0f} or more"
         " (AIRFLOW__CELERY_BROKER_TRANSPORT_OPTIONS__VISIBILITY_TIMEOUT), and start Airflow again."
     )
@@ -149,8 +149,8 @@ def check_database() -> None:
     with create_session() as session:
         if session.get_bind().dialect.name != "postgresql":
             return
-        asked = f"SELECT current_user, current_setting('{_IDLE}')"
-        user, limit = session.connection().exec_driver_sql(asked).one()
+        query = f"SELECT current_user, current_setting('{_IDLE}')"
+        user, limit = session.connection().exec_driver_sql(query).one()
     if limit == "0":
         raise WrongSettings(
             f"PostgreSQL's {_IDLE} is 0 (none) for Airflow's user {user}: the transaction of a scheduler that"

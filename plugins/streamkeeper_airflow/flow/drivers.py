@@ -36,7 +36,7 @@ class Ending:
     """How a driver ended: its exit code, if this host knows it, and a description."""
 
     code: int
-    said: str
+    description: str
 
 
 class Driver(Protocol):
@@ -117,10 +117,10 @@ class InCluster:
         self, submitted: Submitted, page: str, find: Callable[[], Driver | None], tell: Callable[[str], None]
     ) -> None:
         self.log = submitted.log
-        self._tell, self._told = tell, ""
+        self._tell, self._reported = tell, ""
         self._submitted: Submitted | None = submitted
         self._page, self._find, self._id = page, find, ""
-        self._found: Driver | None = None
+        self._driver: Driver | None = None
 
     @property
     def cluster(self) -> ClusterDriver | None:
@@ -128,21 +128,21 @@ class InCluster:
         return ClusterDriver(self._page, self._id) if self._id else None
 
     def wait(self) -> Ending | None:
-        if self._found is not None:
-            return self._found.wait()
+        if self._driver is not None:
+            return self._driver.wait()
         if self._submitted is not None:
             return self._await_submission(self._submitted)
-        self._found = self._find()
-        if self._found is None and self.cluster is not None:
-            said = cluster_drivers.unbegun(self.cluster)
-            self._found = self._find()  # it may have begun since
-            if said.over is not None and self._found is None:
+        self._driver = self._find()
+        if self._driver is None and self.cluster is not None:
+            status = cluster_drivers.unbegun(self.cluster)
+            self._driver = self._find()  # it may have begun since
+            if status.over is not None and self._driver is None:
                 return Ending(
-                    Outcome.FAILED, f"{self._id} is {said.over}, and had not begun; see {self._page}"
+                    Outcome.FAILED, f"{self._id} is {status.over}, and had not begun; see {self._page}"
                 )
-            if said.waits_for and said.waits_for != self._told:
-                self._told = said.waits_for
-                self._tell(f"{self._id} waits for {said.waits_for}.")
+            if status.waits_for and status.waits_for != self._reported:
+                self._reported = status.waits_for
+                self._tell(f"{self._id} waits for {status.waits_for}.")
             time.sleep(LOOK)
         return None
 
@@ -161,10 +161,12 @@ class InCluster:
         if ending is None:
             return None
         assert submitted.log is not None, "its output is in a file"
-        found = cluster_drivers.submitted_id(submitted.log.read_text(errors="replace"))
-        if ending.code or found is None:
-            return Ending(Outcome.FAILED, f"the cluster did not take it: spark-submit ended ({ending.said})")
-        self._submitted, self._id = None, found
+        driver_id = cluster_drivers.submitted_id(submitted.log.read_text(errors="replace"))
+        if ending.code or driver_id is None:
+            return Ending(
+                Outcome.FAILED, f"the cluster did not take it: spark-submit ended ({ending.description})"
+            )
+        self._submitted, self._id = None, driver_id
         return None
 
 
@@ -229,12 +231,13 @@ class Attached:
     def _ending(self) -> Ending:
         if holds.parked(self._home) is not None:
             return Ending(Outcome.PARKED, "the flow is parked")
-        left = read_json(self._home.storage, self._home.left(self._lease.epoch))
-        if left is None:
+        end_note = read_json(self._home.storage, self._home.left(self._lease.epoch))
+        if end_note is None:
             return Ending(Outcome.FAILED, "it ended without a reason")
-        outcome = Outcome.__members__.get(str(left.get("why")).upper(), Outcome.STOPPED)
+        outcome = Outcome.__members__.get(str(end_note.get("why")).upper(), Outcome.STOPPED)
         return Ending(
-            outcome, "it ended normally" if outcome is Outcome.STOPPED else f"it left a note: {left['why']}"
+            outcome,
+            "it ended normally" if outcome is Outcome.STOPPED else f"it left a note: {end_note['why']}",
         )
 
 
@@ -247,7 +250,7 @@ def find(
 
     :param meanwhile: called several times a :data:`LOOK` of that.
     """
-    found = watched = [
+    attached = watched = [
         Attached(home, lease, term)
         for home in homes
         if (lease := leases.current(home)) and leases.life(home, lease) not in (Life.LEFT, Life.DEAD)
@@ -255,7 +258,7 @@ def find(
     while watched:
         alive = next((part for part in watched if part.beats or leases.is_running(part.process)), None)
         if alive is not None:
-            return [part for part in found if part.process == alive.process]
+            return [part for part in attached if part.process == alive.process]
         meanwhile()
         time.sleep(LOOK / 5)
         watched = [part for part in watched if part.look() is None]

@@ -20,10 +20,10 @@ def name_of_flows(flows: list[Flow]) -> str:
 
 def description(flows: list[Flow]) -> str:
     """Return one line of plain text on what the flows of a DAG do."""
-    said = [f"{does(flow.declaration)}, {often(flow.declaration)}" for flow in flows]
+    phrases = [f"{does(flow.declaration)}, {often(flow.declaration)}" for flow in flows]
     if len(flows) > 1:
-        said = [f"{flow.name} {words}" for flow, words in zip(flows, said, strict=True)]
-    text = "; ".join(said).replace("`", "")
+        phrases = [f"{flow.name} {words}" for flow, words in zip(flows, phrases, strict=True)]
+    text = "; ".join(phrases).replace("`", "")
     return f"{text[:1].upper()}{text[1:]}." if len(flows) == 1 else f"{text}."
 
 
@@ -32,7 +32,7 @@ def documentation(flows: list[Flow], manifest: Manifest) -> str:
     broken = manifest.errors.get(flows[0].pipeline.name)
     lines = [
         *(
-            f"**{flow.full_name}** {does(flow.declaration)} ({flow.declaration.where}),"
+            f"**{flow.full_name}** {does(flow.declaration)} ({flow.declaration.location}),"
             f" {often(flow.declaration)}."
             for flow in flows
         ),

@@ -39,11 +39,11 @@ class HoldTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Fire once, when the flow may start."""
         settings = Settings.from_environment()
-        flows, said = [self.flow, *self.others], ""
-        while found := await asyncio.to_thread(all_held, settings, flows):
-            if found != said:
-                said = found
-                self.log.info("Waiting: %s is held.\n%s", ", ".join(flows), said)
+        flows, reported = [self.flow, *self.others], ""
+        while description := await asyncio.to_thread(all_held, settings, flows):
+            if description != reported:
+                reported = description
+                self.log.info("Waiting: %s is held.\n%s", ", ".join(flows), reported)
             await asyncio.sleep(settings.heartbeat_interval)
         yield TriggerEvent({"flow": ", ".join(flows)})  # type: ignore[no-untyped-call]
 
@@ -62,10 +62,10 @@ class HoldGate(BaseOperator):
 
     def execute(self, context: Context) -> None:
         """Pass at once, or defer to :class:`HoldTrigger`."""
-        found, named = all_held(Settings.from_environment(), self.flows), ", ".join(self.flows)
-        if found:
+        description, named = all_held(Settings.from_environment(), self.flows), ", ".join(self.flows)
+        if description:
             self.log.info(
-                "%s is held. This run waits, deferred, until the hold is released.\n%s", named, found
+                "%s is held. This run waits, deferred, until the hold is released.\n%s", named, description
             )
             self.defer(trigger=HoldTrigger(self.flows[0], self.flows[1:]), method_name="freed")
         self.log.info("%s is not held.", named if len(self.flows) == 1 else f"at least one of {named}")
@@ -84,11 +84,11 @@ def blocking(settings: Settings, flow: str) -> list[Hold]:
     :raises StreamkeeperError: the state folder or the manifest cannot be read.
     """
     home = open_home(settings, flow)
-    found = holds.all_of(home)
-    if [hold.owner for hold in found] != [PARK]:
-        return found
+    flow_holds = holds.all_of(home)
+    if [hold.owner for hold in flow_holds] != [PARK]:
+        return flow_holds
     runs = change.to_run(home, read_manifest(settings).find(flow))
-    return [] if holds.lifted_by(found[0], runs.present) else found
+    return [] if holds.lifted_by(flow_holds[0], runs.present) else flow_holds
 
 
 def all_held(settings: Settings, flows: Sequence[str]) -> str:
@@ -96,15 +96,15 @@ def all_held(settings: Settings, flows: Sequence[str]) -> str:
 
     :raises StreamkeeperError: the state folder or the manifest cannot be read.
     """
-    said = []
+    descriptions = []
     for flow in flows:
-        found = blocking(settings, flow)
-        if not found:
+        flow_holds = blocking(settings, flow)
+        if not flow_holds:
             return ""
-        said.append(describe(found) if len(flows) == 1 else f"{flow}: {describe(found)}")
-    return "\n".join(said)
+        descriptions.append(describe(flow_holds) if len(flows) == 1 else f"{flow}: {describe(flow_holds)}")
+    return "\n".join(descriptions)
 
 
-def describe(found: list[Hold]) -> str:
+def describe(flow_holds: list[Hold]) -> str:
     """Return the owners and reasons of holds, one line for each."""
-    return "\n".join(f"{hold.owner}, by {hold.by}, since {hold.at}: {hold.reason}" for hold in found)
+    return "\n".join(f"{hold.owner}, by {hold.by}, since {hold.at}: {hold.reason}" for hold in flow_holds)

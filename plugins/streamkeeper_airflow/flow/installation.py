@@ -80,9 +80,9 @@ def _database() -> Iterator[Row]:
             dialect = session.get_bind().dialect.name
             session.scalar(select(DagModel.dag_id).limit(1))
     except SQLAlchemyError as error:
-        why = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
+        reason = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
         advice = "`airflow db check` tells whether it is reached; `airflow db migrate` makes its tables."
-        yield Row("airflow database", FAIL, f"does not answer: {why}", advice)
+        yield Row("airflow database", FAIL, f"does not answer: {reason}", advice)
         return
     try:
         check_database()
@@ -103,8 +103,8 @@ def _parts() -> Iterator[Row]:
         if job is None or not job.is_alive():
             silent.append(job_type)
     if silent:
-        said = f"no heartbeat of {', '.join(silent)}"
-        yield Row("airflow parts", WARN, said, f"Start {', '.join(PARTS[name] for name in silent)}.")
+        detail = f"no heartbeat of {', '.join(silent)}"
+        yield Row("airflow parts", WARN, detail, f"Start {', '.join(PARTS[name] for name in silent)}.")
     else:
         yield Row("airflow parts", OK, "scheduler, triggerer and DAG processor are alive")
 
@@ -112,10 +112,10 @@ def _parts() -> Iterator[Row]:
 def _plugin() -> Iterator[Row]:
     plugins, errors = plugins_manager._get_plugins()
     ours = [plugin for plugin in plugins if plugin.name == TAG]
-    broken = {place: why for place, why in errors.items() if TAG in f"{place} {why}".lower()}
+    broken = {place: error for place, error in errors.items() if TAG in f"{place} {error}".lower()}
     if broken:
-        place, why = next(iter(broken.items()))
-        yield Row("plugin", FAIL, f"{place} cannot be loaded: {why}", "`airflow plugins` says more.")
+        place, error = next(iter(broken.items()))
+        yield Row("plugin", FAIL, f"{place} cannot be loaded: {error}", "`airflow plugins` says more.")
     elif not ours:
         advice = (
             "Without it there is no page. Install the package, or put the plugin into the plugins folder."
@@ -131,28 +131,28 @@ def _pool() -> Iterator[Row]:
     name, drivers = Settings.from_environment().pool, _drivers()
     pool = Pool.get_pool(name)
     if pool is None:
-        said = f"There is no pool {name!r}, so no flow's task is ever started."
-        yield Row("pool", FAIL, said, "Run `streamkeeper setup`.")
+        detail = f"There is no pool {name!r}, so no flow's task is ever started."
+        yield Row("pool", FAIL, detail, "Run `streamkeeper setup`.")
     elif pool.slots < drivers:
-        said = f"{name} has {pool.slots} slots for {drivers} drivers; the last ones wait for ever"
-        yield Row("pool", WARN, said, f"Give it more: `airflow pools set {name} {drivers + 2} ''`.")
+        detail = f"{name} has {pool.slots} slots for {drivers} drivers; the last ones wait for ever"
+        yield Row("pool", WARN, detail, f"Give it more: `airflow pools set {name} {drivers + 2} ''`.")
     else:
         yield Row("pool", OK, f"{name} has {pool.slots} slots for {drivers} drivers")
 
 
 def _connections() -> Iterator[Row]:
     name = Settings.from_environment().connection
-    if (found := _connection(name)) is None:
-        said = f"There is no connection {name!r}, so no driver starts."
-        yield Row("connections", FAIL, said, "Run `streamkeeper setup --master MASTER`, such as local[2].")
+    if (connection := _connection(name)) is None:
+        detail = f"There is no connection {name!r}, so no driver starts."
+        yield Row("connections", FAIL, detail, "Run `streamkeeper setup --master MASTER`, such as local[2].")
     else:
-        yield Row("connections", OK, f"{name} leads to {found.host}")
-    if (found := _connection(OWN_CONNECTION)) is None:
-        said = f"There is no connection {OWN_CONNECTION!r}, so parked runs have no note."
+        yield Row("connections", OK, f"{name} leads to {connection.host}")
+    if (connection := _connection(OWN_CONNECTION)) is None:
+        detail = f"There is no connection {OWN_CONNECTION!r}, so parked runs have no note."
         advice = "Run `streamkeeper setup --airflow-url URL --login NAME`."
-        yield Row("connections", WARN, said, advice)
+        yield Row("connections", WARN, detail, advice)
     else:
-        yield Row("connections", OK, f"{OWN_CONNECTION} leads to {found.host}")
+        yield Row("connections", OK, f"{OWN_CONNECTION} leads to {connection.host}")
 
 
 def _dags() -> Iterator[Row]:
@@ -173,11 +173,11 @@ def _dags() -> Iterator[Row]:
     waiting = [name for name, (of_flow, is_paused) in dags.items() if is_paused and of_flow]
     yield Row("dags", OK, f"{len(dags)} of Streamkeeper's are loaded")
     if paused:
-        said = f"paused, so a recovery, an alert or a hold asked of them waits for ever: {_some(paused)}"
-        yield Row("dags", WARN, said, "Run `streamkeeper setup`, which unpauses them.")
+        detail = f"paused, so a recovery, an alert or a hold asked of them waits for ever: {_some(paused)}"
+        yield Row("dags", WARN, detail, "Run `streamkeeper setup`, which unpauses them.")
     if waiting:
-        said = f"flows whose DAG is paused, so nothing starts them: {_some(waiting)}"
-        yield Row("dags", WARN, said, f"When they may run: `airflow dags unpause {waiting[0]}`.")
+        detail = f"flows whose DAG is paused, so nothing starts them: {_some(waiting)}"
+        yield Row("dags", WARN, detail, f"When they may run: `airflow dags unpause {waiting[0]}`.")
 
 
 def set_up(request: Mapping[str, Any]) -> Iterator[Row]:
@@ -193,14 +193,12 @@ def set_up(request: Mapping[str, Any]) -> Iterator[Row]:
 
 def _make_pool(slots: int | None) -> Row:
     name = Settings.from_environment().pool
-    found = Pool.get_pool(name)
-    if found is not None:
+    pool = Pool.get_pool(name)
+    if pool is not None:
         changed = (
-            f"; it stays so: `airflow pools set {name} {slots} ''`"
-            if slots not in (None, found.slots)
-            else ""
+            f"; it stays so: `airflow pools set {name} {slots} ''`" if slots not in (None, pool.slots) else ""
         )
-        return Row("pool", OK, f"{name} was there already, with {found.slots} slots{changed}")
+        return Row("pool", OK, f"{name} was there already, with {pool.slots} slots{changed}")
     slots = slots or max(SLOTS, _drivers() + 4)
     Pool.create_or_update_pool(name, slots, "One slot a running streaming flow", include_deferred=False)
     return Row("pool", OK, f"{name} is made, with {slots} slots")
@@ -208,9 +206,9 @@ def _make_pool(slots: int | None) -> Row:
 
 def _make_spark(master: str | None) -> Row:
     name = Settings.from_environment().connection
-    found = _connection(name)
-    if found is not None:
-        return Row("connections", OK, f"{name} was there already, and leads to {found.host}")
+    connection = _connection(name)
+    if connection is not None:
+        return Row("connections", OK, f"{name} was there already, and leads to {connection.host}")
     if master is None:
         advice = "Give --master, such as local[2] or spark://HOST:7077."
         return Row("connections", FAIL, f"{name} is lacking, and no master was given", advice)
@@ -226,14 +224,14 @@ def _make_spark(master: str | None) -> Row:
 
 def _make_own(request: Mapping[str, Any]) -> Row:
     name, url = OWN_CONNECTION, str(request.get("url") or "")
-    found = _connection(name)
-    if found is not None:
-        return Row("connections", OK, f"{name} was there already, and leads to {found.host}")
+    connection = _connection(name)
+    if connection is not None:
+        return Row("connections", OK, f"{name} was there already, and leads to {connection.host}")
     if not url:
         advice = "For the notes on parked runs give --airflow-url and --login."
         return Row("connections", WARN, f"{name} is lacking, and no address was given", advice)
-    scheme, _, rest = url.rstrip("/").partition("://")
-    host, _, port = rest.partition(":")
+    scheme, _, netloc = url.rstrip("/").partition("://")
+    host, _, port = netloc.partition(":")
     made = Connection(
         conn_id=name, conn_type="http", host=host, port=int(port) if port else None, schema=scheme
     )
@@ -259,8 +257,10 @@ def _unpause(flows: bool) -> Iterator[Row]:
     yield Row("dags", OK, f"unpaused {_some(names)}" if names else "none that must run was paused")
     waiting = [name for name, (of_flow, is_paused) in dags.items() if is_paused and of_flow and not flows]
     if waiting:
-        said = f"flows stay paused until you unpause them: {_some(waiting)}"
-        yield Row("dags", OK, said, f"`airflow dags unpause {waiting[0]}`, or `streamkeeper setup --flows`.")
+        detail = f"flows stay paused until you unpause them: {_some(waiting)}"
+        yield Row(
+            "dags", OK, detail, f"`airflow dags unpause {waiting[0]}`, or `streamkeeper setup --flows`."
+        )
 
 
 def _our_dags() -> dict[str, tuple[bool, bool]]:

@@ -18,9 +18,9 @@ def sharing_flows(manifest: Manifest, flow: str) -> list[str]:
     """Return the full names of the flows, if any, that now share a driver with ``pipeline.flow``."""
     pipeline = flow.partition(".")[0]
     return [
-        found.full_name
-        for found in manifest.flows()
-        if found.pipeline.name == pipeline and found.pipeline.shared_driver
+        declared.full_name
+        for declared in manifest.flows()
+        if declared.pipeline.name == pipeline and declared.pipeline.shared_driver
     ]
 
 
@@ -71,15 +71,17 @@ def flows_at_fault(homes: Sequence[FlowHome], code: int, before: dict[str, int])
         return list(homes)
     ran = [home for home in homes if max(home.epochs(), default=0) > before.get(home.full_name, 0)]
     named = Outcome(code).name.lower() if code in set(Outcome) else ""
-    told = {home.full_name: _why(home) for home in ran}
+    reasons = {home.full_name: _end_reason(home) for home in ran}
     return (
-        [home for home in ran if told[home.full_name] == named]
-        or [home for home in ran if told[home.full_name] not in (Outcome.STOPPED.name.lower(), "not begun")]
+        [home for home in ran if reasons[home.full_name] == named]
+        or [
+            home for home in ran if reasons[home.full_name] not in (Outcome.STOPPED.name.lower(), "not begun")
+        ]
         or ran
         or list(homes)
     )
 
 
-def _why(home: FlowHome) -> str | None:
-    left = read_json(home.storage, home.left(home.epochs()[-1]))
-    return str(left["why"]) if left else None
+def _end_reason(home: FlowHome) -> str | None:
+    end_note = read_json(home.storage, home.left(home.epochs()[-1]))
+    return str(end_note["why"]) if end_note else None

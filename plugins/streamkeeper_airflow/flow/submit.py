@@ -63,10 +63,10 @@ class Hook(SparkSubmitHook):
 
         :raises AirflowException: it failed.
         """
-        given: str | None = super().submit(
+        outcome: str | None = super().submit(
             str(self.job.application), **{**kwargs, "env": dict(self.job.environment)}
         )
-        return given
+        return outcome
 
     def on_kill(self) -> None:
         """End the job of a task that is killed: by its cluster's pages, where a cluster runs it. The hook's
@@ -82,8 +82,8 @@ class Hook(SparkSubmitHook):
 
     def _find_driver(self, line: str) -> str:
         page = self.job.environment.get(cluster_drivers.PAGE_VARIABLE)
-        known = self._is_kubernetes or self._driver is not None
-        id = None if known else cluster_drivers.submitted_id(line)
+        is_known = self._is_kubernetes or self._driver is not None
+        id = None if is_known else cluster_drivers.submitted_id(line)
         if page and id:
             self._driver = ClusterDriver(page, id)
         return line
@@ -100,8 +100,8 @@ class Hook(SparkSubmitHook):
             self.log.exception("%s could not be ended; end it by hand", driver.id)
 
     def _get_spark_binary_path(self) -> list[str]:
-        found = self._connection["spark_binary"]
-        return [submit.spark_submit() if found == "spark-submit" else found]
+        binary = self._connection["spark_binary"]
+        return [submit.spark_submit() if binary == "spark-submit" else binary]
 
 
 class SubmitJob(SparkSubmitOperator):
@@ -121,11 +121,11 @@ class SubmitJob(SparkSubmitOperator):
             supervised yet.
         :raises SettingsError: this host lacks something that every job needs.
         """
-        where = find_master(self._conn_id)
-        self._job = make(where.master)
+        master = find_master(self._conn_id)
+        self._job = make(master.master)
         self._job.check_host()
-        if where.page is not None:
-            self._job = self._job.by_cluster(where.page, Settings.from_environment(), wait=True)
+        if master.page is not None:
+            self._job = self._job.by_cluster(master.page, Settings.from_environment(), wait=True)
         self.conf, self.application_args = dict(self._job.conf), list(self._job.arguments)
 
     def _get_hook(self) -> SparkSubmitHook:
@@ -144,14 +144,14 @@ def prepare(
         supervised yet.
     :raises SettingsError: this host lacks something that every driver needs.
     """
-    where = find_master(connection)
-    job = submit.driver(settings, [flows] if isinstance(flows, Flow) else flows, where.master)
+    master = find_master(connection)
+    job = submit.driver(settings, [flows] if isinstance(flows, Flow) else flows, master.master)
     if take_over:
         job = replace(job, arguments=(*job.arguments, submit.TAKE_OVER))
     more = {submit.LOG_VARIABLE: str(log), submit.SUPERVISED_VARIABLE: "1"}
     job = replace(job, environment={**job.environment, **more})
-    if where.page is not None:
-        job = job.by_cluster(where.page, settings)
+    if master.page is not None:
+        job = job.by_cluster(master.page, settings)
     return Hook(job, connection).command(), dict(job.environment)
 
 
@@ -175,9 +175,9 @@ def find_master(connection: str) -> Master:
         supervised yet.
     """
     extra = _read(connection).extra_dejson
-    found = SparkSubmitHook(conn_id=connection)._connection
-    master = str(found["master"])
-    if found["deploy_mode"] != "cluster":
+    hook_connection = SparkSubmitHook(conn_id=connection)._connection
+    master = str(hook_connection["master"])
+    if hook_connection["deploy_mode"] != "cluster":
         return Master(master, None)
     if master == submit.YARN and extra.get("cluster-page"):
         return Master(master, str(extra["cluster-page"]).rstrip("/"))
@@ -196,8 +196,8 @@ def find_master(connection: str) -> Master:
 
 def _api_server(master: str) -> str:
     """Return the address of the API server that a master names; Spark takes https where it has no scheme."""
-    found = master.removeprefix(kubernetes.MASTER).rstrip("/")
-    return found if "://" in found else f"https://{found}"
+    address = master.removeprefix(kubernetes.MASTER).rstrip("/")
+    return address if "://" in address else f"https://{address}"
 
 
 def _read(connection: str) -> Connection:

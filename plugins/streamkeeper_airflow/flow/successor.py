@@ -16,7 +16,7 @@ from streamkeeper.manifest import pipeline_files
 from streamkeeper.manifest.manifest import Flow, read_manifest
 from streamkeeper.preflight import change
 from streamkeeper.preflight.change import Change, ChangeState
-from streamkeeper.preflight.verdict import Fit, Verdict
+from streamkeeper.preflight.verdict import Compatibility, Verdict
 from streamkeeper.settings import Settings
 from streamkeeper_airflow.flow.drivers import InCluster, Submitted
 
@@ -49,11 +49,11 @@ class Successor:
     ) -> None:
         self._settings, self._home, self._start, self._tell = settings, home, start, tell
         self._monotonic = monotonic
-        self._seen: pipeline_files.Signature | None = None
+        self._signature: pipeline_files.Signature | None = None
         self._open = False
         self._next = -float("inf")
         self._driver: Submitted | InCluster | None = None
-        self._told: Change | None = None
+        self._reported: Change | None = None
         self._tries = ""
         self._attempts = 0
 
@@ -100,20 +100,20 @@ class Successor:
         self._driver = None
 
     def _is_ready(self) -> bool:
-        known = change.read(self._home, self._tries) if self._driver is not None else None
-        return known is not None and known.state is ChangeState.READY
+        current_change = change.read(self._home, self._tries) if self._driver is not None else None
+        return current_change is not None and current_change.state is ChangeState.READY
 
     def _changed(self) -> Flow | None:
         """Return the flow as declared if that must be tried."""
-        seen = pipeline_files.signature(self._settings.pipelines)
-        if seen != self._seen:
-            self._seen, self._open = seen, True
+        signature = pipeline_files.signature(self._settings.pipelines)
+        if signature != self._signature:
+            self._signature, self._open = signature, True
         if not self._open:
             return None
         beat = leases.present_heartbeat(self._home)
         if beat is None or beat.phase != "running":
             return None  # what it runs is not written down yet
-        ran, flow = change.kept(self._home), self._declared()
+        ran, flow = change.last_runnable(self._home), self._declared()
         if ran is None or flow is None or ran.fingerprint == flow.fingerprint:
             self._open = False
             return None
@@ -123,18 +123,18 @@ class Successor:
 
     def _is_kept_out(self, flow: Flow) -> bool:
         """Return whether a declaration is not tried (any more); tell of one that is refused or waits."""
-        known = change.read(self._home, flow.fingerprint)
+        current_change = change.read(self._home, flow.fingerprint)
         if flow.pipeline.shared_driver:
-            if known is None or known.keeps_out:
-                why = "Its flows share a driver now, whose task starts it: it is used without a trial."
-                verdict = Verdict(flow.full_name, Fit.GOES_ON, (why,))
+            if current_change is None or current_change.keeps_out:
+                reason = "Its flows share a driver now, whose task starts it: it is used without a trial."
+                verdict = Verdict(flow.full_name, Compatibility.COMPATIBLE, (reason,))
                 change.write(self._home, Change(flow.fingerprint, ChangeState.READY, verdict), "supervisor")
             return True
-        if known is None or not known.keeps_out:
+        if current_change is None or not current_change.keeps_out:
             return False
-        if known != self._told:
-            self._told = known
-            self._tell(known)
+        if current_change != self._reported:
+            self._reported = current_change
+            self._tell(current_change)
         self._next = self._monotonic() + AGAIN
         return True
 
@@ -154,8 +154,8 @@ class Successor:
         _log.warning("The driver that tried the change of %s ended with %s.", self._home.full_name, code)
         self._next = self._monotonic() + AGAIN
         if self._attempts >= ATTEMPTS:
-            why = (
+            reasons = (
                 f"It could not be tried: {self._attempts} drivers ended without a verdict, see their logs.",
             )
-            verdict = Verdict(self._home.full_name, Fit.UNDEFINED, why)
+            verdict = Verdict(self._home.full_name, Compatibility.UNKNOWN, reasons)
             change.write(self._home, Change(self._tries, ChangeState.REFUSED, verdict), "supervisor")

@@ -155,10 +155,10 @@ class FlowOperator(BaseOperator):
             self._skip_if_held(settings)
             self._before = _newest_epochs(homes)
             heart.beat()
-            found = self._attach(settings, homes, heart)
-            if isinstance(found, AttachedToSharedDriver):
-                self._before |= {name: epoch - 1 for name, epoch in found.epochs.items()}
-            self._driver = found or self._submit(settings, homes, context)
+            attached = self._attach(settings, homes, heart)
+            if isinstance(attached, AttachedToSharedDriver):
+                self._before |= {name: epoch - 1 for name, epoch in attached.epochs.items()}
+            self._driver = attached or self._submit(settings, homes, context)
             ending = self._follow_all(settings, homes, heart, context)
             if ending.code not in (Outcome.LEASE_HELD, Outcome.LEASE_LOST):
                 break
@@ -176,7 +176,7 @@ class FlowOperator(BaseOperator):
             settings,
             homes[0],
             lambda: self._submit(settings, homes, context, take_over=True),
-            lambda found: self._tell_change(found, context),
+            lambda current_change: self._tell_change(current_change, context),
         )
         look = (lambda: None) if self.shared or self.once else successor.look
         ending = self._follow(self._driver, heart, look)
@@ -187,12 +187,18 @@ class FlowOperator(BaseOperator):
         successor.end()
         return ending
 
-    def _tell_change(self, found: Change, context: Context) -> None:
+    def _tell_change(self, current_change: Change, context: Context) -> None:
         """Tell of a change that is kept out: in the log, on the run, and by an alert."""
-        run, text = context["dag_run"], found.in_words()
+        run, text = context["dag_run"], current_change.in_words()
         self.log.warning("%s", text)
-        kind = AlertKind.CHANGE_REFUSED if found.state is ChangeState.REFUSED else AlertKind.CHANGE_WAITS
-        if record_alert(_settings(), kind, self.flow, text, found.fingerprint, link=page(run.dag_id)):
+        kind = (
+            AlertKind.CHANGE_REFUSED
+            if current_change.state is ChangeState.REFUSED
+            else AlertKind.CHANGE_WAITS
+        )
+        if record_alert(
+            _settings(), kind, self.flow, text, current_change.fingerprint, link=page(run.dag_id)
+        ):
             set_run_note(run.dag_id, run.run_id, text)
 
     def _find_sharers(self, settings: Settings) -> None:
@@ -210,15 +216,17 @@ class FlowOperator(BaseOperator):
         self.flow = ", ".join(self.flows)
 
     def _skip_if_held(self, settings: Settings) -> None:
-        found = all_held(settings, self.flows)
-        if found and self.once:
+        description = all_held(settings, self.flows)
+        if description and self.once:
             self.log.info(
-                "%s is held. This task waits, deferred, until the hold is released.\n%s", self.flow, found
+                "%s is held. This task waits, deferred, until the hold is released.\n%s",
+                self.flow,
+                description,
             )
             self.defer(trigger=HoldTrigger(self.flows[0]), method_name="freed")
-        if found:
+        if description:
             raise AirflowSkipException(
-                f"{self.flow} is held and is not started. The next run waits at the gate.\n{found}"
+                f"{self.flow} is held and is not started. The next run waits at the gate.\n{description}"
             )
 
     def _attach(
@@ -316,7 +324,7 @@ class FlowOperator(BaseOperator):
         """
         match ending.code:
             case Outcome.STOPPED | Outcome.DONE:
-                self.log.info("The driver of %s stopped normally (%s).", self.flow, ending.said)
+                self.log.info("The driver of %s stopped normally (%s).", self.flow, ending.description)
                 return self.once
             case Outcome.CHANGE_REFUSED:
                 self._tell_refused(homes[0], context)
@@ -346,27 +354,34 @@ class FlowOperator(BaseOperator):
 
     def _tell_refused(self, home: FlowHome, context: Context) -> None:
         """Tell of the change that the driver which just ended has tried."""
-        found = change.read(home, read_manifest(_settings()).find(home.full_name).fingerprint)
-        if found is not None and found.keeps_out:
-            self._tell_change(found, context)
+        current_change = change.read(home, read_manifest(_settings()).find(home.full_name).fingerprint)
+        if current_change is not None and current_change.keeps_out:
+            self._tell_change(current_change, context)
 
     def _failed(self, home: FlowHome, ending: Ending) -> DriverFailed:
-        where = f" Its output: {self._driver.log}" if self._driver and self._driver.log else ""
+        output = f" Its output: {self._driver.log}" if self._driver and self._driver.log else ""
         attached = self._driver is not None and not isinstance(self._driver, Submitted | InCluster)
         began = attached or _newest_epoch(home) > self._before.get(home.full_name, 0)
         streak = failing_streak(home) if began else None
         loop = crash_loops.note(home)
-        said = f"The driver of {home.full_name} ended: {ending.said}.{where}"
+        description = f"The driver of {home.full_name} ended: {ending.description}.{output}"
         failure = failures.read((began and leases.failure_of(home, _newest_epoch(home))) or {})
         if failure is not None and ending.code not in OUT_OF_MEMORY:  # of that it is an echo
-            said = f"{failures.describe(home.full_name, failure, retried=failure.lasts)}\n{said}"
+            description = (
+                f"{failures.describe(home.full_name, failure, retried=failure.lasts)}\n{description}"
+            )
         events.note(
-            home, Kind.RETRIED, said, loop.times[-1], by="supervisor", epoch=_newest_epoch(home) or None
+            home,
+            Kind.RETRIED,
+            description,
+            loop.times[-1],
+            by="supervisor",
+            epoch=_newest_epoch(home) or None,
         )
-        self._tell(home, ending, loop, said)
-        return DriverFailed(said, ending.code, streak, loop.looping)
+        self._tell(home, ending, loop, description)
+        return DriverFailed(description, ending.code, streak, loop.looping)
 
-    def _tell(self, home: FlowHome, ending: Ending, loop: Failures, said: str) -> None:
+    def _tell(self, home: FlowHome, ending: Ending, loop: Failures, description: str) -> None:
         """Record alerts of failures that retries alone will hardly mend, each once, whatever tries follow."""
         settings = Settings.from_environment()
         if ending.code == Outcome.RETRY_DECLARED:
@@ -375,15 +390,15 @@ class FlowOperator(BaseOperator):
             record_alert(settings, AlertKind.RETRIED_AS_DECLARED, home.full_name, text, loop.occasion)
         if ending.code == Outcome.USAGE:
             text = (
-                f"{said}\nIts settings or its command line cannot be used; see its output. Correct them, and"
-                " start Airflow again."
+                f"{description}\nIts settings or its command line cannot be used; see its output. Correct"
+                " them, and start Airflow again."
             )
             record_alert(settings, AlertKind.SETTINGS, home.full_name, text, loop.occasion)
         if loop.looping:
             longest = LONGEST_DELAY.total_seconds() / 60
             text = (
                 f"Drivers of {home.full_name} fail repeatedly without committing a batch"
-                f" ({loop.occasion}). The next tries wait {longest:.0f} min each. The last one: {said}"
+                f" ({loop.occasion}). The next tries wait {longest:.0f} min each. The last one: {description}"
             )
             record_alert(settings, AlertKind.CRASH_LOOP, home.full_name, text, loop.occasion)
 

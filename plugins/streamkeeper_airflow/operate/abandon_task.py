@@ -20,12 +20,12 @@ class AbandonRecovery(BaseOperator):
 
         :raises AirflowFailException: there is no such recovery, or it is over; another try would fail alike.
         """
-        settings, asked = Settings.from_environment(), forms.asked(AbandonRequest, context)
-        why = f"{asked.by}: {asked.reason}" if asked.reason else asked.by
+        settings, request = Settings.from_environment(), forms.request_of(AbandonRequest, context)
+        reason = f"{request.by}: {request.reason}" if request.reason else request.by
         try:
-            pipeline = engine.pipeline_of(settings, asked.recovery)
-            engine.abandon(settings, pipeline, asked.recovery, why)
+            pipeline = engine.pipeline_of(settings, request.recovery)
+            engine.abandon(settings, pipeline, request.recovery, reason)
         except StreamkeeperError as error:
             raise AirflowFailException(str(error)) from error
-        self.log.info("%s is given up; its holds and locks are removed.", asked.recovery)
-        return asked.recovery
+        self.log.info("%s is given up; its holds and locks are removed.", request.recovery)
+        return request.recovery

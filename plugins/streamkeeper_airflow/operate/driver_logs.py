@@ -28,22 +28,24 @@ class RemoveDriverLogs(BaseOperator):
         """Return how many logs were removed, their bytes, and how many are left."""
         settings = Settings.from_environment()
         folder = Path(conf.get("logging", "base_log_folder")) / "drivers"
-        gone, size, left = [], 0, 0
+        gone, size, remaining = [], 0, 0
         in_use = set(living_logs(settings))
         for log in sorted(folder.glob("*/*.log")):
-            found = log.stat()
-            if time.time() - found.st_mtime < settings.log_retention or log in in_use or _is_written(log):
-                left += 1
+            status = log.stat()
+            if time.time() - status.st_mtime < settings.log_retention or log in in_use or _is_written(log):
+                remaining += 1
                 continue
             self.log.info(
-                "Removing %s, last written %s.", log, time.strftime("%Y-%m-%d", time.gmtime(found.st_mtime))
+                "Removing %s, last written %s.", log, time.strftime("%Y-%m-%d", time.gmtime(status.st_mtime))
             )
             log.unlink()
             _note_of(log).unlink(missing_ok=True)
             gone.append(str(log))
-            size += found.st_size
-        self.log.info("%d driver logs with %d bytes removed, %d left in %s.", len(gone), size, left, folder)
-        return {"removed": len(gone), "bytes": size, "left": left}
+            size += status.st_size
+        self.log.info(
+            "%d driver logs with %d bytes removed, %d left in %s.", len(gone), size, remaining, folder
+        )
+        return {"removed": len(gone), "bytes": size, "left": remaining}
 
 
 def living_logs(settings: Settings) -> Iterator[Path]:
@@ -70,7 +72,7 @@ def _is_written(log: Path) -> bool:
     if not note.exists():
         return False
     try:
-        found = json.loads(note.read_text())
-        return process_started(int(found["pid"])) == int(found["started"])
+        writer = json.loads(note.read_text())
+        return process_started(int(writer["pid"])) == int(writer["started"])
     except (ValueError, KeyError, TypeError):
         return True  # the writer is unknown, so the log stays

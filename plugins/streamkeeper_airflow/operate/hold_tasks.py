@@ -29,11 +29,11 @@ class HoldFlows(BaseOperator):
         :raises AirflowFailException: a value of the form does not fit; another try would fail alike.
         """
         settings = Settings.from_environment()
-        asked = forms.asked(HoldRequest, context)
-        for flow in asked.flows:
-            hold = asked.put(open_home(settings, flow))
+        request = forms.request_of(HoldRequest, context)
+        for flow in request.flows:
+            hold = request.put(open_home(settings, flow))
             self.log.info("%s is held by %s: %s", flow, hold.owner, hold.reason)
-        return {"flows": list(asked.flows), "owner": asked.owner, "deadline": asked.deadline}
+        return {"flows": list(request.flows), "owner": request.owner, "deadline": request.deadline}
 
 
 class StopDrivers(BaseOperator):
@@ -44,11 +44,11 @@ class StopDrivers(BaseOperator):
 
         :raises AirflowFailException: some driver still runs; the holds stay, and the message says what to do.
         """
-        held = context["ti"].xcom_pull(task_ids=HOLD)
+        hold = context["ti"].xcom_pull(task_ids=HOLD)
         settings = Settings.from_environment()
-        homes = [open_home(settings, flow) for flow in held["flows"]]
+        homes = [open_home(settings, flow) for flow in hold["flows"]]
         try:
-            stops = stopping.stop_all(homes, held["deadline"], term=settings.lease_term, say=self.log.warning)
+            stops = stopping.stop_all(homes, hold["deadline"], term=settings.lease_term, say=self.log.warning)
         except StreamkeeperError as error:
             raise AirflowFailException(str(error)) from error
         for stop in stops:
@@ -65,10 +65,10 @@ class ReleaseFlows(BaseOperator):
         :raises AirflowFailException: a value of the form does not fit; another try would fail alike.
         """
         settings = Settings.from_environment()
-        asked = forms.asked(ReleaseRequest, context)
+        request = forms.request_of(ReleaseRequest, context)
         still: dict[str, list[str]] = {}
-        for flow in asked.flows:
-            released, left = release(open_home(settings, flow), asked.owner, forms.asker(context))
-            self.log.info("%s: %s", flow, describe_release(asked.owner, released, left))
-            still[flow] = [hold.owner for hold in left]
+        for flow in request.flows:
+            released, remaining = release(open_home(settings, flow), request.owner, forms.asker(context))
+            self.log.info("%s: %s", flow, describe_release(request.owner, released, remaining))
+            still[flow] = [hold.owner for hold in remaining]
         return still

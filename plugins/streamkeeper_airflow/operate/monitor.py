@@ -63,7 +63,7 @@ class MonitorFlows(BaseOperator):
             if last or time.monotonic() - began > SLOW_STORE:
                 state_outage.tell(settings, error)
             raise
-        manifest, found = read_manifest(settings), []
+        manifest, looks = read_manifest(settings), []
         state_outage.take_back(manifest)
         faults = [fault for pipeline in manifest.pipelines for fault in notify.unusable(pipeline)]
         flows = list(manifest.flows())
@@ -83,23 +83,23 @@ class MonitorFlows(BaseOperator):
                 )
             else:
                 self.log.info("%s", look)
-                found.append(look.to_json())
+                looks.append(look.to_json())
         faults += self._folded(storage, [pipeline.name for pipeline in manifest.pipelines])
         progress.note_look(storage, now)
         self._push_metrics(storage, manifest, now)
         if faults:
-            context["ti"].xcom_push(key="return_value", value=found)
+            context["ti"].xcom_push(key="return_value", value=looks)
             raise AirflowFailException("\n".join(faults))
-        return found
+        return looks
 
     def _push_metrics(self, storage: Storage, manifest: Manifest, now: float) -> None:
         """Push the metrics of all flows, if OpenTelemetry's variables ask for it; a failure is only said."""
         try:
             if otlp.is_wanted() and otlp.is_due(now):
-                seen = metrics.see(storage, manifest)
-                found = metrics.measure(seen)
-                otlp.push(found, seen.at)
-                self.log.info("%s metrics were pushed over OTLP", len(found))
+                observation = metrics.see(storage, manifest)
+                measurements = metrics.measure(observation)
+                otlp.push(measurements, observation.at)
+                self.log.info("%s metrics were pushed over OTLP", len(measurements))
         except Exception as error:  # noqa: BLE001 - whatever a collector does, flows are looked at
             self.log.warning("%s", redact_text(str(error) or repr(error)))
 
@@ -160,18 +160,18 @@ class MonitorFlows(BaseOperator):
             return
         open_ = {alert.kind: alert for alert in alerts.open_troubles(home)}
         rows, ran_on = minutes(home, now - troubles.GROWTH), machinery(home)
-        for found in troubles.judge(row, rows, flow.pipeline, ran_on, now):
-            known = open_.get(found.kind)
-            if found.there == (known is not None):
+        for trouble in troubles.judge(row, rows, flow.pipeline, ran_on, now):
+            open_alert = open_.get(trouble.kind)
+            if trouble.is_open == (open_alert is not None):
                 continue
-            if known is None:
-                kind, occasion, text = found.kind, f"since {now:.0f}", found.text
+            if open_alert is None:
+                kind, occasion, text = trouble.kind, f"since {now:.0f}", trouble.text
             else:
-                kind, occasion = AlertKind.RELIEVED, f"{known.kind.value} {known.occasion}"
-                text = f"{found.text} The alert of {known.at} ({known.kind.value}) is resolved."
+                kind, occasion = AlertKind.RELIEVED, f"{open_alert.kind.value} {open_alert.occasion}"
+                text = f"{trouble.text} The alert of {open_alert.at} ({open_alert.kind.value}) is resolved."
             notify.record_alert(settings, kind, flow.full_name, text, occasion)
-            if known is not None:
-                alerts.close_trouble(home, known)
+            if open_alert is not None:
+                alerts.close_trouble(home, open_alert)
 
     def _folded(self, storage: Storage, pipelines: Sequence[str]) -> Iterator[str]:
         """Fold the events of pipelines, and yield what went wrong."""

@@ -73,7 +73,7 @@ def _position(home: FlowHome) -> progress.Position:
         return progress.Position()
 
 
-def deliver(home: FlowHome, found: Alert, notifiers: Sequence[Notifier], at: float) -> bool:
+def deliver(home: FlowHome, alert: Alert, notifiers: Sequence[Notifier], at: float) -> bool:
     """Deliver a recorded alert to the notifiers that did not get it; return whether any got it now.
 
     Return True as well if none is declared.
@@ -81,40 +81,40 @@ def deliver(home: FlowHome, found: Alert, notifiers: Sequence[Notifier], at: flo
     :param at: the storage's time, in seconds since 1970.
     :raises StorageError: the state folder cannot be read or written.
     """
-    number = alerts.claim(home, found, at)
+    number = alerts.claim(home, alert, at)
     if number is None:
         return False
-    waiting = [notifier for notifier in notifiers if not alerts.was_told(home, found, notifier)]
-    left = 0
+    waiting = [notifier for notifier in notifiers if not alerts.was_told(home, alert, notifier)]
+    failed_count = 0
     for notifier in waiting:
-        failure = send(notifier, found)
+        failure = send(notifier, alert)
         if failure is None:
-            alerts.record_told(home, found, notifier)
-            log.info("%s was notified: %s.", notifier.classpath, found.subject)
+            alerts.record_told(home, alert, notifier)
+            log.info("%s was notified: %s.", notifier.classpath, alert.subject)
         else:
-            left += 1
+            failed_count += 1
             again = "no further attempt" if number >= alerts.MOST_ATTEMPTS else "the monitor tries again"
             log.error(
                 "%s could not be told that %s, attempt %d (%s): %s",
                 notifier.classpath,
-                found.subject,
+                alert.subject,
                 number,
                 again,
                 failure,
             )
-    if not left or number >= alerts.MOST_ATTEMPTS:
-        alerts.settle(home, found)
-    return not notifiers or left < len(waiting)
+    if not failed_count or number >= alerts.MOST_ATTEMPTS:
+        alerts.settle(home, alert)
+    return not notifiers or failed_count < len(waiting)
 
 
-def send(notifier: Notifier, found: Alert) -> str | None:
+def send(notifier: Notifier, alert: Alert) -> str | None:
     """Call a notifier; return None, or the error that it raised, whatever it was.
 
     A notifier must not break the task that reports on a flow.
     """
     try:
         with timeout(NOTIFIER_SECONDS, f"it took more than {NOTIFIER_SECONDS} s"):  # type: ignore[no-untyped-call]
-            made, context = prepare(notifier, found)
+            made, context = prepare(notifier, alert)
             if type(made).notify is BaseNotifier.notify:
                 asyncio.run(made.async_notify(context))
             else:
@@ -125,7 +125,7 @@ def send(notifier: Notifier, found: Alert) -> str | None:
     return None
 
 
-def prepare(notifier: Notifier, found: Alert) -> tuple[BaseNotifier, Context]:
+def prepare(notifier: Notifier, alert: Alert) -> tuple[BaseNotifier, Context]:
     """Create a notifier and render its arguments, which may use ``alert``.
 
     See :class:`streamkeeper.drivers.alerts.AlertInWords`.
@@ -144,14 +144,14 @@ def prepare(notifier: Notifier, found: Alert) -> tuple[BaseNotifier, Context]:
         raise NotifierUnusable(
             f"{notifier.classpath} is no notifier: it must be a class that extends airflow.sdk.BaseNotifier."
         )
-    context = cast("Context", {"alert": found.for_templates()})
+    context = cast("Context", {"alert": alert.for_templates()})
     try:
         made = kind(**_thawed(notifier.arguments))
         # A DAG's templates are strict; a notifier's own would render a misspelt field as an empty text.
         environment = made.get_template_env(DAG("alert"))
         made._update_context(context)
         made.render_template_fields(context, environment)
-        _fill(made, found)
+        _fill(made, alert)
     except Exception as error:
         raise NotifierUnusable(
             f"{notifier.classpath} cannot be used with the arguments"
@@ -165,13 +165,13 @@ def prepare(notifier: Notifier, found: Alert) -> tuple[BaseNotifier, Context]:
 def unusable(pipeline: Pipeline) -> list[str]:
     """Create each notifier of a pipeline with a sample alert, and return which fail; no alert is sent."""
     sample = Alert(AlertKind.SETTINGS, f"{pipeline.name}.sample", "a sample", "sample", now())
-    found = []
+    problems = []
     for notifier in pipeline.notifiers:
         try:
             prepare(notifier, sample)
         except NotifierUnusable as error:
-            found.append(str(redact(f"Pipeline {pipeline.name} ({pipeline.file}): {error}")))
-    return found
+            problems.append(str(redact(f"Pipeline {pipeline.name} ({pipeline.file}): {error}")))
+    return problems
 
 
 def masked(text: str) -> str:
@@ -190,9 +190,9 @@ def stream_page(flow: Flow) -> str:
     return f"{page(flow.dag_id)}/plugin/stream?flow={quote(flow.full_name)}"
 
 
-def _fill(made: BaseNotifier, found: Alert) -> None:
+def _fill(made: BaseNotifier, alert: Alert) -> None:
     """Set subject and text of a mail if none are declared: Airflow's defaults describe a failed task."""
-    words = found.for_templates()
+    words = alert.for_templates()
     for name, text in {"subject": words.subject, "html_content": words.html}.items():
         if name in made.template_fields and getattr(made, name) is None:
             setattr(made, name, text)

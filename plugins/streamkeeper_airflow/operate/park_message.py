@@ -21,8 +21,8 @@ def describe_park(flow: str, park: Hold, once: bool = False) -> str:
     :param once: whether the flow runs once.
     """
     failure = failures.read(park.details)
-    said = failures.describe(flow, failure) if failure else f"The flow {flow} is parked: {park.reason}"
-    note = _with_form(flow, said, park.details.get("recovery"), failure)
+    description = failures.describe(flow, failure) if failure else f"The flow {flow} is parked: {park.reason}"
+    note = _with_form(flow, description, park.details.get("recovery"), failure)
     if once:
         note += f"\n\nIt runs once: {RESET} triggers its DAG again; after a correction, trigger it yourself."
     return note
@@ -34,17 +34,18 @@ def describe_retried(flow: str, details: dict[str, Any]) -> str:
     :param details: of :func:`streamkeeper.flows.leases.failure_of`, which may be empty.
     """
     failure = failures.read(details)
-    said = (
+    description = (
         failures.describe(flow, failure, retried=True)
         if failure
         else f"The flow {flow} failed. It is retried, as its declaration says."
     )
-    return _with_form(flow, said, details.get("recovery"), failure)
+    return _with_form(flow, description, details.get("recovery"), failure)
 
 
-def _with_form(flow: str, said: str, recovery: str | None, failure: Failure | None) -> str:
+def _with_form(flow: str, description: str, recovery: str | None, failure: Failure | None) -> str:
     if recovery:
-        return f"Recovery: {recovery}, at {page(dag_id(recovery))} (button Trigger, flow {flow})\n\n{said}"
+        form = f"{recovery}, at {page(dag_id(recovery))} (button Trigger, flow {flow})"
+        return f"Recovery: {form}\n\n{description}"
     if failure is not None and failure.classed is not FailureClass.NEEDS_RECOVERY:
-        return f"To be corrected: {failure.meaning}\n\n{said}"
-    return said
+        return f"To be corrected: {failure.meaning}\n\n{description}"
+    return description

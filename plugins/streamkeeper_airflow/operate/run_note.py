@@ -51,8 +51,8 @@ def set_run_note(dag_id: str, run_id: str, note: str) -> None:
         _call("PATCH", f"{base}{path}?update_mask=note", {"note": shortened}, token)
     # What answers may be no Airflow: a proxy's page is no JSON, and another's JSON has no token.
     except (OSError, ValueError, KeyError, TypeError) as error:
-        said = "The note of the run could not be set through %s: %s. Check the connection %r."
-        _log.warning(said, base, error, CONNECTION)
+        message = "The note of the run could not be set through %s: %s. Check the connection %r."
+        _log.warning(message, base, error, CONNECTION)
 
 
 def _login(connection: Connection) -> dict[str, Any]:

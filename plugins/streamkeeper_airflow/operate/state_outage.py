@@ -29,7 +29,7 @@ def tell(settings: Settings, error: StorageError) -> None:
 
     :raises StreamkeeperError: the pipeline files cannot be imported.
     """
-    told = _told()
+    alerted = _alerted()
     text = (
         f"No flow can use the state folder: {error}\nDrivers end, and are started again until it works. No"
         " other alert can be sent meanwhile."
@@ -37,42 +37,42 @@ def tell(settings: Settings, error: StorageError) -> None:
     # The manifest is in the state folder.
     for pipeline in declared(settings).pipelines:
         at = now()
-        if pipeline.name not in told and _send(pipeline, AlertKind.STATE_FAILS, text, at, at):
-            told[pipeline.name] = at
-            Variable.set(TOLD, told, serialize_json=True)
+        if pipeline.name not in alerted and _send(pipeline, AlertKind.STATE_FAILS, text, at, at):
+            alerted[pipeline.name] = at
+            Variable.set(TOLD, alerted, serialize_json=True)
 
 
 def take_back(manifest: Manifest) -> None:
     """Tell the pipelines that were alerted that the state folder works; again by the next look where no
     notifier worked.
     """
-    told = _told()
-    if not told:
+    alerted = _alerted()
+    if not alerted:
         return
-    known = {pipeline.name: pipeline for pipeline in manifest.pipelines}
-    left = {}
-    for name, at in told.items():
+    pipelines = {pipeline.name: pipeline for pipeline in manifest.pipelines}
+    remaining = {}
+    for name, at in alerted.items():
         text = f"The state folder works again. The alert of {at} is resolved."
         occasion = f"{AlertKind.STATE_FAILS.value} {at}"
-        if name in known and not _send(known[name], AlertKind.RELIEVED, text, occasion, now()):
-            left[name] = at
-    if left:
-        Variable.set(TOLD, left, serialize_json=True)
+        if name in pipelines and not _send(pipelines[name], AlertKind.RELIEVED, text, occasion, now()):
+            remaining[name] = at
+    if remaining:
+        Variable.set(TOLD, remaining, serialize_json=True)
     else:
         Variable.delete(TOLD)
 
 
-def _told() -> dict[str, str]:
-    found: dict[str, str] = Variable.get(TOLD, default={}, deserialize_json=True)
-    return found
+def _alerted() -> dict[str, str]:
+    alerted: dict[str, str] = Variable.get(TOLD, default={}, deserialize_json=True)
+    return alerted
 
 
 def _send(pipeline: Pipeline, kind: AlertKind, text: str, occasion: str, at: str) -> bool:
     """Call a pipeline's notifiers; return whether one worked, or none is declared."""
     link = notify.page(dag_id("monitor_flows"))
-    found = Alert(kind, pipeline.name, notify.masked(text), occasion, at, link)
-    log.warning("Alert: %s\n%s", found.subject, found.text)
-    failures = [notify.send(notifier, found) for notifier in pipeline.notifiers]
+    alert = Alert(kind, pipeline.name, notify.masked(text), occasion, at, link)
+    log.warning("Alert: %s\n%s", alert.subject, alert.text)
+    failures = [notify.send(notifier, alert) for notifier in pipeline.notifiers]
     for failure in filter(None, failures):
-        log.error("A notifier could not be told that %s: %s", found.subject, failure)
+        log.error("A notifier could not be told that %s: %s", alert.subject, failure)
     return not failures or None in failures

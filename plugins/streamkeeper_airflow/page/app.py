@@ -27,7 +27,7 @@ from streamkeeper.errors import StreamkeeperError
 from streamkeeper.health import flows as health
 from streamkeeper.health import metrics
 from streamkeeper.health.flows import FlowHealth
-from streamkeeper.health.metrics import Seen
+from streamkeeper.health.metrics import Snapshot
 from streamkeeper.manifest.manifest import Flow, Manifest, read_manifest
 from streamkeeper.recover.plans.kind import KINDS
 from streamkeeper.settings import Settings, dag_name
@@ -37,7 +37,7 @@ from streamkeeper_airflow.page import details
 from streamkeeper_airflow.page.patience import NoAnswer, Patience
 
 T = TypeVar("T")
-Looked = tuple[Manifest, Seen]
+Looked = tuple[Manifest, Snapshot]
 """One look: what is declared, and what was seen."""
 TOKEN = "STREAMKEEPER_METRICS_TOKEN"
 """Variable with the token that a scraper sends; where it is not set, there are no metrics."""
@@ -79,16 +79,16 @@ class Look:
     since 1970; ``overdue`` is why there is no newer one, None if it is the newest.
     """
 
-    found: Looked
+    observed: Looked
     at: float
     overdue: str | None = None
 
     def rows_of(self, dag_id: str) -> list[FlowHealth]:
         """Return the rows of a DAG's flows: several, if they share a driver; none if it runs no flow."""
-        return [row for row in self.found[1].rows if row.dag_id == dag_id]
+        return [row for row in self.observed[1].rows if row.dag_id == dag_id]
 
 
-class Kept:
+class LookCache:
     """The newest look at all flows, which is taken anew when somebody asks and it is older than some seconds.
 
     If a new one does not come in time, the last one serves, with its age.
@@ -98,7 +98,7 @@ class Kept:
 
     def __init__(self, look: Callable[[], Looked], seconds: float, patience: Patience) -> None:
         self._look, self._seconds, self._patience = look, seconds, patience
-        self._kept: tuple[float, Look] | None = None
+        self._cached: tuple[float, Look] | None = None
 
     def newest(self) -> Look:
         """Return the look; whoever asks while one is taken waits for it.
@@ -106,21 +106,21 @@ class Kept:
         :raises StreamkeeperError: the state folder or the pipelines cannot be read at all.
         :raises NoAnswer: the first look has not ended in time.
         """
-        kept = self._kept
-        if kept is not None and time.monotonic() - kept[0] <= self._seconds:
-            return kept[1]
+        cached = self._cached
+        if cached is not None and time.monotonic() - cached[0] <= self._seconds:
+            return cached[1]
         try:
             return self._patience.ask("flows", self._take)
         except NoAnswer as error:
-            if kept is None:
+            if cached is None:
                 raise
-            return replace(kept[1], overdue=str(error))
+            return replace(cached[1], overdue=str(error))
 
     def _take(self) -> Look:
         """Take a look, and keep it, also where nobody waits for it any more."""
         begun, at = time.monotonic(), time.time()
         look = Look(self._look(), at)
-        self._kept = (begun, look)
+        self._cached = (begun, look)
         return look
 
 
@@ -140,10 +140,10 @@ def look_patiently(patience: Patience) -> Looked:
 
     settings = Settings.from_environment()
     manifest = read_manifest(settings)
-    seen = metrics.see(open_storage(settings.state), manifest, ask)
-    if silent and len(silent) == len(seen.rows):
+    observation = metrics.see(open_storage(settings.state), manifest, ask)
+    if silent and len(silent) == len(observation.rows):
         raise silent[0]
-    return manifest, seen
+    return manifest, observation
 
 
 def create_app() -> FastAPI:
@@ -151,64 +151,64 @@ def create_app() -> FastAPI:
     look = partial(look_patiently, Patience(FLOW_SECONDS, MOST_READS))
     app = FastAPI(title="Streamkeeper", docs_url=None, redoc_url=None, openapi_url=None)
     patience = Patience(ANSWER_SECONDS, MOST_READS)
-    kept = Kept(look, KEPT_SECONDS, patience)
-    app.include_router(_router(kept, patience), prefix="/api")
+    cache = LookCache(look, KEPT_SECONDS, patience)
+    app.include_router(_router(cache, patience), prefix="/api")
 
     @app.get("/metrics", response_class=PlainTextResponse)
     def of_all(authorization: Annotated[str, Header()] = "") -> PlainTextResponse:
         _check_token(authorization)
-        look = _told(kept.newest)
-        found = metrics.measure(replace(look.found[1], at=look.at))
-        return PlainTextResponse(metrics.text(found), media_type=metrics.CONTENT_TYPE)
+        look = _read_or_unavailable(cache.newest)
+        measurements = metrics.measure(replace(look.observed[1], at=look.at))
+        return PlainTextResponse(metrics.text(measurements), media_type=metrics.CONTENT_TYPE)
 
     app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"))
     return app
 
 
-def _router(kept: Kept, patience: Patience) -> APIRouter:
+def _router(cache: LookCache, patience: Patience) -> APIRouter:
     router = APIRouter(dependencies=[Depends(get_user)])
 
     @router.get("/flows")
     def flows(user: GetUserDep) -> dict[str, Any]:
-        return _flows_for(user, _told(kept.newest))
+        return _flows_for(user, _read_or_unavailable(cache.newest))
 
     @router.get("/dags/{dag_id}")
     def dag(dag_id: str, user: GetUserDep, flow: str = "") -> dict[str, Any]:
         _check_may_read(user, dag_id)
-        look = _told(kept.newest)
+        look = _read_or_unavailable(cache.newest)
         rows = look.rows_of(dag_id)
         if not rows:
             return {"recovery": dag_name(dag_id) in KINDS}
         row = next((row for row in rows if row.flow == flow), rows[0])
-        read = partial(details.of_flow, Settings.from_environment(), look.found[0].find(row.flow), row)
-        found = dict(_told(patience.ask, row.flow, read))
+        read = partial(details.of_flow, Settings.from_environment(), look.observed[0].find(row.flow), row)
+        content = dict(_read_or_unavailable(patience.ask, row.flow, read))
         if not _may(user, "GET", DagAccessEntity.TASK_LOGS, dag_id):
-            found["log"] = {"where": None, "lines": []}
+            content["log"] = {"location": None, "lines": []}
         beside = [{"flow": one.flow, "state": one.state} for one in rows]
-        told = {"beside": beside, "at": look.at, "overdue": look.overdue}
-        return {**found, **told, "may": _may_start(user, *STARTS)}
+        common = {"beside": beside, "at": look.at, "overdue": look.overdue}
+        return {**content, **common, "may": _may_start(user, *STARTS)}
 
     @router.get("/dags/{dag_id}/history")
     def history(dag_id: str, user: GetUserDep, flow: str, hours: Hours = 6.0) -> dict[str, Any]:
         _check_may_read(user, dag_id)
-        of = _flow_of(_told(kept.newest), dag_id, flow)
-        read = partial(details.of_history, of, hours)
-        return _told(patience.ask, ("history", flow, hours), read)
+        declared = _flow_of(_read_or_unavailable(cache.newest), dag_id, flow)
+        read = partial(details.of_history, declared, hours)
+        return _read_or_unavailable(patience.ask, ("history", flow, hours), read)
 
     @router.get("/dags/{dag_id}/runs/{run_id:path}")
     def run(dag_id: str, run_id: str, user: GetUserDep) -> dict[str, Any]:
         _check_may_read(user, dag_id)
         if dag_name(dag_id) not in KINDS:
             return {"recovery": None}
-        rows = _told(kept.newest).found[1].rows
+        rows = _read_or_unavailable(cache.newest).observed[1].rows
         read = partial(details.of_recovery, dag_id, run_id, rows)
-        found = dict(_told(patience.ask, (dag_id, run_id), read))
-        for other in found.pop("read_by", ()):
+        content = dict(_read_or_unavailable(patience.ask, (dag_id, run_id), read))
+        for other in content.pop("read_by", ()):
             _check_may_read(user, other)
         dags = {row.flow: row.dag_id for row in rows}
         return {
-            **found,
-            "dags": {flow: dags[flow] for flow in found.get("flows", ()) if flow in dags},
+            **content,
+            "dags": {flow: dags[flow] for flow in content.get("flows", ()) if flow in dags},
             "may_answer": bool(_may(user, "PUT", DagAccessEntity.HITL_DETAIL, dag_id)),
             "may_resume": bool(_may(user, "PUT", DagAccessEntity.TASK_INSTANCE, dag_id)),
             "may_abandon": _may_start(user, ABANDON).get(ABANDON),
@@ -219,20 +219,20 @@ def _router(kept: Kept, patience: Patience) -> APIRouter:
 
 def _flows_for(user: Any, look: Look) -> dict[str, Any]:
     """Return all flows that a user may read, and what of a look belongs to all of them."""
-    manifest, found = look.found
-    readable = _readable(user, {row.dag_id for row in found.rows})
-    seen = tuple(row for row in found.rows if row.dag_id in readable)
+    manifest, observation = look.observed
+    readable = _readable(user, {row.dag_id for row in observation.rows})
+    rows = tuple(row for row in observation.rows if row.dag_id in readable)
     return {
         "at": look.at,
         "overdue": look.overdue,
-        "counts": dict(health.counts(seen)),
-        "flows": [row.to_json() for row in seen],
+        "counts": dict(health.counts(rows)),
+        "flows": [row.to_json() for row in rows],
         "errors": manifest.errors if _may_read_errors(user) else {},
         "may": _may_start(user, *STARTS),
     }
 
 
-def _told(read: Callable[..., T], *arguments: Any) -> T:
+def _read_or_unavailable(read: Callable[..., T], *arguments: Any) -> T:
     """Return what a function reads; what it cannot read is an answer that says why."""
     try:
         return read(*arguments)
@@ -248,9 +248,9 @@ def _teams(dag_ids: list[str]) -> Mapping[str, str | None]:
 
 def _readable(user: Any, dag_ids: Iterable[str]) -> set[str]:
     """Return those of some DAGs that a user may read; Airflow is asked once for all of a team."""
-    asked = list(dag_ids)
-    teams, by_team = _teams(asked), defaultdict[str | None, set[str]](set)
-    for dag_id in asked:
+    ids = list(dag_ids)
+    teams, by_team = _teams(ids), defaultdict[str | None, set[str]](set)
+    for dag_id in ids:
         by_team[teams.get(dag_id)].add(dag_id)
     filtered = get_auth_manager().filter_authorized_dag_ids
     return set().union(*(filtered(dag_ids=some, user=user, team_name=team) for team, some in by_team.items()))
@@ -261,14 +261,14 @@ def _may_start(user: Any, *names: str) -> dict[str, str]:
     return {dag_name(dag): dag for dag in _may(user, "POST", DagAccessEntity.RUN, *map(id_of_dag, names))}
 
 
-def _may(user: Any, method: ResourceMethod, what: DagAccessEntity, *dag_ids: str) -> list[str]:
+def _may(user: Any, method: ResourceMethod, entity: DagAccessEntity, *dag_ids: str) -> list[str]:
     """Return those of some DAGs with which a user may do something."""
     teams, authorized = _teams(list(dag_ids)), get_auth_manager().is_authorized_dag
-    asked = {dag_id: DagDetails(id=dag_id, team_name=teams.get(dag_id)) for dag_id in dag_ids}
+    details_by_id = {dag_id: DagDetails(id=dag_id, team_name=teams.get(dag_id)) for dag_id in dag_ids}
     return [
         dag_id
-        for dag_id, details in asked.items()
-        if authorized(method=method, access_entity=what, details=details, user=user)
+        for dag_id, details in details_by_id.items()
+        if authorized(method=method, access_entity=entity, details=details, user=user)
     ]
 
 
@@ -276,7 +276,7 @@ def _flow_of(look: Look, dag_id: str, flow: str) -> Flow:
     """Return a flow of a DAG that a person may read."""
     if flow not in [row.flow for row in look.rows_of(dag_id)]:
         raise HTTPException(404, f"The DAG {dag_id} runs no flow {flow!r}.")
-    return look.found[0].find(flow)
+    return look.observed[0].find(flow)
 
 
 def _check_may_read(user: Any, dag_id: str) -> None:

@@ -54,16 +54,16 @@ def of_history(flow: Flow, hours: float) -> dict[str, Any]:
     """
     home = open_home(Settings.from_environment(), flow.full_name)
     now = time.time()
-    found = rows.minutes(home, now - hours * 3600)
+    minutes = rows.minutes(home, now - hours * 3600)
     shown = (
         "at", "seconds", "drivers", "batches", "rows", "state_rows", "state_bytes", "watermark", "lag_seconds"
     )  # fmt: skip
-    phases = sorted({name for row in found for name in row.phases})
+    phases = sorted({name for row in minutes for name in row.phases})
     return {
         "now": now,
         "hours": hours,
-        "columns": {name: [getattr(row, name) for row in found] for name in shown},
-        "phases": {name: [row.phases.get(name, 0.0) for row in found] for name in phases},
+        "columns": {name: [getattr(row, name) for row in minutes] for name in shown},
+        "phases": {name: [row.phases.get(name, 0.0) for row in minutes] for name in phases},
     }
 
 
@@ -72,7 +72,7 @@ def _only(item: object, *fields: str) -> dict[str, Any]:
 
 
 def of_recovery(dag_id: str, run_id: str, flows: Sequence[FlowHealth]) -> dict[str, Any]:
-    """Return a recovery: its plan in words, its prices, its steps, the events of its ledger, and the DAGs of
+    """Return a recovery: its plan in words, its impacts, its steps, the events of its ledger, and the DAGs of
     all flows that it tells of.
 
     An empty object if the run has no plan, such as one whose values were refused.
@@ -86,8 +86,8 @@ def of_recovery(dag_id: str, run_id: str, flows: Sequence[FlowHealth]) -> dict[s
     if pipeline is None:
         return {}
     plan = engine.read_plan(settings, pipeline, recovery)
-    told = ledger.open(storage, pipeline, recovery).events()
-    named = {event.event for event in told}
+    events = ledger.open(storage, pipeline, recovery).events()
+    named = {event.event for event in events}
     over = next((event for event in ledger.OVER if event in named), None)
     usual = {} if over else _usual_seconds(settings.state, pipeline, recovery, plan.recovery)
     return {
@@ -99,26 +99,28 @@ def of_recovery(dag_id: str, run_id: str, flows: Sequence[FlowHealth]) -> dict[s
         "read_by": _read_by(plan, flows),
         "headline": explain.headline(plan),
         "plan": explain.as_text(plan),
-        "prices": [price for flow in plan.flows for price in one_flow.prices_of(flow)],
-        "copies": [_only(one, "what", "bytes", "rows", "files") for one in plan.copies],
+        "impacts": [impact for flow in plan.flows for impact in one_flow.impacts_of(flow)],
+        "copies": [_only(one, "label", "bytes", "rows", "files") for one in plan.copies],
         "refusals": [one.message for one in plan.refusals],
         "over": over,
         "past_return": over is None and engine.is_past_return(settings, pipeline, recovery),
-        "steps": [_step(plan, step, told, usual.get(step)) for step in plan.steps],
+        "steps": [_step(plan, step, events, usual.get(step)) for step in plan.steps],
         "events": [
             {
                 "at": event.at,
                 "event": event.event,
                 "evidence": {} if event.event == ledger.PLANNED else event.evidence,
             }
-            for event in told
+            for event in events
         ],
     }
 
 
-def _step(plan: Plan, step: str, told: Sequence[Event], usual: float | None) -> dict[str, Any]:
+def _step(plan: Plan, step: str, events: Sequence[Event], usual: float | None) -> dict[str, Any]:
     """Return how far a step is; times are in seconds since 1970, ``usual`` is how long it took before."""
-    mine = {event.event.rpartition(".")[2]: event for event in told if event.event.rpartition(".")[0] == step}
+    mine = {
+        event.event.rpartition(".")[2]: event for event in events if event.event.rpartition(".")[0] == step
+    }
     state = next((how for how in _HOW if how in mine), "to come")
     if state == "failed" and mine["started"].number > mine["failed"].number:
         state = "started"
@@ -138,25 +140,27 @@ def _moment(event: Event | None) -> float | None:
     return None if event is None else datetime.fromisoformat(event.at).timestamp()
 
 
-def _usual_seconds(state: str, pipeline: str, recovery: str, of: str) -> dict[str, float]:
+def _usual_seconds(state: str, pipeline: str, recovery: str, kind_name: str) -> dict[str, float]:
     """Return how long each step took in other recoveries of the kind: the median of the newest that ended."""
     storage = open_storage(state)
     others = [
-        one for one in ledger.recoveries(storage, pipeline) if one != recovery and one.startswith(f"{of}-")
+        one
+        for one in ledger.recoveries(storage, pipeline)
+        if one != recovery and one.startswith(f"{kind_name}-")
     ]
     ended = [one for one in others if ledger.open(storage, pipeline, one).end() is not None][-PAST:]
-    found: dict[str, list[float]] = {}
+    durations: dict[str, list[float]] = {}
     for one in ended:
         for step, seconds in _seconds_of(state, pipeline, one).items():
-            found.setdefault(step, []).append(seconds)
-    return {step: median(seconds) for step, seconds in found.items()}
+            durations.setdefault(step, []).append(seconds)
+    return {step: median(seconds) for step, seconds in durations.items()}
 
 
 @lru_cache(maxsize=256)
 def _seconds_of(state: str, pipeline: str, recovery: str) -> Mapping[str, float]:
     """Return how long each step of a recovery that has ended took; its ledger does not change any more."""
-    told = ledger.open(open_storage(state), pipeline, recovery).events()
-    began = {event.event: _moment(event) or 0.0 for event in told}
+    events = ledger.open(open_storage(state), pipeline, recovery).events()
+    began = {event.event: _moment(event) or 0.0 for event in events}
     return {
         step: ended - began[f"{step}.started"]
         for name, ended in began.items()
@@ -168,7 +172,7 @@ def _read_by(plan: Plan, flows: Sequence[FlowHealth]) -> set[str]:
     """Return the DAGs of the flows of a plan, and of those that write its tables. That of a flow which is no
     longer declared is the one that it would have alone.
     """
-    known = {row.flow: row.dag_id for row in flows}
+    dag_ids = {row.flow: row.dag_id for row in flows}
     names = {flow.flow for flow in plan.flows}
     names |= {row.flow for row in flows if row.pipeline == plan.pipeline and row.table in plan.tables}
-    return {known.get(name, f"flow__{name.replace('.', '__')}") for name in names}
+    return {dag_ids.get(name, f"flow__{name.replace('.', '__')}") for name in names}

@@ -46,40 +46,42 @@ class Patience:
         :raises NoAnswer: it takes longer than it is waited for, or too many others do.
         """
         with self._lock:
-            asked = self._under_way.get(question)
-            if asked is None:
+            running = self._under_way.get(question)
+            if running is None:
                 if len(self._under_way) >= self._most:
                     longest = time.monotonic() - min(one.begun for one in self._under_way.values())
                     raise NoAnswer(
-                        _said(longest, f"; {self._most} reads are under way, and no more are begun")
+                        _silence(longest, f"; {self._most} reads are under way, and no more are begun")
                     )
-                asked = self._under_way[question] = _UnderWay(time.monotonic(), Future())
-                threading.Thread(target=self._run, args=(question, read, asked.outcome), daemon=True).start()
-        left = asked.begun + self._seconds - time.monotonic()
+                running = self._under_way[question] = _UnderWay(time.monotonic(), Future())
+                threading.Thread(
+                    target=self._run, args=(question, read, running.outcome), daemon=True
+                ).start()
+        remaining = running.begun + self._seconds - time.monotonic()
         try:
-            found: T = asked.outcome.result(max(0.0, left))
+            answer: T = running.outcome.result(max(0.0, remaining))
         except NotYet:
-            if asked.outcome.done():  # what was read raised a TimeoutError of its own
+            if running.outcome.done():  # what was read raised a TimeoutError of its own
                 raise
-            raise NoAnswer(_said(time.monotonic() - asked.begun)) from None
-        return found
+            raise NoAnswer(_silence(time.monotonic() - running.begun)) from None
+        return answer
 
     def _run(self, question: Hashable, read: Callable[[], Any], outcome: Future[Any]) -> None:
         try:
-            found = read()
+            answer = read()
         except BaseException as error:  # noqa: BLE001 - raised where the outcome is asked for
             self._end(question)
             outcome.set_exception(error)
         else:
             self._end(question)
-            outcome.set_result(found)
+            outcome.set_result(answer)
 
     def _end(self, question: Hashable) -> None:
         with self._lock:
             del self._under_way[question]
 
 
-def _said(seconds: float, more: str = "") -> str:
+def _silence(seconds: float, more: str = "") -> str:
     return (
         f"The state folder has not answered for {seconds:.0f} s{more}. Look at the store that"
         " STREAMKEEPER_STATE names; flows and recoveries wait for it, too."

@@ -24,9 +24,9 @@ def is_last_try(context: Context) -> bool:
     return bool(ti.try_number > ti.max_tries)
 
 
-def tell_undone(plan: dict[str, Any], context: Context, what: str) -> None:
+def tell_undone(plan: dict[str, Any], context: Context, outcome: str) -> None:
     """Alert that a recovery was not begun, or was given up; once, and not if a step reported the reason."""
-    _tell(AlertKind.RECOVERY_FAILED, plan, context, f"{_name(plan)} {what}", plan["recovery"])
+    _tell(AlertKind.RECOVERY_FAILED, plan, context, f"{_name(plan)} {outcome}", plan["recovery"])
 
 
 def end_refused(context: Context, error: Exception) -> NoReturn:
@@ -37,15 +37,15 @@ def end_refused(context: Context, error: Exception) -> NoReturn:
     :raises AirflowSkipException: a person asked for the run.
     :raises AirflowFailException: a schedule did; nobody looks at such a run, so it is red.
     """
-    said = str(error).splitlines()
-    first, *others = [line.removeprefix("- ") for line in said if line.startswith("- ")] or said
+    lines = str(error).splitlines()
+    first, *others = [line.removeprefix("- ") for line in lines if line.startswith("- ")] or lines
     _LOG.warning("The plan is refused: %s", error)
     run = context["dag_run"]
-    rest = (
+    advice = (
         "Nothing was changed. The plan, if there is one, is in the log of the task. Trigger the DAG again"
         " with other values."
     )
-    set_run_note(run.dag_id, run.run_id, "\n\n".join([f"Refused: {first}", *others, rest]))
+    set_run_note(run.dag_id, run.run_id, "\n\n".join([f"Refused: {first}", *others, advice]))
     if run.run_type != "manual":
         raise AirflowFailException(str(error)) from error
     raise AirflowSkipException(f"The plan is refused: {error}") from error
@@ -53,24 +53,26 @@ def end_refused(context: Context, error: Exception) -> NoReturn:
 
 def tell_finished(plan: dict[str, Any], context: Context, evidence: dict[str, Any]) -> None:
     """Alert that the last step is done, and for which flows it found less than progress."""
-    said = [
-        part for name, found in evidence.get("flows", {}).items() for part in _less_than_progress(name, found)
+    shortfalls = [
+        part
+        for name, flow_evidence in evidence.get("flows", {}).items()
+        for part in _less_than_progress(name, flow_evidence)
     ]
     done = "its new generation runs." if len(evidence.get("flows", {})) == 1 else "the new generations run."
     text = f"{_name(plan)} is done{': ' + done if 'flows' in evidence else '.'}"
-    if said:
-        text = f"{_name(plan)} is done, but {'; '.join(said)}."
+    if shortfalls:
+        text = f"{_name(plan)} is done, but {'; '.join(shortfalls)}."
     _tell(AlertKind.RECOVERY_FINISHED, plan, context, text, plan["recovery"])
 
 
-def _less_than_progress(flow: str, found: dict[str, Any]) -> Iterator[str]:
-    if "held_by" in found:
+def _less_than_progress(flow: str, flow_evidence: dict[str, Any]) -> Iterator[str]:
+    if "held_by" in flow_evidence:
         yield (
-            f"the flow {flow} is held by {', '.join(found['held_by'])}: the new generation starts when"
-            " these holds are released"
+            f"the flow {flow} is held by {', '.join(flow_evidence['held_by'])}: the new generation starts"
+            " when these holds are released"
         )
-    elif "superseded_by" in found:
-        yield f"on {flow} generation {found['superseded_by']} has replaced it already"
+    elif "superseded_by" in flow_evidence:
+        yield f"on {flow} generation {flow_evidence['superseded_by']} has replaced it already"
 
 
 def tell_failed(plan: dict[str, Any], context: Context, step: str, error: Exception, way_on: str) -> None:

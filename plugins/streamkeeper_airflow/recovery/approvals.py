@@ -42,18 +42,18 @@ class PlanApproval(ApprovalOperator):
     def execute(self, context: Context) -> Any:
         """Ask, unless there is nothing to ask.
 
-        :raises AirflowFailException: the price got worse, and the form switched approval off.
+        :raises AirflowFailException: the impact got worse, and the form switched approval off.
         """
         plan = context["ti"].xcom_pull(task_ids=PLAN)
         if not self._has_question(context):
-            self.log.info("The price has not changed since the approval.")
+            self.log.info("The impact has not changed since the approval.")
             return None
         if plan["approval"]:
             self.options = [self._consent(context), self.REJECT]
             return super().execute(context)
         if self.again:
             raise AirflowFailException(
-                "The price got worse since the plan was made, and approval is switched off, so"
+                "The impact got worse since the plan was made, and approval is switched off, so"
                 f" {plan['asks']} ends here. It changed nothing. Trigger it again with approval switched on."
             )
         self._approved(context, f"{forms.asker(context)}, approval switched off in the form")
@@ -68,7 +68,7 @@ class PlanApproval(ApprovalOperator):
         return super().execute_complete(context, event)
 
     def _consent(self, context: Context) -> str:
-        """Return the label of the approving button: it names the prices that it accepts."""
+        """Return the label of the approving button: it names the impacts that it accepts."""
         plan = context["ti"].xcom_pull(task_ids=PLAN_AGAIN.name if self.again else PLAN)
         return str(plan.get("consent", self.APPROVE))
 
@@ -77,19 +77,19 @@ class PlanApproval(ApprovalOperator):
 
     def _approved(self, context: Context, by: str) -> None:
         plan = context["ti"].xcom_pull(task_ids=PLAN)
-        of = (Settings.from_environment(), plan["pipeline"], plan["recovery"])
-        accepted = () if self.again else plan.get("prices", ())
-        engine.approve(*of, by, again=self.again, accepted=accepted)
+        recovery_key = (Settings.from_environment(), plan["pipeline"], plan["recovery"])
+        accepted = () if self.again else plan.get("impacts", ())
+        engine.approve(*recovery_key, by, again=self.again, accepted=accepted)
 
 
-class WorsePriceApproval(PlanApproval):
+class WorseImpactApproval(PlanApproval):
     """Asks again only if the plan made again under the hold costs more than the approved one."""
 
     again = True
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(
-            subject="The price got worse. Approve {{ ti.xcom_pull(task_ids='plan')['asks'] }} anyway?",
+            subject="The impact got worse. Approve {{ ti.xcom_pull(task_ids='plan')['asks'] }} anyway?",
             body="{{ ti.xcom_pull(task_ids='plan_again')['markdown'] }}",
             **kwargs,
         )

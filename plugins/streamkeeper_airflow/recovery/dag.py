@@ -27,7 +27,7 @@ from streamkeeper.settings import Settings, dag_id
 from streamkeeper.storage import open_storage
 from streamkeeper_airflow import forms
 from streamkeeper_airflow.dag_options import dag_options
-from streamkeeper_airflow.recovery.approvals import ASKS, PlanApproval, WorsePriceApproval
+from streamkeeper_airflow.recovery.approvals import ASKS, PlanApproval, WorseImpactApproval
 from streamkeeper_airflow.recovery.tasks import (
     GiveUp,
     Go,
@@ -60,31 +60,37 @@ def recovery_dag(name: str, **more: Any) -> DAG:
     :param more: passed to :class:`airflow.sdk.DAG` as it is, such as ``schedule``.
     :raises RequestError: there is no such kind.
     """
-    of = kind(name)
+    recovery_kind = kind(name)
     settings = Settings.from_environment()
     manifest = read_manifest(settings)
-    params = forms.params(of.form(manifest, ill(open_storage(settings.state), manifest)))
+    params = forms.params(recovery_kind.form(manifest, ill(open_storage(settings.state), manifest)))
     more["doc_md"] = (
         f"{more.get('doc_md') or ''}\n\n**Recoveries from a park, compared**\n\n{explain.trade_offs()}\n"
     )
     shared = dag_options(settings, "recovery", **{**RETRIES, **more.pop("default_args", {})})
-    common = {"schedule": None, "catchup": False, "description": of.description, **shared}
-    with DAG(dag_id(of.name), params=params, **{**common, "dag_display_name": of.name, **more}) as dag:
-        tasks: list[BaseOperator] = [PlanRecovery(task_id="plan", of=of.name)]
-        tasks += [UnaskedStep(task_id=step.name, of=of.name) for step in of.unasked]
+    common = {"schedule": None, "catchup": False, "description": recovery_kind.description, **shared}
+    with DAG(
+        dag_id(recovery_kind.name),
+        params=params,
+        **{**common, "dag_display_name": recovery_kind.name, **more},
+    ) as dag:
+        tasks: list[BaseOperator] = [PlanRecovery(task_id="plan", kind_name=recovery_kind.name)]
+        tasks += [
+            UnaskedStep(task_id=step.name, kind_name=recovery_kind.name) for step in recovery_kind.unasked
+        ]
         tasks.append(PlanApproval(task_id="approve", retries=ASKS))
-        if of.name == REHEARSE:
+        if recovery_kind.name == REHEARSE:
             tasks.append(Go(task_id="go"))
-        for step in of.asked:
-            tasks.append(_task(of, step))
+        for step in recovery_kind.after_approval:
+            tasks.append(_task(recovery_kind, step))
             if step.name == shared_steps.PLAN_AGAIN.name:
-                tasks.append(WorsePriceApproval(task_id="approve_again", retries=ASKS))
+                tasks.append(WorseImpactApproval(task_id="approve_again", retries=ASKS))
         chain(*tasks)
         by_name = {task.task_id: task for task in tasks}
-        first = of.first_change or next(iter(of.unasked), None)
+        first = recovery_kind.first_change or next(iter(recovery_kind.unasked), None)
         if first is not None:
             by_name[first.name] >> GiveUp(task_id="give_up", after=first.name)
-        if shared_steps.VERIFY_PROGRESS in of.steps:
+        if shared_steps.VERIFY_PROGRESS in recovery_kind.steps:
             release, verify = by_name[shared_steps.RELEASE.name], by_name[shared_steps.VERIFY_PROGRESS.name]
             once_flows = OnceFlows(task_id="once_flows")
             again = run_again(once_flows)
@@ -122,8 +128,12 @@ def daily_dag(name: str, cron: str, **more: Any) -> DAG:
     return dag
 
 
-def _task(of: Kind, step: StepKind) -> BaseOperator:
-    given: dict[str, Any] = {"task_id": step.name, "of": of.name, "patient": step.patient}
+def _task(recovery_kind: Kind, step: StepKind) -> BaseOperator:
+    arguments: dict[str, Any] = {
+        "task_id": step.name,
+        "kind_name": recovery_kind.name,
+        "patient": step.patient,
+    }
     if step is shared_steps.VERIFY_PROGRESS:
-        given["trigger_rule"] = TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS
-    return SparkStep(**given) if step.needs_spark else RecoveryStep(**given)
+        arguments["trigger_rule"] = TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS
+    return SparkStep(**arguments) if step.needs_spark else RecoveryStep(**arguments)

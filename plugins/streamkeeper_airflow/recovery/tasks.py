@@ -62,33 +62,33 @@ class PlanRecovery(BaseOperator, SkipMixin):
 
     A dry run ends here, or after the steps of the kind that run before approval: what follows is skipped. A
     refused plan ends the run as *skipped*, with the reasons in its note. An alert reports a refusal of what a
-    schedule asked for and, if nobody will be asked, a price that was not accepted.
+    schedule asked for and, if nobody will be asked, an impact that was not accepted.
 
-    :param of: the kind of recovery.
+    :param kind_name: the kind of recovery.
     """
 
-    def __init__(self, *, of: str, **kwargs: Any) -> None:
+    def __init__(self, *, kind_name: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.of = of
+        self.kind_name = kind_name
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return what the later tasks need, including the plan as Markdown; write nothing but the ledger.
 
-        :raises AirflowSkipException: a value does not fit, a table is locked, or the plan has a price that
+        :raises AirflowSkipException: a value does not fit, a table is locked, or the plan has an impact that
             was not accepted.
         :raises AirflowFailException: the same in a scheduled run; or another try would meet the same error
             again.
         """
-        settings, of = Settings.from_environment(), kind(self.of)
+        settings, recovery_kind = Settings.from_environment(), kind(self.kind_name)
         try:
             manifest = read_manifest(settings)
-            given = forms.values(context, of.form(manifest))
-            dry_run = bool(given.get(DRY_RUN, False))
-            plan = self._plan(context, settings, of, given, manifest)
+            form_values = forms.values(context, recovery_kind.form(manifest))
+            dry_run = bool(form_values.get(DRY_RUN, False))
+            plan = self._plan(context, settings, recovery_kind, form_values, manifest)
             if not dry_run:
-                self._check_accepted(context, plan, manifest, given)
+                self._check_accepted(context, plan, manifest, form_values)
             tries = bool(engine.unasked_steps(plan)) and all(
-                refusal.price is not None for refusal in plan.refusals
+                refusal.impact is not None for refusal in plan.refusals
             )
             if tries or not dry_run:
                 # A cleared task makes a new plan, but the plan in the ledger is shown, approved and carried
@@ -99,15 +99,15 @@ class PlanRecovery(BaseOperator, SkipMixin):
         except FINAL as error:
             raise AirflowFailException(str(error)) from error
         handed_on = {
-            **_named(plan, of, manifest),
+            **_named(plan, recovery_kind, manifest),
             "markdown": explain.as_markdown(plan),
             "consent": explain.consent(plan),
-            "prices": sorted({item.price for item in plan.refusals if item.price is not None}),
+            "impacts": sorted({item.impact for item in plan.refusals if item.impact is not None}),
             "go": _go(plan),
             "once_dags": sorted(
                 {manifest.find(flow.flow).dag_id for flow in plan.flows if flow.once and flow.next_generation}
             ),
-            APPROVAL: bool(given.get(APPROVAL, True)),
+            APPROVAL: bool(form_values.get(APPROVAL, True)),
             DRY_RUN: dry_run,
         }
         if dry_run and not tries:
@@ -115,29 +115,34 @@ class PlanRecovery(BaseOperator, SkipMixin):
         return handed_on
 
     def _plan(
-        self, context: Context, settings: Settings, of: Kind, given: dict[str, Any], manifest: Manifest
+        self,
+        context: Context,
+        settings: Settings,
+        recovery_kind: Kind,
+        form_values: dict[str, Any],
+        manifest: Manifest,
     ) -> Plan:
-        for secret in secrets_in(given):
+        for secret in secrets_in(form_values):
             mask_secret(secret)
         run = context["dag_run"]
         # A dry run ends its recovery, so a cleared one needs another id.
-        name = f"{run.run_id}/dry run {context['ti'].try_number}" if given.get(DRY_RUN) else run.run_id
-        recovery = engine.recovery_id(of.name, name)
+        name = f"{run.run_id}/dry run {context['ti'].try_number}" if form_values.get(DRY_RUN) else run.run_id
+        recovery = engine.recovery_id(recovery_kind.name, name)
         try:
-            request = of.parse(given, manifest, forms.asker(context))
-            plan = judged(settings, engine.plan(settings, of, request, recovery))
+            request = recovery_kind.parse(form_values, manifest, forms.asker(context))
+            plan = judged(settings, engine.plan(settings, recovery_kind, request, recovery))
         except REFUSALS as error:
             # A run that names its rehearsal was started by the person who said go.
-            if run.run_type != "manual" and not given.get("rehearsal"):
-                tell_undone(_unplanned(recovery, given, manifest), context, f"did not start: {error}")
+            if run.run_type != "manual" and not form_values.get("rehearsal"):
+                tell_undone(_unplanned(recovery, form_values, manifest), context, f"did not start: {error}")
             raise
         self.log.info("%s", explain.as_text(plan))
         return plan
 
     def _check_accepted(
-        self, context: Context, plan: Plan, manifest: Manifest, given: dict[str, Any]
+        self, context: Context, plan: Plan, manifest: Manifest, form_values: dict[str, Any]
     ) -> None:
-        if given.get(APPROVAL, True):
+        if form_values.get(APPROVAL, True):
             shared_steps.check_possible(plan)
             return
         try:
@@ -150,30 +155,30 @@ class PlanRecovery(BaseOperator, SkipMixin):
 def _go(plan: Plan) -> dict[str, Any] | None:
     """Return the DAG that an approved rehearsal starts, and its values; None if there is none.
 
-    The values name the rehearsal, and accept the prices that its approval names.
+    The values name the rehearsal, and accept the impacts that its approval names.
     """
     if plan.recovery != REHEARSE:
         return None
     tried = rehearsed(plan)
     if tried.recovery is None:
         return None
-    given = plan.request.get("request") or {}
-    prices = sorted({item.price for item in plan.refusals if item.price is not None})
+    request = plan.request.get("request") or {}
+    impacts = sorted({item.impact for item in plan.refusals if item.impact is not None})
     return {
         "dag": dag_id(tried.recovery),
         "conf": {
             **values_of(
-                kind(tried.recovery), plan.request["flow"], f"{plan.pipeline}.{plan.tables[0]}", given
+                kind(tried.recovery), plan.request["flow"], f"{plan.pipeline}.{plan.tables[0]}", request
             ),
             "rehearsal": plan.recovery_id,
             "reason": plan.reason or f"go, as rehearsed by {plan.recovery_id}",
-            "accept": prices,
+            "accept": impacts,
             APPROVAL: False,
         },
     }
 
 
-def _named(plan: Plan, of: Kind, manifest: Manifest) -> dict[str, Any]:
+def _named(plan: Plan, recovery_kind: Kind, manifest: Manifest) -> dict[str, Any]:
     """Return a recovery's names for tasks and alerts.
 
     ``flow`` is the one to which alerts belong. A table's recovery has its first writer or, if no flow writes
@@ -181,24 +186,24 @@ def _named(plan: Plan, of: Kind, manifest: Manifest) -> dict[str, Any]:
     """
     of_pipeline = [flow for flow in manifest.flows() if flow.pipeline.name == plan.pipeline]
     of_pipeline.sort(key=lambda flow: flow.declaration.target not in plan.tables)
-    told = [*(flow.flow for flow in plan.flows), *(flow.full_name for flow in of_pipeline)]
+    flow_names = [*(flow.flow for flow in plan.flows), *(flow.full_name for flow in of_pipeline)]
     return {
-        "kind": of.name,
+        "kind": recovery_kind.name,
         "recovery": plan.recovery_id,
         "pipeline": plan.pipeline,
-        "flow": next(iter(told), None),
+        "flow": next(iter(flow_names), None),
         "subject": plan.subject,
-        "asks": f"the {of.noun or of.name} of {plan.subject}",
+        "asks": f"the {recovery_kind.noun or recovery_kind.name} of {plan.subject}",
     }
 
 
-def _unplanned(recovery: str, given: dict[str, Any], manifest: Manifest) -> dict[str, Any]:
+def _unplanned(recovery: str, form_values: dict[str, Any], manifest: Manifest) -> dict[str, Any]:
     """Return the names, for an alert, of a recovery that got no plan: from what it was asked for."""
-    subject = str(given.get("flow") or given.get("table") or given.get("pipeline"))
+    subject = str(form_values.get("flow") or form_values.get("table") or form_values.get("pipeline"))
     pipeline = subject.partition(".")[0]
-    told = [flow for flow in manifest.flows() if flow.pipeline.name == pipeline]
-    told.sort(key=lambda flow: subject not in (flow.full_name, f"{pipeline}.{flow.declaration.target}"))
-    flow = next((flow.full_name for flow in told), None)
+    flows = [flow for flow in manifest.flows() if flow.pipeline.name == pipeline]
+    flows.sort(key=lambda flow: subject not in (flow.full_name, f"{pipeline}.{flow.declaration.target}"))
+    flow = next((flow.full_name for flow in flows), None)
     return {"recovery": recovery, "pipeline": pipeline, "flow": flow, "subject": subject}
 
 
@@ -208,13 +213,13 @@ class RecoveryStep(BaseOperator):
     A completed step returns its evidence again, so clearing it is safe.
 
     :param task_id: the step, one of the kind's.
-    :param of: the kind of recovery.
+    :param kind_name: the kind of recovery.
     :param patient: try again if the recovery reports that it could not be done yet.
     """
 
-    def __init__(self, *, of: str, patient: bool = False, **kwargs: Any) -> None:
+    def __init__(self, *, kind_name: str, patient: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.of = of
+        self.kind_name = kind_name
         self.patient = patient
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -244,10 +249,10 @@ class SparkStep(SubmitJob):
     A step that is already done, or has nothing to do, starts no Spark. Parameters as :class:`RecoveryStep`.
     """
 
-    def __init__(self, *, of: str, patient: bool = False, **kwargs: Any) -> None:
-        name = f"{of} {kwargs['task_id']}"
+    def __init__(self, *, kind_name: str, patient: bool = False, **kwargs: Any) -> None:
+        name = f"{kind_name} {kwargs['task_id']}"
         super().__init__(job=submit.RECOVERY_JOB, name=name, **kwargs)
-        self.of = of
+        self.kind_name = kind_name
         self.patient = patient
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]  # the provider's returns nothing
@@ -258,23 +263,23 @@ class SparkStep(SubmitJob):
         """
         plan = context["ti"].xcom_pull(task_ids=PLAN)
         settings = Settings.from_environment()
-        where = (settings, plan["pipeline"], plan["recovery"], self.task_id)
+        step_key = (settings, plan["pipeline"], plan["recovery"], self.task_id)
         try:
-            evidence = engine.without_spark(*where)
+            evidence = engine.without_spark(*step_key)
         except StreamkeeperError as error:
             _fail(self.task_id, context, error, final=isinstance(error, FINAL) and not self.patient)
         if evidence is None:
             try:
-                self.take(lambda master: submission.recovery_step(*where, master))
+                self.take(lambda master: submission.recovery_step(*step_key, master))
             except StreamkeeperError as error:
                 _fail(self.task_id, context, error, final=False)
             try:
                 super().execute(context)
             except AirflowException as error:
-                why = engine.why_failed(*where)
-                final = why is not None and why.partition(":")[0] in _names(FINAL) and not self.patient
-                _fail(self.task_id, context, RecoveryError(why) if why else error, final=final)
-            evidence = engine.evidence_of(*where)
+                reason = engine.why_failed(*step_key)
+                final = reason is not None and reason.partition(":")[0] in _names(FINAL) and not self.patient
+                _fail(self.task_id, context, RecoveryError(reason) if reason else error, final=final)
+            evidence = engine.evidence_of(*step_key)
             if evidence is None:
                 raise AirflowException(
                     f"The job succeeded, but the ledger has no end of {self.task_id}. See the job's log"
@@ -296,7 +301,10 @@ class UnaskedStep(SparkStep, SkipMixin):
         :raises AirflowException: the job failed otherwise.
         """
         evidence = super().execute(context)
-        if context["ti"].xcom_pull(task_ids=PLAN)[DRY_RUN] and self.task_id == kind(self.of).unasked[-1].name:
+        if (
+            context["ti"].xcom_pull(task_ids=PLAN)[DRY_RUN]
+            and self.task_id == kind(self.kind_name).unasked[-1].name
+        ):
             _end_dry_run(self, context, evidence)
         return evidence
 
@@ -335,7 +343,7 @@ def _handed_on(
     """Log a step's evidence, alert after the last step, and return what later tasks need of it."""
     task.log.info("%s: %s", task.task_id, {key: value for key, value in evidence.items() if key != "plan"})
     if task.task_id == shared_steps.PLAN_AGAIN.name:
-        worse = "\n".join(f"- {item}" for item in evidence["why"])
+        worse = "\n".join(f"- {item}" for item in evidence["reasons"])
         again = plans.from_json(evidence["plan"])
         evidence = {
             **evidence,
@@ -441,12 +449,12 @@ class GiveUp(BaseOperator):
             raise AirflowSkipException("It was a dry run, so there is nothing to give up.")
         if context["ti"].xcom_pull(task_ids=self.after) is not None:
             raise AirflowSkipException(f"The step {self.after} is done, so there is nothing to give up.")
-        why = "rejected, or failed before anything was changed"
-        if not engine.give_up(Settings.from_environment(), plan["pipeline"], plan["recovery"], why):
+        reason = "rejected, or failed before anything was changed"
+        if not engine.give_up(Settings.from_environment(), plan["pipeline"], plan["recovery"], reason):
             raise AirflowSkipException(
                 f"The step {self.after} has changed something already. Clear the failed task, and the"
                 " recovery continues from there."
             )
-        said = "was given up. Its holds and locks are removed, and nothing else was changed."
-        self.log.info("The recovery %s %s", plan["recovery"], said)
-        tell_undone(plan, context, f"{said} It was {why}.")
+        outcome = "was given up. Its holds and locks are removed, and nothing else was changed."
+        self.log.info("The recovery %s %s", plan["recovery"], outcome)
+        tell_undone(plan, context, f"{outcome} It was {reason}.")

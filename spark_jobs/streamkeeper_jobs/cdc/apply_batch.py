@@ -1,4 +1,4 @@
-"""Applies one micro-batch: once under its step, in the writers' turn; again as a whole after a conflict."""
+"""Applies one micro-batch: once under its step, under the write lock; again as a whole after a conflict."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from streamkeeper_jobs.cdc.replace_rows import opened
 from streamkeeper_jobs.cdc.scd1 import apply_newest
 from streamkeeper_jobs.cdc.scd1_by_value import apply_by_value
 from streamkeeper_jobs.cdc.scd2 import apply_history
-from streamkeeper_jobs.cdc.steps import Step, Turn
+from streamkeeper_jobs.cdc.steps import Step, WriteLocked
 from streamkeeper_jobs.spark.delta_table import last_written
 from streamkeeper_jobs.spark.log import say
 from streamkeeper_jobs.spark.session import with_settings, without_call_sites
@@ -39,7 +39,7 @@ which is some 500 KB. Delta's default is 50. A batch asks for no file that its v
 """
 
 TRIES = 5
-"""Tries of a batch that conflicts with other commits: an OPTIMIZE, or a writer that takes no turns."""
+"""Tries of a batch that conflicts with other commits: an OPTIMIZE, or a writer that takes no lock."""
 
 CONFLICTS = (
     ConcurrentAppendException,
@@ -53,31 +53,31 @@ CONFLICTS = (
 """Conflicts after which a batch is tried again.
 
 ``ConcurrentTransactionException`` says that the target remembers something else by now, or that another
-driver writes, or has just sealed, this generation. Then it is not tried again.
+driver writes, or has just fenced, this generation. Then it is not tried again.
 """
 
 
-def apply_changes(batch: DataFrame, spec: CdcSpec, path: str, step: Step, turn: Turn) -> Ties:
+def apply_changes(batch: DataFrame, spec: CdcSpec, path: str, step: Step, lock: WriteLocked) -> Ties:
     """Apply one micro-batch to the target at a path or URL; return the ties of its upserts (none are counted
     with ``ignore_null_updates`` in SCD type 1, and none again of a step that the target has).
 
     Repeated with the same step it changes nothing more.
 
     The batch must belong to a session that no other thread uses, as that of ``foreachBatch`` does: the step
-    is passed to Delta through it. A batch of a sealed generation is skipped, as by Delta's own sink.
+    is passed to Delta through it. A batch of a fenced generation is skipped, as by Delta's own sink.
 
     :raises ChangeRefused: some of its rows have no key or no sequence; nothing was written.
     :raises DeclarationError: the target was not prepared for this flow, or somebody restored or copied it.
     """
     session = batch.sparkSession
     listed = {LISTED: MOST_LISTED} if session.conf.get(LISTED, None) is None else {}
-    for left in reversed(range(TRIES)):
+    for remaining_tries in reversed(range(TRIES)):
         try:
-            with turn(), planned_at_once(session), with_settings(session, listed), without_call_sites():
+            with lock(), planned_at_once(session), with_settings(session, listed), without_call_sites():
                 return _apply_once(batch, spec, path, step)
         except CONFLICTS as conflict:
             of_step = isinstance(conflict, ConcurrentTransactionException)
-            if not left or (of_step and _has_step(batch, path, step)):
+            if not remaining_tries or (of_step and _has_step(batch, path, step)):
                 raise
             say(
                 f"Batch {step.batch_id} met another commit ({type(conflict).__name__}) and is applied again,"
@@ -116,10 +116,10 @@ def _apply_once(batch: DataFrame, spec: CdcSpec, path: str, step: Step) -> Ties:
         batch.write.format("noop").mode("overwrite").save()
         return Ties()
     layout = layout_of(target.schema, spec.keys, target.partitions)
-    found, work = changes(batch, spec, layout), Work(layout, target)
+    change_rows, work = changes(batch, spec, layout), Work(layout, target)
     if layout.history:
-        return apply_history(found, spec, work)
+        return apply_history(change_rows, spec, work)
     if layout.by_value:
-        apply_by_value(found, work)
+        apply_by_value(change_rows, work)
         return Ties()
-    return apply_newest(found, work, spec.one_row_a_key)
+    return apply_newest(change_rows, work, spec.one_row_a_key)

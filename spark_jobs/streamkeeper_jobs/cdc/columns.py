@@ -87,9 +87,9 @@ def check_spec(schema: StructType, spec: CdcSpec) -> None:
             f"The source has the column {reserved[0]}, a name that AUTO CDC keeps for itself. Rename it in"
             " the view."
         )
-    for what, names in _lists(spec):
+    for option, names in _lists(spec):
         for name in names:
-            field_of(schema, name, what)
+            field_of(schema, name, option)
     for name in spec.keys:
         _check_type(field_of(schema, name, "keys"), "keys", _IDENTIFYING)
     for name in spec.sequence_by:
@@ -117,8 +117,8 @@ def target_schema(schema: StructType, spec: CdcSpec, order: DataType | None = No
 def stored_fields(schema: StructType, spec: CdcSpec) -> list[StructField]:
     """Return the source's columns that are stored, in the source's order; all are nullable in the target."""
     if spec.column_list is not None:
-        wanted = _names(spec.column_list)
-        fields = [field for field in schema.fields if field.name.lower() in wanted]
+        listed_names = _names(spec.column_list)
+        fields = [field for field in schema.fields if field.name.lower() in listed_names]
     else:
         left_out = _names((*(spec.except_column_list or ()), *(FEED_COLUMNS if spec.change_feed else ())))
         fields = [field for field in schema.fields if field.name.lower() not in left_out]
@@ -167,18 +167,18 @@ def _layout(table: StructType, keys: tuple[str, ...], partitions: tuple[str, ...
     )
 
 
-def field_of(schema: StructType, name: str, what: str) -> StructField:
+def field_of(schema: StructType, name: str, option: str) -> StructField:
     """Return a column by its name, ignoring case.
 
     :raises DeclarationError: there is none.
     """
-    found = next((field for field in schema.fields if field.name.lower() == name.lower()), None)
-    if found is None:
+    field = next((field for field in schema.fields if field.name.lower() == name.lower()), None)
+    if field is None:
         raise DeclarationError(
-            f"{what} names the column {name}, which is not there. The columns are"
+            f"{option} names the column {name}, which is not there. The columns are"
             f" {', '.join(schema.fieldNames())}."
         )
-    return found
+    return field
 
 
 def holds(wide: DataType, narrow: DataType) -> bool:
@@ -207,19 +207,19 @@ def _digits(dtype: DataType) -> int | None:
 
 
 def _lists(spec: CdcSpec) -> Iterable[tuple[str, tuple[str, ...]]]:
-    for what in (
+    for option in (
         "column_list",
         "except_column_list",
         "track_history_column_list",
         "track_history_except_column_list",
     ):
-        yield what, getattr(spec, what) or ()
+        yield option, getattr(spec, option) or ()
 
 
-def _check_type(field: StructField, what: str, allowed: tuple[type[DataType], ...]) -> None:
+def _check_type(field: StructField, option: str, allowed: tuple[type[DataType], ...]) -> None:
     if not isinstance(field.dataType, allowed):
         raise DeclarationError(
-            f"{what} names the column {field.name} of type {field.dataType.simpleString()}. Allowed are"
+            f"{option} names the column {field.name} of type {field.dataType.simpleString()}. Allowed are"
             f" numbers, text, dates and timestamps{' and booleans' if BooleanType in allowed else ''}. Derive"
             " such a column in the view."
         )
@@ -228,7 +228,7 @@ def _check_type(field: StructField, what: str, allowed: tuple[type[DataType], ..
 def _check_stored(schema: StructType, spec: CdcSpec) -> None:
     stored = stored_fields(schema, spec)
     names = _names(field.name for field in stored)
-    for what, needed in (
+    for option, needed in (
         ("keys", spec.keys),
         ("track_history_column_list", spec.track_history_column_list or ()),
         ("track_history_except_column_list", spec.track_history_except_column_list or ()),
@@ -236,7 +236,7 @@ def _check_stored(schema: StructType, spec: CdcSpec) -> None:
         missing = [name for name in needed if name.lower() not in names]
         if missing:
             raise DeclarationError(
-                f"{what} names {missing[0]}, which column_list or except_column_list leaves out. It must be"
+                f"{option} names {missing[0]}, which column_list or except_column_list leaves out. It must be"
                 " stored."
             )
     empty = [field.name for field in stored if isinstance(field.dataType, NullType)]
@@ -246,11 +246,11 @@ def _check_stored(schema: StructType, spec: CdcSpec) -> None:
         )
 
 
-def _check_condition(schema: StructType, what: str, condition: str | None) -> None:
+def _check_condition(schema: StructType, option: str, condition: str | None) -> None:
     if condition is None:
         return
     try:
-        given = (
+        dtype = (
             SparkSession.active()
             .createDataFrame([], schema)
             .select(expr(condition))
@@ -258,13 +258,13 @@ def _check_condition(schema: StructType, what: str, condition: str | None) -> No
             .dataType
         )
     except (AnalysisException, ParseException) as error:
-        said = str(error).strip().splitlines()[0]
+        reason = str(error).strip().splitlines()[0]
         raise DeclarationError(
-            f"{what} is {condition!r}, which is no condition over the source's columns: {said}"
+            f"{option} is {condition!r}, which is no condition over the source's columns: {reason}"
         ) from error
-    if not isinstance(given, BooleanType):
+    if not isinstance(dtype, BooleanType):
         raise DeclarationError(
-            f"{what} is {condition!r}, which gives {given.simpleString()}. Give a condition: true or false."
+            f"{option} is {condition!r}, which gives {dtype.simpleString()}. Give a condition: true or false."
         )
 
 

@@ -51,14 +51,14 @@ def changes(batch: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
 
     :raises DeclarationError: the target was not prepared for the batch's columns.
     """
-    given = batch.schema
-    _check_fits(given, spec, layout)
-    return batch.select(*_columns(given, spec, layout))
+    schema = batch.schema
+    _check_fits(schema, spec, layout)
+    return batch.select(*_columns(schema, spec, layout))
 
 
 @once
-def _columns(given: StructType, spec: CdcSpec, layout: Layout) -> tuple[Column, ...]:
-    at = sequence(given, spec, layout)
+def _columns(schema: StructType, spec: CdcSpec, layout: Layout) -> tuple[Column, ...]:
+    at = sequence(schema, spec, layout)
     key = F.struct(*[column(field.name).cast(field.dataType).alias(field.name) for field in layout.keys])
     kind = (
         F.when(_holds(spec.apply_as_truncates), TRUNCATE)
@@ -68,12 +68,12 @@ def _columns(given: StructType, spec: CdcSpec, layout: Layout) -> tuple[Column, 
     needed = spec.sequence_by[:1] if spec.parts_may_be_null else spec.sequence_by
     lacks_sequence = ~all_of([column(name).isNotNull() for name in needed])
     lacks_key = ~all_of([_identifies(field, layout) for field in layout.keys])
-    example = F.to_json(F.struct(*[column(name) for name in given.names]), {"ignoreNullFields": "false"})
+    example = F.to_json(F.struct(*[column(name) for name in schema.names]), {"ignoreNullFields": "false"})
     return (
         key.alias(KEY),
         at.alias(AT),
         kind.alias(KIND),
-        F.when(kind == UPSERT, _row(given, spec, layout)).alias(ROW),
+        F.when(kind == UPSERT, _row(schema, spec, layout)).alias(ROW),
         F.when(lacks_sequence | (lacks_key & (kind != TRUNCATE)), example).alias(UNUSABLE),
     )
 
@@ -162,17 +162,17 @@ class Bounds:
     at: tuple[Any, Any]
 
 
-def bounds_of(layout: Layout, wanted: Column, at: Column) -> tuple[Column, ...]:
-    """Return the aggregates of the changes that are wanted, for :func:`bounds_in`.
+def bounds_of(layout: Layout, condition: Column, at: Column) -> tuple[Column, ...]:
+    """Return the aggregates of the changes that meet a condition, for :func:`bounds_in`.
 
     :param at: their sequence.
     """
     first, order = layout.keys[0], layout.sequence
-    key = portable(F.when(wanted, column(KEY, first.name)), first.dataType)
-    when = F.when(wanted, at)
+    key = portable(F.when(condition, column(KEY, first.name)), first.dataType)
+    when = F.when(condition, at)
     return named(
         {
-            "bounded": F.count_if(wanted),
+            "bounded": F.count_if(condition),
             "lowest_key": F.min(key),
             "highest_key": F.max(key),
             "lowest_at": portable(F.min(when), order),
@@ -181,12 +181,12 @@ def bounds_of(layout: Layout, wanted: Column, at: Column) -> tuple[Column, ...]:
     )
 
 
-def bounds_in(found: Row) -> Bounds:
+def bounds_in(aggregated: Row) -> Bounds:
     """Return the outcome of :func:`bounds_of`."""
     return Bounds(
-        found["bounded"],
-        (found["lowest_key"], found["highest_key"]),
-        (found["lowest_at"], found["highest_at"]),
+        aggregated["bounded"],
+        (aggregated["lowest_key"], aggregated["highest_key"]),
+        (aggregated["lowest_at"], aggregated["highest_at"]),
     )
 
 
@@ -221,21 +221,21 @@ def facts_of(
             for name in (JOINS, TIED, DIFFERS)
         ),
     )
-    with measured(reduced, *aggregates) as (kept, found):
-        _check_usable(found, layout)
-        _check_single(found, layout)
-        truncated = found["truncated"] if found["truncates"] else None
-        bounds = (found["lowest"], found["highest"])
+    with measured(reduced, *aggregates) as (computed, aggregated):
+        _check_usable(aggregated, layout)
+        _check_single(aggregated, layout)
+        truncated = aggregated["truncated"] if aggregated["truncates"] else None
+        bounds = (aggregated["lowest"], aggregated["highest"])
         yield (
-            kept,
+            computed,
             Facts(
-                found["keys"],
-                bounds_in(found),
+                aggregated["keys"],
+                bounds_in(aggregated),
                 truncated,
                 *bounds,
-                found["earliest"],
-                found[JOINS],
-                Ties(found[TIED], found[DIFFERS]),
+                aggregated["earliest"],
+                aggregated[JOINS],
+                Ties(aggregated[TIED], aggregated[DIFFERS]),
             ),
         )
 
@@ -291,18 +291,18 @@ def _holds(condition: str | None) -> Column:
 
 
 def _row(schema: StructType, spec: CdcSpec, layout: Layout) -> Column:
-    given = StructType(stored_fields(schema, spec))
+    source_type = StructType(stored_fields(schema, spec))
     lost = {field.name.lower() for field in layout.stored.fields if layout.loses_empty_text(field)}
     values = [
         F.nullif(column(field.name), F.lit("")) if field.name.lower() in lost else column(field.name)
-        for field in given.fields
+        for field in source_type.fields
     ]
-    return conformed(struct_of(given.fields, values), given, layout.stored)
+    return conformed(struct_of(source_type.fields, values), source_type, layout.stored)
 
 
 def _check_fits(schema: StructType, spec: CdcSpec, layout: Layout) -> None:
-    known = {name.lower() for name in layout.stored.fieldNames()}
-    unknown = [field.name for field in stored_fields(schema, spec) if field.name.lower() not in known]
+    stored_names = {name.lower() for name in layout.stored.fieldNames()}
+    unknown = [field.name for field in stored_fields(schema, spec) if field.name.lower() not in stored_names]
     if unknown:
         raise DeclarationError(
             f"The target has no column {unknown[0]}, which the flow gives. Restart the flow: its start adds"
@@ -316,22 +316,22 @@ def _check_fits(schema: StructType, spec: CdcSpec, layout: Layout) -> None:
         )
 
 
-def _check_usable(found: Row, layout: Layout) -> None:
-    count = found["rows_unusable"] or 0
+def _check_usable(aggregated: Row, layout: Layout) -> None:
+    count = aggregated["rows_unusable"] or 0
     if count:
         raise ChangeRefused(
             f"{count} row{'s' if count > 1 else ''} of the batch {'have' if count > 1 else 'has'}"
-            f" {_unusable(layout)}, such as {found[UNUSABLE]}. Each row needs both (a truncate its sequence"
-            " only), to find the row that it replaces. Nothing of the batch was written. Filter such rows"
-            " out in the view, or give them a value."
+            f" {_unusable(layout)}, such as {aggregated[UNUSABLE]}. Each row needs both (a truncate its"
+            " sequence only), to find the row that it replaces. Nothing of the batch was written. Filter such"
+            " rows out in the view, or give them a value."
         )
 
 
-def _check_single(found: Row, layout: Layout) -> None:
-    if SEVERAL in found and found[SEVERAL] is not None:
+def _check_single(aggregated: Row, layout: Layout) -> None:
+    if SEVERAL in aggregated and aggregated[SEVERAL] is not None:
         keys = ", ".join(field.name for field in layout.keys)
         raise ChangeRefused(
-            f"The batch has several rows of the key {found[SEVERAL]}, and none is newer than the other."
+            f"The batch has several rows of the key {aggregated[SEVERAL]}, and none is newer than the other."
             f" Nothing of the batch was written. The keys ({keys}) must identify a row of the query: group by"
             " them alone, or declare another table with all columns that the query groups by as its keys."
         )

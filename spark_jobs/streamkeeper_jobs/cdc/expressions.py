@@ -109,13 +109,13 @@ def literal(value: Any, dtype: DataType) -> Column:
             return F.lit(value).cast(dtype)
 
 
-def by_reference(value: Column, of: Column) -> Column:
+def by_reference(value: Column, any_column: Column) -> Column:
     """Return a literal that is no part of the code that Spark generates, so that another one needs no
     compilation.
 
-    :param of: any column of the frame; Spark would compute a literal of literals alone beforehand.
+    :param any_column: one of the frame; Spark would compute a literal of literals alone beforehand.
     """
-    return F.get(F.array(value), F.pmod(F.hash(of), F.lit(1)))
+    return F.get(F.array(value), F.pmod(F.hash(any_column), F.lit(1)))
 
 
 def to_text(value: Any, dtype: DataType) -> Any:
@@ -172,9 +172,11 @@ def whole_number(number: int, dtype: DataType) -> Column:
     """
     match dtype:
         case StructType():
-            first, *rest = dtype.fields
+            first, *other_fields = dtype.fields
             values = [whole_number(number, first.dataType).alias(first.name)]
-            return F.struct(*values, *[F.lit(None).cast(field.dataType).alias(field.name) for field in rest])
+            return F.struct(
+                *values, *[F.lit(None).cast(field.dataType).alias(field.name) for field in other_fields]
+            )
         case TimestampType():
             return F.timestamp_seconds(F.lit(number))
         case TimestampNTZType():
@@ -203,28 +205,30 @@ def whole_numbers(dtype: DataType) -> tuple[int, int]:
             return -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
 
 
-def conformed(value: Column, given: DataType, wanted: DataType) -> Column:
+def conformed(value: Column, source_type: DataType, target_type: DataType) -> Column:
     """Return a value as a type with the same and further fields, matched by name; further ones are null.
 
     Null stays null.
     """
-    match given, wanted:
+    match source_type, target_type:
         case StructType(), StructType():
-            has = {field.name.lower(): field for field in given.fields}
-            pairs = [(field, has.get(field.name.lower())) for field in wanted.fields]
+            has = {field.name.lower(): field for field in source_type.fields}
+            pairs = [(field, has.get(field.name.lower())) for field in target_type.fields]
             fields = [
                 conformed(value.getField(own.name), own.dataType, field.dataType) if own else F.lit(None)
                 for field, own in pairs
             ]
-            return F.when(value.isNotNull(), struct_of(wanted.fields, fields))
-        case ArrayType(), ArrayType() if given.elementType != wanted.elementType:
-            return F.transform(value, lambda item: conformed(item, given.elementType, wanted.elementType))
-        case MapType(), MapType() if given.valueType != wanted.valueType:
+            return F.when(value.isNotNull(), struct_of(target_type.fields, fields))
+        case ArrayType(), ArrayType() if source_type.elementType != target_type.elementType:
+            return F.transform(
+                value, lambda item: conformed(item, source_type.elementType, target_type.elementType)
+            )
+        case MapType(), MapType() if source_type.valueType != target_type.valueType:
             return F.transform_values(
-                value, lambda _, item: conformed(item, given.valueType, wanted.valueType)
+                value, lambda _, item: conformed(item, source_type.valueType, target_type.valueType)
             )
         case _:
-            return value.cast(wanted)
+            return value.cast(target_type)
 
 
 def struct_of(fields: Sequence[StructField], values: Sequence[Column]) -> Column:

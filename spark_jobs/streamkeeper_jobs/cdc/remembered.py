@@ -47,7 +47,7 @@ from streamkeeper_jobs.cdc.expressions import (
     to_text,
 )
 from streamkeeper_jobs.cdc.replace_rows import Target, opened
-from streamkeeper_jobs.cdc.steps import Turn
+from streamkeeper_jobs.cdc.steps import WriteLocked
 from streamkeeper_jobs.cdc.values import values_of
 from streamkeeper_jobs.spark.delta_commit import files_named, files_written, table_at
 from streamkeeper_jobs.spark.frames import column, materialised
@@ -101,8 +101,8 @@ def changes_of(keys: DataFrame, work: Work, facts: Facts) -> DataFrame | None:
 
     None if no run has one.
     """
-    found = _near(work, facts)
-    return None if found is None else found.select(KIND, KEY, AT, ROW).join(keys, KEY, "left_semi")
+    rows = _near(work, facts)
+    return None if rows is None else rows.select(KIND, KEY, AT, ROW).join(keys, KEY, "left_semi")
 
 
 def reaches(work: Work, facts: Facts, since: Any) -> bool:
@@ -113,59 +113,63 @@ def reaches(work: Work, facts: Facts, since: Any) -> bool:
     return _near(work, facts, since) is not None
 
 
-def last_truncate(work: Work, given: Any) -> Any:
+def last_truncate(work: Work, batch_truncate: Any) -> Any:
     """Return the highest sequence of a truncate, remembered or of the batch, in portable form; None if there
     is none.
     """
-    kept, dtype = work.target.remembered.truncate, work.layout.sequence
-    values = [value for value in (given, of_text(kept.at, dtype) if kept else None) if value is not None]
+    remembered_truncate, dtype = work.target.remembered.truncate, work.layout.sequence
+    values = [
+        value
+        for value in (batch_truncate, of_text(remembered_truncate.at, dtype) if remembered_truncate else None)
+        if value is not None
+    ]
     return max(values, key=lambda value: _place(value, dtype), default=None)
 
 
-def learn(rows: DataFrame | None, bounds: Bounds, truncated: Any, work: Work, kept: ExitStack) -> Learned:
+def learn(rows: DataFrame | None, bounds: Bounds, truncated: Any, work: Work, stack: ExitStack) -> Learned:
     """Begin to write changes that are to be remembered, beside what the batch does meanwhile.
 
     Nothing counts before it is committed.
 
     :param rows: columns as in :func:`run_schema` without ``learned``; None for none.
     :param truncated: the last truncate that is known, in portable form.
-    :param kept: ends once the batch is done, and waits for the writing.
+    :param stack: ends once the batch is done, and waits for the writing.
     """
-    found, now = work.target.remembered, datetime.now(timezone.utc).isoformat()
+    remembered, now = work.target.remembered, datetime.now(timezone.utc).isoformat()
     at = to_text(truncated, work.layout.sequence)
-    if truncated is not None and (found.truncate is None or found.truncate.at != at):
-        found = replace(found, truncate=Truncate(at, now))
+    if truncated is not None and (remembered.truncate is None or remembered.truncate.at != at):
+        remembered = replace(remembered, truncate=Truncate(at, now))
     if rows is None or not bounds.rows:
-        return lambda: found
+        return lambda: remembered
     dated = rows.withColumn(LEARNED, by_reference(F.lit(now).cast("timestamp"), F.col(AT)))
-    others = found.merged_with(bounds.rows)
+    others = remembered.merged_with(bounds.rows)
     run = Run((), bounds.rows, *_texts(bounds, work.layout), now)
     writing = begun(
         work.target.session,
         lambda: _written(work.target.session, work.target.path, dated, work.layout, run, others),
     )
-    kept.callback(writing.exception)
-    return lambda: found.with_run(writing.result(), instead_of=others)
+    stack.callback(writing.exception)
+    return lambda: remembered.with_run(writing.result(), instead_of=others)
 
 
-def rows_of(session: SparkSession, path: str, layout: Layout, found: Remembered) -> DataFrame:
+def rows_of(session: SparkSession, path: str, layout: Layout, remembered: Remembered) -> DataFrame:
     """Return all that a target remembers, a truncate as a row without a key."""
     schema = run_schema(layout)
-    rows = _read(session, path, schema, found.runs)
+    rows = _read(session, path, schema, remembered.runs)
     if rows is None:
         rows = session.createDataFrame([], schema)
-    if found.truncate is None:
+    if remembered.truncate is None:
         return rows
     last = session.range(1).select(
         F.lit(TRUNCATE).alias(KIND),
         F.lit(None).cast(schema[KEY].dataType).alias(KEY),
-        literal(of_text(found.truncate.at, layout.sequence), layout.sequence).alias(AT),
-        F.lit(found.truncate.learned).cast("timestamp").alias(LEARNED),
+        literal(of_text(remembered.truncate.at, layout.sequence), layout.sequence).alias(AT),
+        F.lit(remembered.truncate.learned).cast("timestamp").alias(LEARNED),
     )
     return rows.unionByName(last, allowMissingColumns=True)
 
 
-def forget(session: SparkSession, path: str, before: datetime, turn: Turn) -> int:
+def forget(session: SparkSession, path: str, before: datetime, lock: WriteLocked) -> int:
     """Forget what was written before a time (with a time zone), and return the number of forgotten changes.
 
     What was written exactly then stays. A change that arrives later and is older than a forgotten delete of
@@ -176,45 +180,45 @@ def forget(session: SparkSession, path: str, before: datetime, turn: Turn) -> in
         raise ValueError(
             f"before is {before}, without a time zone. Give one, such as datetime.now(timezone.utc)."
         )
-    with turn():
+    with lock():
         target = opened(session, path)
         layout = layout_by(target.schema, target.properties)
-        found, limit = target.remembered, before.astimezone(timezone.utc)
-        left, count = _left(target, layout, limit)
-        if found.truncate is not None and _is_before(found.truncate.learned, limit):
-            left, count = replace(left, truncate=None), count + 1
+        remembered, limit = target.remembered, before.astimezone(timezone.utc)
+        remaining, count = _without_old(target, layout, limit)
+        if remembered.truncate is not None and _is_before(remembered.truncate.learned, limit):
+            remaining, count = replace(remaining, truncate=None), count + 1
         if count:
-            target.commit_remembered(left)
+            target.commit_remembered(remaining)
     return count
 
 
-def _left(target: Target, layout: Layout, before: datetime) -> tuple[Remembered, int]:
+def _without_old(target: Target, layout: Layout, before: datetime) -> tuple[Remembered, int]:
     """Write the changes of a target's old runs anew that stay; return what is remembered then, and how many
     changes are gone.
     """
-    found = target.remembered
-    aged = tuple(run for run in found.runs if _is_before(run.learned, before))
+    remembered = target.remembered
+    aged = tuple(run for run in remembered.runs if _is_before(run.learned, before))
     rows = _read(target.session, target.path, run_schema(layout), aged)
     if rows is None:
-        return found, 0
+        return remembered, 0
     old = F.col(LEARNED) < F.lit(before.isoformat()).cast("timestamp")
     stays = rows.where(~old)
     if layout.history:
         stays = stays.unionByName(_needed(rows.where(old), target))
     had = rows.count()
     with materialised(stays) as computed:
-        left = computed.count()
-        if left == had:
-            return found, 0
-        young = tuple(run for run in found.runs if run not in aged)
-        if not left:
-            return replace(found, runs=young), had
+        remaining_rows = computed.count()
+        if remaining_rows == had:
+            return remembered, 0
+        young = tuple(run for run in remembered.runs if run not in aged)
+        if not remaining_rows:
+            return replace(remembered, runs=young), had
         first = computed.agg(F.unix_micros(F.min(LEARNED)).alias("micros")).first()
         assert first is not None, "an aggregate without groups has one row"
         learned = datetime.fromtimestamp(first["micros"] / 1e6, timezone.utc).isoformat()
-        run = replace(_covering(aged), rows=left, learned=learned)
-        kept = _written(target.session, target.path, computed, layout, run, ())
-    return replace(found, runs=(*young, kept)), had - left
+        run = replace(_covering(aged), rows=remaining_rows, learned=learned)
+        new_run = _written(target.session, target.path, computed, layout, run, ())
+    return replace(remembered, runs=(*young, new_run)), had - remaining_rows
 
 
 def _needed(old: DataFrame, target: Target) -> DataFrame:
@@ -237,8 +241,12 @@ def _needed(old: DataFrame, target: Target) -> DataFrame:
         )
     )
     upsert = F.col(KIND) == UPSERT
-    wanted = (F.lit(True), F.col("begins"), *(value.of(ROW).isNotNull() for value in values_of(row.fields)))
-    newest = F.array(*[F.max(F.when(upsert & each, F.col(AT))) for each in wanted])
+    conditions = (
+        F.lit(True),
+        F.col("begins"),
+        *(value.in_row(ROW).isNotNull() for value in values_of(row.fields)),
+    )
+    newest = F.array(*[F.max(F.when(upsert & each, F.col(AT))) for each in conditions])
     deleted = F.max(F.when(F.col(KIND) == DELETE, F.col(AT)))
     keys = (
         old.join(begins, [KEY, AT], "left")
@@ -274,19 +282,19 @@ def _written(  # noqa: PLR0917 - one caller a kind of run
     session: SparkSession, path: str, rows: DataFrame, layout: Layout, run: Run, others: Sequence[Run]
 ) -> Run:
     """Write a run's changes, and those of other runs with them, and return it with its files."""
-    held = _read(session, path, run_schema(layout), others)
+    other_rows = _read(session, path, run_schema(layout), others)
     run = _covering((run, *others))
     rows = rows.select(*run_schema(layout).fieldNames())
-    if held is not None:
-        rows = rows.unionByName(held)
+    if other_rows is not None:
+        rows = rows.unionByName(other_rows)
     rows = rows.coalesce(1 + run.rows // _A_FILE)
-    if held is not None:
+    if other_rows is not None:
         rows = _each_once(rows, layout)
     run = replace(run, files=files_written(rows, path, f"{FOLDER}/{uuid.uuid4().hex}"))
-    if held is None:
+    if other_rows is None:
         return run
-    known = _read(session, path, run_schema(layout), [run])
-    return replace(run, rows=known.count() if known is not None else 0)
+    written_rows = _read(session, path, run_schema(layout), [run])
+    return replace(run, rows=written_rows.count() if written_rows is not None else 0)
 
 
 def _each_once(rows: DataFrame, layout: Layout) -> DataFrame:
@@ -303,10 +311,10 @@ def _covering(runs: Sequence[Run]) -> Run:
     """Return a run without files whose bounds are those of some runs together."""
 
     def together(bounds: Sequence[Texts | None]) -> Texts | None:
-        known = [bound for bound in bounds if bound is not None]
-        if len(known) < len(bounds):
+        known_bounds = [bound for bound in bounds if bound is not None]
+        if len(known_bounds) < len(bounds):
             return None
-        return min(low for low, _ in known), max(high for _, high in known)
+        return min(low for low, _ in known_bounds), max(high for _, high in known_bounds)
 
     return Run(
         (),

@@ -63,7 +63,7 @@ class Target:
     step: Step | None
     remembered: Remembered
     transaction: Any
-    told: int | None = None
+    checksum_batch: int | None = None
     """The last batch of the query by the checksum of the transaction's version; None if that does not say."""
     files: Listed | None = None
     """All files with their statistics, by that checksum; None if that does not say."""
@@ -82,8 +82,8 @@ class Target:
     @property
     def properties(self) -> dict[str, str]:
         """The target's table properties."""
-        found: dict[str, str] = self._metadata["configuration"]
-        return found
+        configuration: dict[str, str] = self._metadata["configuration"]
+        return configuration
 
     @property
     def partitions(self) -> tuple[str, ...]:
@@ -92,12 +92,12 @@ class Target:
 
     @property
     def has_step(self) -> bool:
-        """Whether the batch is in the target already, or its generation is sealed.
+        """Whether the batch is in the target already, or its generation is fenced.
 
-        The transaction is asked: a seal that comes later makes its commit fail.
+        The transaction is asked: a fence that comes later makes its commit fail.
         """
         assert self.step is not None, "it was opened for a batch"
-        return (self.written() if self.told is None else self.told) >= self.step.batch_id
+        return (self.written() if self.checksum_batch is None else self.checksum_batch) >= self.step.batch_id
 
     def looked_at(
         self, bounds: Column, key: str, lowest: Any, highest: Any, since: Any = None
@@ -116,17 +116,17 @@ class Target:
         more = any(properties.get(name) == "true" for name in _MORE_THAN_ROWS)
         if more or "_metadata" in self.schema.fieldNames():
             return None
-        wanted, holds = [bounds], [within_bounds(self.schema[key], lowest, highest)]
+        conditions, holds = [bounds], [within_bounds(self.schema[key], lowest, highest)]
         if since is not None:
             end = self.schema[END_AT]
-            wanted.append(column(END_AT).isNull() | (column(END_AT) >= literal(since, end.dataType)))
+            conditions.append(column(END_AT).isNull() | (column(END_AT) >= literal(since, end.dataType)))
             holds.append(null_or_from(end, since))
-        condition = scala_seq(java, [resolved(self.session, self.transaction, one) for one in wanted])
+        condition = scala_seq(java, [resolved(self.session, self.transaction, one) for one in conditions])
         if self.files is None:
             self.written()
             listed, files = None, self.transaction.filterFiles(condition, True)
         else:
-            listed = self.files.where(java, *holds)
+            listed = self.files.matching(java, *holds)
             files = listed.files
             # As ``filterFiles`` does, so that another writer's rows within the bounds make the commit fail.
             self.transaction.trackReadPredicates(condition, False, True)
@@ -138,7 +138,7 @@ class Target:
 
         It is of changes that did happen, so it does no harm if the batch never follows.
 
-        :raises DeltaConcurrentModificationException: another commit came in between, such as a seal.
+        :raises DeltaConcurrentModificationException: another commit came in between, such as a fence.
         """
         self.written()
         commit(classes(self.session), self.transaction, [self._domain(remembered)])
@@ -163,13 +163,13 @@ class Target:
         return [step, self._domain(remembered)]
 
     def _domain(self, remembered: Remembered) -> Any:
-        found = replace(remembered, since=int(self.transaction.snapshot().version()))
-        return domain(classes(self.session), found)
+        versioned = replace(remembered, since=int(self.transaction.snapshot().version()))
+        return domain(classes(self.session), versioned)
 
 
-def domain(java: Classes, found: Remembered) -> Any:
+def domain(java: Classes, remembered: Remembered) -> Any:
     """Return Delta's action that says what a table remembers."""
-    return java("org.apache.spark.sql.delta.actions.DomainMetadata")(DOMAIN, found.to_json(), False)
+    return java("org.apache.spark.sql.delta.actions.DomainMetadata")(DOMAIN, remembered.to_json(), False)
 
 
 @dataclass(frozen=True)
@@ -246,13 +246,13 @@ class Opened:
         session, java = rows.sparkSession, classes(rows.sparkSession)
         touched: list[Any] = []
         count = copied = 0
-        with ExitStack() as kept:
+        with ExitStack() as stack:
             if gone is not None:
                 files, number = F.collect_set(column(PLACE, FILE)), F.count(PLACE)
-                places, found = kept.enter_context(
+                places, aggregated = stack.enter_context(
                     measured(gone.select(PLACE), files.alias("files"), number.alias("number"))
                 )
-                touched, count = self._named(java, found["files"]), found["number"]
+                touched, count = self._named(java, aggregated["files"]), aggregated["number"]
             if touched:
                 columns = [column(name) for name in self.target.schema.fieldNames()]
                 old = files_read(session, self._transaction, scala_seq(java, touched))
@@ -260,8 +260,8 @@ class Opened:
                 stays = old.join(F.broadcast(places) if count <= _SENT else places, PLACE, "left_anti")
                 size = sum(int(file.size()) for file in touched)
                 rows = rows.unionByName(stays.select(*columns)).coalesce(1 + size // _A_FILE)
-                known = [file.numLogicalRecords() for file in touched]
-                copied = sum(int(each.get()) for each in known if each.isDefined()) - count
+                row_counts = [file.numLogicalRecords() for file in touched]
+                copied = sum(int(each.get()) for each in row_counts if each.isDefined()) - count
             added, now = self._transaction.writeFiles(self._laid_out(rows)._jdf), int(time.time() * 1000)
         self._say_how_much(session, added, deleted=count, copied=max(0, copied))
         return added.appendedAll(scala_seq(java, [file.removeWithTimestamp(now, True) for file in touched]))
@@ -297,7 +297,7 @@ class Opened:
         if listed is None or not one or key[0].name in self.target.partitions:
             return None
         assert self.target.files is not None, "some of them are listed"
-        found = (
+        vectors = (
             java("streamkeeper.cdc.KeyIndex")
             .of(self.target.path)
             .mark(
@@ -309,13 +309,13 @@ class Opened:
                 keys.select(column(*keys.columns).cast("bigint"))._jdf,
             )
         )
-        return None if found is None else _made(found)
+        return None if vectors is None else _made(vectors)
 
     def _mark(self, gone: DataFrame) -> tuple[Any, int]:
         """Write deletion vectors; return the actions that activate them, and how many rows they mark."""
         java = classes(gone.sparkSession)
         session = gone.sparkSession._jsparkSession
-        found = java(
+        row_indexes = java(
             "org.apache.spark.sql.delta.commands.DeletionVectorBitmapGenerator"
         ).buildRowIndexSetsForFilesMatchingCondition(
             session,
@@ -328,7 +328,7 @@ class Opened:
             java("scala.Option").apply(column(PLACE, INDEX)._jc),
         )
         vectors = java("org.apache.spark.sql.delta.commands.DMLWithDeletionVectorsHelper")
-        touched = vectors.findFilesWithMatchingRows(self._transaction, self._by_name(java), found)
+        touched = vectors.findFilesWithMatchingRows(self._transaction, self._by_name(java), row_indexes)
         files = python_list(touched)
         entries = [file.fileLogEntry() for file in files]
         if all(entry.numPhysicalRecords().isDefined() for entry in entries):
@@ -347,8 +347,8 @@ class Opened:
         if self.target.files is not None:
             return entries
         names = [entry.path() for entry in entries]
-        found = self._transaction.snapshot().allFiles().filter(F.col("path").isin(names)._jc).collect()
-        whole = {entry.path(): entry for entry in found}
+        files = self._transaction.snapshot().allFiles().filter(F.col("path").isin(names)._jc).collect()
+        whole = {entry.path(): entry for entry in files}
         return [whole[name] for name in names]
 
     def _say_how_much(self, session: SparkSession, added: Any, *, deleted: int, copied: int = 0) -> None:
@@ -393,30 +393,32 @@ def opened(session: SparkSession, path: str, step: Step | None = None) -> Target
         it.
     """
     transaction = delta_log_of(session, path).startTransaction()
-    found = remembered_by(session, path, transaction)
+    remembered = remembered_by(session, path, transaction)
     if step is None:
-        return Target(session, path, step, found, transaction)
-    known = actions_of(transaction, "setTransactions") or ()
-    told = next((int(action.version()) for action in known if str(action.appId()) == step.query_id), None)
-    if told is not None:
-        # As ``txnVersion`` does, so that a seal that comes later makes the commit fail.
+        return Target(session, path, step, remembered, transaction)
+    transactions = actions_of(transaction, "setTransactions") or ()
+    checksum_batch = next(
+        (int(action.version()) for action in transactions if str(action.appId()) == step.query_id), None
+    )
+    if checksum_batch is not None:
+        # As ``txnVersion`` does, so that a fence that comes later makes the commit fail.
         transaction.readTxn().addOne(step.query_id)
     files = files_of(classes(session), transaction)
-    if told is None or files is None:
-        written = begun(session, lambda: _asked(transaction, step, told, files)).result
+    if checksum_batch is None or files is None:
+        written = begun(session, lambda: _last_batch(transaction, step, checksum_batch, files)).result
     else:
-        written = partial(int, told)
-    return Target(session, path, step, found, transaction, told, files, written)
+        written = partial(int, checksum_batch)
+    return Target(session, path, step, remembered, transaction, checksum_batch, files, written)
 
 
-def _asked(transaction: Any, step: Step, told: int | None, files: Listed | None) -> int:
+def _last_batch(transaction: Any, step: Step, checksum_batch: int | None, files: Listed | None) -> int:
     """Return the last batch of the step's query that a transaction sees, and let Delta prepare the list of
     files with their statistics.
 
     Both take Spark jobs, which run beside the look at the batch, and neither is needed of what the version's
     checksum says.
     """
-    version = int(transaction.txnVersion(step.query_id)) if told is None else told
+    version = int(transaction.txnVersion(step.query_id)) if checksum_batch is None else checksum_batch
     if files is None:
         transaction.snapshot().withStats().count()
     return version
@@ -428,35 +430,35 @@ def remembered_by(session: SparkSession, path: str, transaction: Any) -> Remembe
     :raises TableUnfit: it is not prepared, or is not as its flows left it.
     """
     snapshot = transaction.snapshot()
-    known = actions_of(transaction, "domainMetadata")
-    found = next(
+    domains = actions_of(transaction, "domainMetadata")
+    remembered = next(
         (
             Remembered.from_json(str(action.configuration()))
-            for action in (python_list(snapshot.domainMetadata()) if known is None else known)
+            for action in (python_list(snapshot.domainMetadata()) if domains is None else domains)
             if str(action.domain()) == DOMAIN and not action.removed()
         ),
         None,
     )
-    if found is None:
+    if remembered is None:
         raise TableUnfit(
             f"The log of {path} does not say which deletes it remembers: it is a copy of an AUTO CDC table,"
             " or the domain was dropped. Without them a late change could bring a deleted row back. Put a"
             " backup back with restore_table, or refresh the table in full."
         )
     own = str(transaction.metadata().id())
-    if found.table != own:
+    if remembered.table != own:
         raise TableUnfit(
-            f"The table at {path} has the id {own}, and its log says what {found.table} remembers: it is a"
-            " copy. Put a backup back with restore_table, or refresh the table in full."
+            f"The table at {path} has the id {own}, and its log says what {remembered.table} remembers: it is"
+            " a copy. Put a backup back with restore_table, or refresh the table in full."
         )
-    restored = restored_since(open_storage(path), found.since, int(snapshot.version()))
+    restored = restored_since(open_storage(path), remembered.since, int(snapshot.version()))
     if restored is not None:
         raise TableUnfit(
             f"Version {restored} of {path} is a RESTORE that no recovery finished: its rows are older than"
             " the deletes that it remembers, and than where its flows stand. Choose the same version in the"
             " recovery restore_table, which puts back both and lets the flows go on from there."
         )
-    return found
+    return remembered
 
 
 def _merge(java: Classes) -> Any:

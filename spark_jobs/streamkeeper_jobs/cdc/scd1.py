@@ -77,10 +77,10 @@ def apply_newest(changes: DataFrame, work: Work, one_row_a_key: bool = False) ->
     :param one_row_a_key: refuse a batch with two rows of a key.
     """
     layout = work.layout
-    with ExitStack() as kept:
+    with ExitStack() as stack:
         reduced = reduce(changes, layout, one_row_a_key)
-        reduced, facts = kept.enter_context(facts_of(reduced, layout, _needed(), _ends(layout)))
-        stored = _write(cut_off(reduced, _needed(), work, facts, kept), work, facts, kept)
+        reduced, facts = stack.enter_context(facts_of(reduced, layout, _needed(), _ends(layout)))
+        stored = _write(cut_off(reduced, _needed(), work, facts, stack), work, facts, stack)
         return replace(facts.ties, differing=facts.ties.differing + stored)
 
 
@@ -188,38 +188,38 @@ def marks() -> tuple[Column, Column]:
     )
 
 
-def cut_off(reduced: DataFrame, needed: Column, work: Work, facts: Facts, kept: ExitStack) -> Cut:
+def cut_off(reduced: DataFrame, needed: Column, work: Work, facts: Facts, stack: ExitStack) -> Cut:
     """Begin to write what must be remembered of the batch, and join the deletes that are remembered.
 
     :param needed: whether a key's ``deleted`` must be remembered.
     """
     truncate = remembered.last_truncate(work, facts.truncated)
     deletes = reduced.where(needed).select(F.lit(DELETE).alias(KIND), KEY, F.col("deleted").alias(AT))
-    learned = remembered.learn(deletes, facts.deletes, truncate, work, kept)
+    learned = remembered.learn(deletes, facts.deletes, truncate, work, stack)
     keys = reduced.where(column(KEY, work.layout.keys[0].name).isNotNull())
     # With a truncate, deletes of keys that it has ended may be needed again: so none is skipped.
     since = facts.earliest if truncate is None else None
     truncated = None if truncate is None else literal(truncate, work.layout.sequence)
     learns = facts.deletes.rows > 0 or facts.truncated is not None
-    found = remembered.barriers(keys, work, facts, since) if facts.keys else None
-    if found is None:
+    barriers = remembered.barriers(keys, work, facts, since) if facts.keys else None
+    if barriers is None:
         return Cut(keys.withColumn("barrier", F.col("deleted")), truncated, learned, learns)
-    joined = keys.join(nearby(kept.enter_context(materialised(found)), facts), KEY, "left")
+    joined = keys.join(nearby(stack.enter_context(materialised(barriers)), facts), KEY, "left")
     return Cut(joined.withColumn("barrier", F.greatest("deleted", "barrier")), truncated, learned, learns)
 
 
-def _write(cut: Cut, work: Work, facts: Facts, kept: ExitStack) -> int:
+def _write(cut: Cut, work: Work, facts: Facts, stack: ExitStack) -> int:
     """Write the batch into the target, in the one commit of its step; return how many stored rows have the
     sequence of the batch's upsert and other values, as far as that shows.
     """
     if not facts.keys and facts.truncated is None:
         work.target.commit_nothing(cut.learned())
         return 0
-    found = look_at(work, facts)
-    if found is None:
+    target = look_at(work, facts)
+    if target is None:
         _merge(cut, work, facts)
         return 0
-    return _replace(found, cut, work.layout, facts, kept)
+    return _replace(target, cut, work.layout, facts, stack)
 
 
 def look_at(work: Work, facts: Facts, since: Any = None) -> Opened | None:
@@ -234,7 +234,7 @@ def look_at(work: Work, facts: Facts, since: Any = None) -> Opened | None:
     return work.target.looked_at(bounds, first.name, facts.lowest, facts.highest, since)
 
 
-def _replace(target: Opened, cut: Cut, layout: Layout, facts: Facts, kept: ExitStack) -> int:
+def _replace(target: Opened, cut: Cut, layout: Layout, facts: Facts, stack: ExitStack) -> int:
     """Read the target's rows of the keys once; mark those that are replaced or end, and append newer ones.
 
     A batch that is newer than all of them replaces or ends each: they are not compared.
@@ -251,18 +251,20 @@ def _replace(target: Opened, cut: Cut, layout: Layout, facts: Facts, kept: ExitS
     living = _living(cut)
     upserts = living.where(F.col("latest").isNotNull())
     each = (F.count_if(F.col(FATE) == fate).alias(fate) for fate in (GOES, EQUAL, STANDS))
-    found, numbers = kept.enter_context(measured(_fates(target, living, cut.truncated, layout, facts), *each))
+    fate_rows, numbers = stack.enter_context(
+        measured(_fates(target, living, cut.truncated, layout, facts), *each)
+    )
     fates = {fate for fate, number in numbers.asDict().items() if number}
     differing = 0
     if EQUAL in fates:
-        broken = _ties_broken(target, living, found, layout, facts)
-        found, ties = kept.enter_context(measured(broken, F.count_if(DIFFERS).alias(DIFFERS)))
+        broken = _ties_broken(target, living, fate_rows, layout, facts)
+        fate_rows, ties = stack.enter_context(measured(broken, F.count_if(DIFFERS).alias(DIFFERS)))
         differing = ties[DIFFERS]
     if fates & {STANDS, EQUAL}:
         upserts = upserts.join(
-            nearby(found.where(F.col(FATE) == STANDS).select(KEY), facts), KEY, "left_anti"
+            nearby(fate_rows.where(F.col(FATE) == STANDS).select(KEY), facts), KEY, "left_anti"
         )
-    gone = found.where(F.col(FATE) == GOES) if fates & {GOES, EQUAL} else None
+    gone = fate_rows.where(F.col(FATE) == GOES) if fates & {GOES, EQUAL} else None
     target.replace(gone, _rows(upserts, layout, facts), cut.learned)
     return differing
 
@@ -280,12 +282,12 @@ def _fates(
     Only keys and sequences of the target are read.
     """
     key = plain_key(layout, KEY)
-    changes = living.withColumns(key).select(*key, KEY, column("latest", AT).alias("given"), "barrier")
-    stored_at, given = F.col("stored"), F.col("given")
+    changes = living.withColumns(key).select(*key, KEY, column("latest", AT).alias("change_at"), "barrier")
+    stored_at, change_at = F.col("stored"), F.col("change_at")
     fate = (
-        F.when(given.isNull(), F.when(dead(stored_at, F.col("barrier"), truncated), GOES))
-        .when(given > stored_at, GOES)
-        .when(given == stored_at, EQUAL)
+        F.when(change_at.isNull(), F.when(dead(stored_at, F.col("barrier"), truncated), GOES))
+        .when(change_at > stored_at, GOES)
+        .when(change_at == stored_at, EQUAL)
         .otherwise(STANDS)
     )
     joined = met(target, nearby(changes, facts), layout, column(BOOKKEEPING, SEQUENCE).alias("stored"))
@@ -293,25 +295,25 @@ def _fates(
 
 
 def _ties_broken(
-    target: Opened, living: DataFrame, found: DataFrame, layout: Layout, facts: Facts
+    target: Opened, living: DataFrame, fate_rows: DataFrame, layout: Layout, facts: Facts
 ) -> DataFrame:
     """Decide on the rows with the same sequence as the batch's upsert: the larger one counts.
 
     Only these are read as whole rows.
     """
     tied = F.col(FATE) == EQUAL
-    changes = living.join(nearby(found.where(tied).select(KEY), facts), KEY, "left_semi").select(
+    changes = living.join(nearby(fate_rows.where(tied).select(KEY), facts), KEY, "left_semi").select(
         KEY, column("latest", ROW).alias(ROW)
     )
     changes = nearby(changes.withColumns(plain_key(layout, KEY)), facts, BROADCAST_ROWS)
-    given, stored = ordered(F.col(ROW), layout.stored), ordered(F.col("stored"), layout.stored)
+    change_row, stored = ordered(F.col(ROW), layout.stored), ordered(F.col("stored"), layout.stored)
     broken = met(target, changes, layout, _row_of_target(layout).alias("stored")).select(
         KEY,
         PLACE,
-        F.when(given > stored, GOES).otherwise(STANDS).alias(FATE),
-        (given != stored).alias(DIFFERS),
+        F.when(change_row > stored, GOES).otherwise(STANDS).alias(FATE),
+        (change_row != stored).alias(DIFFERS),
     )
-    return found.where(~tied).withColumn(DIFFERS, F.lit(False)).unionByName(broken)
+    return fate_rows.where(~tied).withColumn(DIFFERS, F.lit(False)).unionByName(broken)
 
 
 def _merge(cut: Cut, work: Work, facts: Facts) -> None:
@@ -321,13 +323,13 @@ def _merge(cut: Cut, work: Work, facts: Facts) -> None:
         _row_of_target(layout, TARGET), layout.stored
     )
     newer = (at > target_at()) | ((at == target_at()) & larger)
-    there, values = column(CHANGE, "latest").isNotNull(), assigned(_stored(layout, CHANGE))
+    has_upsert, values = column(CHANGE, "latest").isNotNull(), assigned(_stored(layout, CHANGE))
     with merged_into(work, source, same_key(layout, facts), cut) as merge:
-        builder = merge.whenMatchedUpdate(there & newer, values)
+        builder = merge.whenMatchedUpdate(has_upsert & newer, values)
         builder = builder.whenMatchedDelete(
-            ~there & dead(target_at(), column(CHANGE, "barrier"), cut.truncated)
+            ~has_upsert & dead(target_at(), column(CHANGE, "barrier"), cut.truncated)
         )
-        builder = builder.whenNotMatchedInsert(there, values)
+        builder = builder.whenNotMatchedInsert(has_upsert, values)
         if facts.truncated is not None and cut.truncated is not None:
             builder = builder.whenNotMatchedBySourceDelete(cut.truncated > target_at())
         builder.execute()

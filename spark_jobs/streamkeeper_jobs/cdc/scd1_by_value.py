@@ -54,31 +54,31 @@ def apply_by_value(changes: DataFrame, work: Work) -> None:
     # Every delete is needed, also if the key has a newer upsert: an older value may still arrive that the
     # upsert did not have.
     needed = F.col("deleted").isNotNull()
-    with ExitStack() as kept:
-        reduced, facts = kept.enter_context(facts_of(reduce(changes, values), layout, needed))
-        _write(cut_off(reduced, needed, work, facts, kept), values, work, facts, kept)
+    with ExitStack() as stack:
+        reduced, facts = stack.enter_context(facts_of(reduce(changes, values), layout, needed))
+        _write(cut_off(reduced, needed, work, facts, stack), values, work, facts, stack)
 
 
 def reduce(changes: DataFrame, values: Sequence[Value]) -> DataFrame:
     """Return one row for each key, with the newest of each value.
 
-    Columns also: ``deleted``, ``truncated``, and ``seen``, the highest sequence of an upsert.
+    Columns also: ``deleted``, ``truncated``, and ``upserted``, the highest sequence of an upsert.
     """
-    newest = [_newest(value).alias(_held(value)) for value in values]
-    seen = F.max(F.when(F.col(KIND) == UPSERT, F.col(AT))).alias("seen")
-    return changes.groupBy(KEY).agg(*marks(), seen, *newest, *unusable_of_group())
+    newest = [_newest(value).alias(_column_of(value)) for value in values]
+    upserted = F.max(F.when(F.col(KIND) == UPSERT, F.col(AT))).alias("upserted")
+    return changes.groupBy(KEY).agg(*marks(), upserted, *newest, *unusable_of_group())
 
 
 def _newest(value: Value) -> Column:
-    found = value.of(ROW)
-    there = (F.col(KIND) == UPSERT) & found.isNotNull()
-    pair = F.struct(F.col(AT).alias(AT), found.alias(VALUE))
+    content = value.in_row(ROW)
+    has_value = (F.col(KIND) == UPSERT) & content.isNotNull()
+    pair = F.struct(F.col(AT).alias(AT), content.alias(VALUE))
     if orderable(value.type):
-        return F.max(F.when(there, pair))
-    return F.max_by(pair, F.when(there, F.struct(F.col(AT), ordered(found, value.type))))
+        return F.max(F.when(has_value, pair))
+    return F.max_by(pair, F.when(has_value, F.struct(F.col(AT), ordered(content, value.type))))
 
 
-def _write(cut: Cut, values: Sequence[Value], work: Work, facts: Facts, kept: ExitStack) -> None:
+def _write(cut: Cut, values: Sequence[Value], work: Work, facts: Facts, stack: ExitStack) -> None:
     """Write the batch into the target, in the one commit of its step."""
     if not facts.keys and facts.truncated is None:
         work.target.commit_nothing(cut.learned())
@@ -88,7 +88,7 @@ def _write(cut: Cut, values: Sequence[Value], work: Work, facts: Facts, kept: Ex
     if target is None:
         _merge(source, rules, cut, work)
     else:
-        _replace(target, source, rules, cut, kept)
+        _replace(target, source, rules, cut, stack)
 
 
 @dataclass(frozen=True)
@@ -101,9 +101,9 @@ class _Rules:
     truncated: Column | None
 
     @property
-    def there(self) -> Column:
+    def has_upsert(self) -> Column:
         """Whether the change has an upsert."""
-        return column(CHANGE, "seen").isNotNull()
+        return column(CHANGE, "upserted").isNotNull()
 
     @property
     def lives(self) -> Column:
@@ -111,34 +111,34 @@ class _Rules:
 
     @property
     def updates(self) -> Column:
-        return self.there | (self.lives & _some_dead(column(CHANGE, "barrier"), self.truncated))
+        return self.has_upsert | (self.lives & _some_dead(column(CHANGE, "barrier"), self.truncated))
 
     @property
     def joined(self) -> dict[str, Column]:
         """The row's new values from both sides."""
         barrier = column(CHANGE, "barrier")
-        found = {
+        pairs = {
             value.path: _later(_of_change(value), _of_target(value, barrier, self.truncated), value)
             for value in self.values
         }
-        last = F.greatest(column(CHANGE, "seen"), F.when(self.lives, target_at()))
-        return _set(self.layout, self.values, found, last)
+        last = F.greatest(column(CHANGE, "upserted"), F.when(self.lives, target_at()))
+        return _set(self.layout, self.values, pairs, last)
 
     @property
     def alone(self) -> dict[str, Column]:
         """The values of a new row."""
-        found = {value.path: _of_change(value) for value in self.values}
-        return _set(self.layout, self.values, found, column(CHANGE, "seen"), key_from=CHANGE)
+        pairs = {value.path: _of_change(value) for value in self.values}
+        return _set(self.layout, self.values, pairs, column(CHANGE, "upserted"), key_from=CHANGE)
 
     @property
-    def left(self) -> dict[str, Column]:
+    def without_change(self) -> dict[str, Column]:
         """The values of a row without a change, after a truncate."""
         nobody = F.lit(None).cast(self.layout.sequence)
-        found = {value.path: _of_target(value, nobody, self.truncated) for value in self.values}
-        return _set(self.layout, self.values, found, target_at(), key_from=TARGET)
+        pairs = {value.path: _of_target(value, nobody, self.truncated) for value in self.values}
+        return _set(self.layout, self.values, pairs, target_at(), key_from=TARGET)
 
 
-def _replace(target: Opened, source: DataFrame, rules: _Rules, cut: Cut, kept: ExitStack) -> None:
+def _replace(target: Opened, source: DataFrame, rules: _Rules, cut: Cut, stack: ExitStack) -> None:
     """Read the target's rows of the keys once, and combine them with the changes."""
     changes, stored = (
         source.select(KEY, F.struct("*").alias(CHANGE)),
@@ -146,33 +146,33 @@ def _replace(target: Opened, source: DataFrame, rules: _Rules, cut: Cut, kept: E
     )
     fate = F.when(rules.updates, UPSERT).when(~rules.lives, DELETE)
     met = stored.join(nearby(changes, rules.facts, BROADCAST_ROWS), same_key(rules.layout, rules.facts))
-    found = kept.enter_context(
+    combined = stack.enter_context(
         materialised(met.select(KEY, PLACE, fate.alias(FATE), _row(rules.joined).alias(ROW)))
     )
     new = (
-        changes.where(rules.there)
-        .join(nearby(found.select(KEY), rules.facts), KEY, "left_anti")
+        changes.where(rules.has_upsert)
+        .join(nearby(combined.select(KEY), rules.facts), KEY, "left_anti")
         .select(_row(rules.alone).alias(ROW))
     )
-    rows = found.where(F.col(FATE) == UPSERT).select(ROW).unionByName(new)
-    target.replace(found.where(F.col(FATE).isNotNull()), rows.select(f"{ROW}.*"), cut.learned)
+    rows = combined.where(F.col(FATE) == UPSERT).select(ROW).unionByName(new)
+    target.replace(combined.where(F.col(FATE).isNotNull()), rows.select(f"{ROW}.*"), cut.learned)
 
 
-def _row(given: dict[str, Column]) -> Column:
-    return F.struct(*named(given))
+def _row(columns: dict[str, Column]) -> Column:
+    return F.struct(*named(columns))
 
 
 def _merge(source: DataFrame, rules: _Rules, cut: Cut, work: Work) -> None:
     """Write the batch by MERGE."""
     with merged_into(work, source, same_key(rules.layout, rules.facts), cut) as merge:
         builder = merge.whenMatchedUpdate(rules.updates, assigned(rules.joined))
-        builder = builder.whenMatchedDelete(~rules.there & ~rules.lives)
-        builder = builder.whenNotMatchedInsert(rules.there, assigned(rules.alone))
+        builder = builder.whenMatchedDelete(~rules.has_upsert & ~rules.lives)
+        builder = builder.whenNotMatchedInsert(rules.has_upsert, assigned(rules.alone))
         if rules.facts.truncated is not None and rules.truncated is not None:
             builder = builder.whenNotMatchedBySourceDelete(rules.truncated > target_at())
             nobody = F.lit(None).cast(rules.layout.sequence)
             builder = builder.whenNotMatchedBySourceUpdate(
-                _some_dead(nobody, rules.truncated), assigned(rules.left)
+                _some_dead(nobody, rules.truncated), assigned(rules.without_change)
             )
         builder.execute()
 
@@ -183,30 +183,31 @@ def _living(cut: Cut, values: Sequence[Value]) -> DataFrame:
     living = cut.keys.select(
         KEY,
         "barrier",
-        F.when(~dead(F.col("seen"), barrier, cut.truncated), F.col("seen")).alias("seen"),
+        F.when(~dead(F.col("upserted"), barrier, cut.truncated), F.col("upserted")).alias("upserted"),
         *[
-            F.when(~dead(column(_held(value), AT), barrier, cut.truncated), F.col(_held(value))).alias(
-                _held(value)
-            )
+            F.when(
+                ~dead(column(_column_of(value), AT), barrier, cut.truncated), F.col(_column_of(value))
+            ).alias(_column_of(value))
             for value in values
         ],
     )
-    return living.where(F.col("seen").isNotNull() | barrier.isNotNull())
+    return living.where(F.col("upserted").isNotNull() | barrier.isNotNull())
 
 
-def _held(value: Value) -> str:
+def _column_of(value: Value) -> str:
     return f"value_{value.number}"
 
 
 def _of_change(value: Value) -> Column:
-    return column(CHANGE, _held(value))
+    return column(CHANGE, _column_of(value))
 
 
 def _of_target(value: Value, barrier: Column, truncated: Column | None) -> Column:
     """Return a value of the target and its sequence; null if it has none, or it is ended."""
     at = column(TARGET, BOOKKEEPING, COLUMNS).getItem(value.name)
     return F.when(
-        at.isNotNull() & ~dead(at, barrier, truncated), F.struct(at.alias(AT), value.of(TARGET).alias(VALUE))
+        at.isNotNull() & ~dead(at, barrier, truncated),
+        F.struct(at.alias(AT), value.in_row(TARGET).alias(VALUE)),
     )
 
 
@@ -227,7 +228,7 @@ def _some_dead(barrier: Column, truncated: Column | None) -> Column:
 def _set(
     layout: Layout,
     values: Sequence[Value],
-    found: dict[Path, Column],
+    pairs: dict[Path, Column],
     last: Column,
     *,
     key_from: str = TARGET,
@@ -237,17 +238,21 @@ def _set(
         field.name: column(CHANGE, KEY, field.name) if key_from == CHANGE else column(TARGET, field.name)
         for field in layout.keys
     }
-    given = {path: pair.getField(VALUE) for path, pair in found.items()}
-    rest = {field.name: one for field, one in zip(layout.values, together(layout.values, given), strict=True)}
+    contents = {path: pair.getField(VALUE) for path, pair in pairs.items()}
+    columns = {
+        field.name: one for field, one in zip(layout.values, together(layout.values, contents), strict=True)
+    }
     entries = [
-        F.struct(F.lit(value.name).alias("key"), found[value.path].getField(AT).alias("value"))
+        F.struct(F.lit(value.name).alias("key"), pairs[value.path].getField(AT).alias("value"))
         for value in values
     ]
-    known = F.filter(F.array(*entries), lambda entry: entry["value"].isNotNull()) if entries else None
-    kept = (
-        F.map_from_entries(known)
-        if known is not None
+    present_entries = (
+        F.filter(F.array(*entries), lambda entry: entry["value"].isNotNull()) if entries else None
+    )
+    sequences = (
+        F.map_from_entries(present_entries)
+        if present_entries is not None
         else F.create_map().cast(MapType(StringType(), layout.sequence))
     )
-    bookkeeping = F.struct(last.alias(SEQUENCE), kept.alias(COLUMNS))
-    return {**key, **rest, BOOKKEEPING: bookkeeping}
+    bookkeeping = F.struct(last.alias(SEQUENCE), sequences.alias(COLUMNS))
+    return {**key, **columns, BOOKKEEPING: bookkeeping}

@@ -79,28 +79,30 @@ somehow. The lesser two count only if the change itself is forgotten.
 def apply_history(changes: DataFrame, spec: CdcSpec, work: Work) -> Ties:
     """Apply the changes of one batch to an SCD type 2 target; return its ties."""
     layout = work.layout
-    with ExitStack() as kept:
+    with ExitStack() as stack:
         at = F.col(AT) if bounded(layout.sequence) else None
         deleted = F.col("deleted").isNotNull()
-        reduced, facts = kept.enter_context(facts_of(reduce(changes, spec, layout), layout, deleted, at))
+        reduced, facts = stack.enter_context(facts_of(reduce(changes, spec, layout), layout, deleted, at))
         if not facts.keys:
             work.target.commit_nothing(work.target.remembered)
             return Ties()
         if at is not None and not remembered.reaches(work, facts, facts.earliest):
             near = look_at(work, facts, facts.earliest)
-            if near is not None and _continue(reduced, near, spec, work, facts, kept):
+            if near is not None and _continue(reduced, near, spec, work, facts, stack):
                 return facts.ties
         target = look_at(work, facts)
         keys = nearby(reduced.select(KEY).distinct(), facts)
-        present = kept.enter_context(materialised(_present(keys, target, work, facts)))
-        known = _known(reduced, remembered.changes_of(keys, work, facts), present, spec)
-        timeline = kept.enter_context(materialised(_timeline(_one_each(known, spec, layout), spec, layout)))
+        present = stack.enter_context(materialised(_present(keys, target, work, facts)))
+        all_changes = _all_changes(reduced, remembered.changes_of(keys, work, facts), present, spec)
+        timeline = stack.enter_context(
+            materialised(_timeline(_one_each(all_changes, spec, layout), spec, layout))
+        )
         bounds = bounds_of(layout, F.lit(True), F.col(AT))
-        hidden, found = kept.enter_context(measured(_hidden(reduced, timeline, spec), *bounds))
-        learned = remembered.learn(hidden, bounds_in(found), None, work, kept)
-        differing = kept.enter_context(materialised(_differing(_versions(timeline), present, layout)))
+        hidden, aggregated = stack.enter_context(measured(_hidden(reduced, timeline, spec), *bounds))
+        learned = remembered.learn(hidden, bounds_in(aggregated), None, work, stack)
+        differing = stack.enter_context(materialised(_differing(_versions(timeline), present, layout)))
         if target is None:
-            cut = Cut(differing, None, learned, found["bounded"] > 0)
+            cut = Cut(differing, None, learned, aggregated["bounded"] > 0)
             _merge(differing, cut, work, facts)
         else:
             versions = _rows(differing.where(~F.col("obsolete")), layout, facts)
@@ -127,7 +129,7 @@ def reduce(changes: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
 def _aggregates(spec: CdcSpec, layout: Layout) -> tuple[Column, ...]:
     deleted = F.max(F.when(F.col(KIND) == DELETE, F.col(AT)))
     if spec.ignore_null_updates:
-        row = F.when(F.count(ROW) > 0, merged(layout.stored.fields, lambda value: value.of(ROW)))
+        row = F.when(F.count(ROW) > 0, merged(layout.stored.fields, lambda value: value.in_row(ROW)))
     else:
         row = _largest_row(F.col(ROW), layout)
     return (
@@ -143,7 +145,7 @@ def _differs(spec: CdcSpec, layout: Layout) -> Column:
     put together.
     """
     value = F.xxhash64(ordered(F.col(ROW), layout.stored))
-    lowest, highest = (of(F.when(F.col(KIND) == UPSERT, value)) for of in (F.min, F.max))
+    lowest, highest = (aggregate(F.when(F.col(KIND) == UPSERT, value)) for aggregate in (F.min, F.max))
     return F.lit(False) if spec.ignore_null_updates else lowest != highest
 
 
@@ -202,7 +204,7 @@ def _near(reduced: DataFrame, target: Opened, layout: Layout, facts: Facts) -> D
 
 
 def _continue(  # noqa: PLR0917 - one caller
-    reduced: DataFrame, target: Opened, spec: CdcSpec, work: Work, facts: Facts, kept: ExitStack
+    reduced: DataFrame, target: Opened, spec: CdcSpec, work: Work, facts: Facts, stack: ExitStack
 ) -> bool:
     """Apply a batch that follows upon the open version of each of its keys, and return True.
 
@@ -214,23 +216,23 @@ def _continue(  # noqa: PLR0917 - one caller
     before = _near(reduced, target, layout, facts)
     if not facts.joins:
         same = F.count_if(F.col(DIGEST) == _digest(spec, layout)).alias(JOINS)
-        before, found = kept.enter_context(measured(before, F.count_if(LATE).alias(LATE), same))
-        if found[LATE]:
+        before, aggregated = stack.enter_context(measured(before, F.count_if(LATE).alias(LATE), same))
+        if aggregated[LATE]:
             return False
-        if not found[JOINS]:
-            learned = remembered.learn(_deletes(reduced), facts.deletes, None, work, kept)
+        if not aggregated[JOINS]:
+            learned = remembered.learn(_deletes(reduced), facts.deletes, None, work, stack)
             target.replace(before, _rows(_each_its_own(before, reduced), layout, facts), learned)
             return True
     # Brought together by key, as the changes are already: so these are not sent again.
     both = before.repartition(*key).select(*of_version).unionByName(reduced.select(*of_change))
-    wanted = F.col("new") if spec.ignore_null_updates else F.col("deletes") | _merged()
-    bounds = bounds_of(layout, wanted, F.col(AT))
-    timeline, found = kept.enter_context(
+    must_be_remembered = F.col("new") if spec.ignore_null_updates else F.col("deletes") | _merged()
+    bounds = bounds_of(layout, must_be_remembered, F.col(AT))
+    timeline, aggregated = stack.enter_context(
         measured(_timeline(both, spec, layout), *bounds, F.count_if(LATE).alias(LATE))
     )
-    if found[LATE]:
+    if aggregated[LATE]:
         return False
-    learned = remembered.learn(_hidden(reduced, timeline, spec), bounds_in(found), None, work, kept)
+    learned = remembered.learn(_hidden(reduced, timeline, spec), bounds_in(aggregated), None, work, stack)
     present = timeline.where(F.col(PLACE).isNotNull())
     target.replace(present, _rows(_versions(timeline), layout, facts), learned)
     return True
@@ -255,8 +257,8 @@ def _points(spec: CdcSpec, layout: Layout) -> tuple[tuple[Column, ...], tuple[Co
     single = F.lit(not spec.ignore_null_updates) & (F.col("last") == F.col("start"))
     names = (*key, KEY, AT, "start", "deletes", ROW, "fresh", "new", LATE, PLACE)
 
-    def point(given: dict[str, Column]) -> tuple[Column, ...]:
-        return tuple(given.get(name, F.col(name)).alias(name) for name in names)
+    def point(columns: dict[str, Column]) -> tuple[Column, ...]:
+        return tuple(columns.get(name, F.col(name)).alias(name) for name in names)
 
     changes = {"deletes": F.col("deleted").isNotNull(), "fresh": yes, "new": yes, LATE: no}
     return (
@@ -295,12 +297,14 @@ def _of_version(layout: Layout) -> tuple[Column, ...]:
     )
 
 
-def _known(reduced: DataFrame, kept: DataFrame | None, present: DataFrame, spec: CdcSpec) -> DataFrame:
+def _all_changes(
+    reduced: DataFrame, remembered_changes: DataFrame | None, present: DataFrame, spec: CdcSpec
+) -> DataFrame:
     """Return all known changes of the keys.
 
     Columns: ``key``, ``sequence``, ``deletes``, ``row``, ``sure``, ``fresh`` (not remembered yet).
 
-    :param kept: the remembered changes, if there may be any.
+    :param remembered_changes: the remembered changes, if there may be any.
     """
 
     def facts(frame: DataFrame, at: str, deletes: Column, sure: Column, *, fresh: bool) -> DataFrame:
@@ -320,7 +324,11 @@ def _known(reduced: DataFrame, kept: DataFrame | None, present: DataFrame, spec:
     ).otherwise(shown)
     parts = (
         facts(reduced, AT, F.col("deleted").isNotNull(), F.lit(KNOWN), fresh=True),
-        *([facts(kept, AT, F.col(KIND) == DELETE, F.lit(KNOWN), fresh=False)] if kept is not None else []),
+        *(
+            [facts(remembered_changes, AT, F.col(KIND) == DELETE, F.lit(KNOWN), fresh=False)]
+            if remembered_changes is not None
+            else []
+        ),
         facts(present, "start", upsert, single, fresh=True),
         facts(present.where(F.col("last") != F.col("start")), "last", upsert, shown, fresh=True),
         facts(present.where(F.col("end").isNotNull()), "end", F.lit(True), F.lit(GUESSED), fresh=False),
@@ -331,7 +339,7 @@ def _known(reduced: DataFrame, kept: DataFrame | None, present: DataFrame, spec:
     return whole
 
 
-def _one_each(known: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
+def _one_each(all_changes: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
     """Return one change for each key and sequence, with the columns of :func:`plain_key`.
 
     The most certain one counts, a delete before an upsert, the larger row (or values).
@@ -341,7 +349,9 @@ def _one_each(known: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
     if spec.ignore_null_updates:
 
         def at_best(sure: int) -> Column:
-            return merged(layout.stored.fields, lambda value: F.when(F.col("sure") == sure, value.of(ROW)))
+            return merged(
+                layout.stored.fields, lambda value: F.when(F.col("sure") == sure, value.in_row(ROW))
+            )
 
         row = F.when(surest == KNOWN, at_best(KNOWN)).otherwise(at_best(SHOWN))
     else:
@@ -351,7 +361,7 @@ def _one_each(known: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
     fresh = F.max(F.col("fresh") & (F.col("sure") == KNOWN))
     key = plain_key(layout, KEY)
     single = (
-        known.withColumns(key)
+        all_changes.withColumns(key)
         .repartition(*key)
         .groupBy(*key, AT)
         .agg(deletes.alias("deletes"), F.when(~deletes, row).alias(ROW), fresh.alias("fresh"))
@@ -372,12 +382,12 @@ def _timeline(single: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
     begins with it.
     """
     filled = _filled(single, layout) if spec.ignore_null_updates else single
-    followed, told = _told(spec, layout)
-    return filled.select("*", *followed).withColumns(told)
+    followed, version_columns = _timeline_columns(spec, layout)
+    return filled.select("*", *followed).withColumns(version_columns)
 
 
 @once
-def _told(spec: CdcSpec, layout: Layout) -> tuple[tuple[Column, Column], dict[str, Column]]:
+def _timeline_columns(spec: CdcSpec, layout: Layout) -> tuple[tuple[Column, Column], dict[str, Column]]:
     """Return the columns that tell versions, in two steps."""
     by_at = _by_at(layout)
     compared = [field for field in layout.stored.fields if _tracks(spec, field.name)]
@@ -409,7 +419,7 @@ def _filled(single: DataFrame, layout: Layout) -> DataFrame:
     )
 
     def fill(value: Value) -> Column:
-        return F.last(value.of(ROW), ignorenulls=True).over(earlier)
+        return F.last(value.in_row(ROW), ignorenulls=True).over(earlier)
 
     row = F.struct(
         *together(
@@ -445,27 +455,27 @@ def _versions(timeline: DataFrame) -> DataFrame:
     return newest.select(KEY, "start", F.col(NEXT).alias("end"), F.col(AT).alias("last"), ROW)
 
 
-def _differing(wanted: DataFrame, present: DataFrame, layout: Layout) -> DataFrame:
+def _differing(expected: DataFrame, present: DataFrame, layout: Layout) -> DataFrame:
     """Return the versions that the target lacks, and those that must be removed: ``obsolete``."""
 
     def looks(side: str) -> Column:
         return F.struct(column(side, "end"), column(side, "last"), ordered(column(side, ROW), layout.stored))
 
-    one, other = wanted.alias("wanted"), present.alias("present")
-    same = (column("wanted", KEY) == column("present", KEY)) & (
-        column("wanted", "start") == column("present", "start")
+    one, other = expected.alias("expected"), present.alias("present")
+    same = (column("expected", KEY) == column("present", KEY)) & (
+        column("expected", "start") == column("present", "start")
     )
-    obsolete = column("wanted", KEY).isNull()
-    differs = obsolete | column("present", KEY).isNull() | ~looks("wanted").eqNullSafe(looks("present"))
+    obsolete = column("expected", KEY).isNull()
+    differs = obsolete | column("present", KEY).isNull() | ~looks("expected").eqNullSafe(looks("present"))
     return (
         one.join(other, same, "full_outer")
         .where(differs)
         .select(
             *[
-                F.coalesce(column("wanted", name), column("present", name)).alias(name)
+                F.coalesce(column("expected", name), column("present", name)).alias(name)
                 for name in (KEY, "start")
             ],
-            *[column("wanted", name).alias(name) for name in ("end", "last", ROW)],
+            *[column("expected", name).alias(name) for name in ("end", "last", ROW)],
             obsolete.alias("obsolete"),
             column("present", PLACE).alias(PLACE),
         )

@@ -1,4 +1,4 @@
-"""What one application of changes works under: a step of a generation, and the writers' turn."""
+"""What one application of changes works under: a step of a generation, and the write lock."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-Turn = Callable[[], AbstractContextManager[None]]
-"""Returns the writers' turn on a target; it is held while the target is read and written."""
+WriteLocked = Callable[[], AbstractContextManager[None]]
+"""Returns the write lock on a target; it is held while the target is read and written."""
 
 
 @dataclass(frozen=True)

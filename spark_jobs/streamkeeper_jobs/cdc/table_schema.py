@@ -28,7 +28,7 @@ from streamkeeper_jobs.cdc.columns import (
 )
 from streamkeeper_jobs.cdc.expressions import whole_numbers
 from streamkeeper_jobs.cdc.replace_rows import domain, remembered_by
-from streamkeeper_jobs.cdc.steps import Turn
+from streamkeeper_jobs.cdc.steps import WriteLocked
 from streamkeeper_jobs.spark.delta_commit import table_at, table_properties
 from streamkeeper_jobs.spark.delta_snapshot import metadata_of
 from streamkeeper_jobs.spark.delta_table import action_of, commit, delta_log_of, set_transaction
@@ -59,7 +59,7 @@ def prepare(  # noqa: PLR0917 - it mirrors apply_changes
     spec: CdcSpec,
     path: str,
     table: Table,
-    turn: Turn,
+    lock: WriteLocked,
     order: DataType | None = None,
 ) -> tuple[str, ...]:
     """Create a target if absent, else add the columns that it lacks, and return these; repeatable.
@@ -70,7 +70,7 @@ def prepare(  # noqa: PLR0917 - it mirrors apply_changes
         changed.
     """
     check_spec(schema, spec)
-    with turn():
+    with lock():
         exists = delta_log.exists(path)
         columns, additions = _check_target(spark, schema, spec, path, table, exists, order)
         if exists:
@@ -149,8 +149,8 @@ def _bind(spark: SparkSession, path: str) -> None:
 
 def _properties(spark: SparkSession, transaction: Any) -> dict[str, str]:
     """Return the table properties that a transaction sees."""
-    found: dict[str, str] = metadata_of(spark, transaction)["configuration"]
-    return found
+    configuration: dict[str, str] = metadata_of(spark, transaction)["configuration"]
+    return configuration
 
 
 def empty(spark: SparkSession, path: str, app_id: str) -> None:
@@ -181,7 +181,7 @@ def _check_partitions(schema: StructType, spec: CdcSpec, table: Table) -> None:
     unknown = [name for name in table.partition_cols if name.lower() not in {one.lower() for one in stored}]
     if unknown:
         raise DeclarationError(
-            f"{table.where}: the table {table.name} is partitioned by {', '.join(unknown)}, which its flow"
+            f"{table.location}: the table {table.name} is partitioned by {', '.join(unknown)}, which its flow"
             f" does not store. It stores {', '.join(stored)}. Correct partition_cols."
         )
 
@@ -194,10 +194,10 @@ def _fit(
     :raises DeclarationError: it is no AUTO CDC target, or one of another kind.
     """
     opened = table_at(spark, path)
-    found, says = opened.toDF().schema, f"{table.where}: the table {table.name}"
+    columns, says = opened.toDF().schema, f"{table.location}: the table {table.name}"
     properties = table_properties(opened)
     keys = properties.get(KEYS_PROPERTY)
-    if BOOKKEEPING not in found.fieldNames() or keys is None:
+    if BOOKKEEPING not in columns.fieldNames() or keys is None:
         raise DeclarationError(
             f"{says} is there, but no AUTO CDC flow made it: it has no column {BOOKKEEPING}, which"
             " distinguishes late changes from new ones. Declare another table and fill it from this one."
@@ -208,14 +208,14 @@ def _fit(
             f"{says} has the keys {keys}, and the flow declares {declared}. The keys of a table cannot"
             " change."
         )
-    layout = layout_of(found, spec.keys)
-    for what, has, gives in (
+    layout = layout_of(columns, spec.keys)
+    for clause, has, gives in (
         ("is of SCD type", 2 if layout.history else 1, spec.scd_type),
         ("was made with ignore_null_updates", properties.get(NULLS_PROPERTY), _ignores(spec)),
     ):
         if has != gives:
             raise DeclarationError(
-                f"{says} {what} {has}, and the flow declares {gives}. All flows of a table must agree, for"
+                f"{says} {clause} {has}, and the flow declares {gives}. All flows of a table must agree, for"
                 " good."
             )
     _check_sequence(schema, spec, layout, says)
@@ -240,12 +240,12 @@ def _check_tracked(spec: CdcSpec, properties: Mapping[str, str], says: str) -> N
 
 
 def _check_sequence(schema: StructType, spec: CdcSpec, layout: Layout, says: str) -> None:
-    given = sequence_type(schema, spec)
-    if spec.sequence_literal is None and not holds(layout.sequence, given):
+    flow_type = sequence_type(schema, spec)
+    if spec.sequence_literal is None and not holds(layout.sequence, flow_type):
         raise DeclarationError(
             f"{says} is ordered by {layout.sequence.simpleString()}, and sequence_by gives"
-            f" {given.simpleString()}. Flows of one table are ordered by the same types: cast the column in"
-            " the view."
+            f" {flow_type.simpleString()}. Flows of one table are ordered by the same types: cast the column"
+            " in the view."
         )
 
 
@@ -255,42 +255,42 @@ def _check_literal(spec: CdcSpec, layout: Layout, table: Table) -> None:
     least, most = whole_numbers(layout.sequence)
     if not least <= spec.sequence_literal <= most:
         raise DeclarationError(
-            f"{table.where}: the table {table.name} is ordered by {layout.sequence.simpleString()}, and"
+            f"{table.location}: the table {table.name} is ordered by {layout.sequence.simpleString()}, and"
             f" sequence_by is the literal {spec.sequence_literal}. Allowed are {least} to {most}. Give one of"
             " those, or cast the other flows' columns in a view."
         )
 
 
 def _lacking(
-    found: DataType, wanted: DataType, path: tuple[str, ...], says: str = "The table"
+    table_type: DataType, flow_type: DataType, path: tuple[str, ...], says: str = "The table"
 ) -> Iterator[Addition]:
     """Yield what one type lacks of another, field by field.
 
     :raises DeclarationError: the two differ in more than that.
     """
-    match found, wanted:
+    match table_type, flow_type:
         case StructType(), StructType():
-            yield from _lacking_fields(found, wanted, path, says)
+            yield from _lacking_fields(table_type, flow_type, path, says)
         case ArrayType(), ArrayType():
-            yield from _lacking(found.elementType, wanted.elementType, (*path, "element"), says)
+            yield from _lacking(table_type.elementType, flow_type.elementType, (*path, "element"), says)
         case MapType(), MapType():
-            yield from _lacking(found.keyType, wanted.keyType, (*path, "key"), says)
-            yield from _lacking(found.valueType, wanted.valueType, (*path, "value"), says)
-        case _ if not holds(found, wanted):
+            yield from _lacking(table_type.keyType, flow_type.keyType, (*path, "key"), says)
+            yield from _lacking(table_type.valueType, flow_type.valueType, (*path, "value"), says)
+        case _ if not holds(table_type, flow_type):
             raise DeclarationError(
-                f"{says} has {'.'.join(path)} of type {found.simpleString()}, and the flow gives"
-                f" {wanted.simpleString()}. Only new columns are taken over: cast it in the view, or give it"
-                " another name."
+                f"{says} has {'.'.join(path)} of type {table_type.simpleString()}, and the flow gives"
+                f" {flow_type.simpleString()}. Only new columns are taken over: cast it in the view, or give"
+                " it another name."
             )
 
 
 def _lacking_fields(
-    found: StructType, wanted: StructType, path: tuple[str, ...], says: str
+    table_type: StructType, flow_type: StructType, path: tuple[str, ...], says: str
 ) -> Iterator[Addition]:
-    last = found.fieldNames()[-1]
-    known = {field.name.lower(): field for field in found.fields}
-    for field in wanted.fields:
-        has = known.get(field.name.lower())
+    last = table_type.fieldNames()[-1]
+    table_fields = {field.name.lower(): field for field in table_type.fields}
+    for field in flow_type.fields:
+        has = table_fields.get(field.name.lower())
         if has is not None:
             yield from _lacking(has.dataType, field.dataType, (*path, has.name), says)
         else:
@@ -321,12 +321,12 @@ def _tracked(spec: CdcSpec) -> dict[str, str]:
     if spec.scd_type == 1:
         return {}
     words = "all columns"
-    for what, names in (
+    for scope, names in (
         ("only", spec.track_history_column_list),
         ("all but", spec.track_history_except_column_list),
     ):
         if names is not None:
-            words = f"{what} {', '.join(sorted(name.lower() for name in names))}"
+            words = f"{scope} {', '.join(sorted(name.lower() for name in names))}"
     return {TRACKED_PROPERTY: words}
 
 

@@ -32,10 +32,10 @@ class Value:
         """The path as text: the value's name in the bookkeeping."""
         return quoted(*self.path)
 
-    def of(self, *row: str) -> Column:
+    def in_row(self, *row: str) -> Column:
         """Return the value from a row; null if there is none."""
-        found = column(*row, *self.path)
-        return F.when(found.isNotNull(), F.lit(True)) if self.is_presence else found
+        content = column(*row, *self.path)
+        return F.when(content.isNotNull(), F.lit(True)) if self.is_presence else content
 
 
 def values_of(fields: Sequence[StructField]) -> list[Value]:
@@ -57,13 +57,13 @@ def largest(value: Column, dtype: DataType) -> Column:
     return F.max(value) if orderable(dtype) else F.max_by(value, ordered(value, dtype))
 
 
-def merged(fields: Sequence[StructField], of: Callable[[Value], Column]) -> Column:
+def merged(fields: Sequence[StructField], reader: Callable[[Value], Column]) -> Column:
     """Return the aggregate of one row made of the largest of each value.
 
-    ``of`` reads a value, or null if it does not count.
+    ``reader`` returns a value, or null if it does not count.
     """
     values = values_of(fields)
-    return F.struct(*together(fields, {value.path: largest(of(value), value.type) for value in values}))
+    return F.struct(*together(fields, {value.path: largest(reader(value), value.type) for value in values}))
 
 
 def _one(field: StructField, path: Path, values: Mapping[Path, Column]) -> Column:

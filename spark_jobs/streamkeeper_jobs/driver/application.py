@@ -57,13 +57,13 @@ from streamkeeper_jobs.stream.watch import Watch
 class _Part:
     """One flow of the application, with its lease."""
 
-    asked: DriverRequest
+    request: DriverRequest
     lease: Lease
     watch: Watch
 
     @property
     def name(self) -> str:
-        return self.asked.home.full_name
+        return self.request.home.full_name
 
 
 def run(
@@ -100,26 +100,26 @@ def _run(settings: Settings, names: Sequence[str], available_now: bool, take_ove
             f"--flow is given {len(homes)} times, but {pipeline.file} does not let its flows share a driver."
             " Start a driver for each of them, or declare dp.configure_pipeline(shared_driver=True)."
         )
-    asked = [
+    requests = [
         replace(_ask(settings, home, declaration, pipeline, available_now), files=texts)
         for home, declaration in zip(homes, declarations, strict=True)
     ]
-    if all(is_done(item) for item in asked):  # once flows share no driver, so this is one flow
+    if all(is_done(item) for item in requests):  # once flows share no driver, so this is one flow
         say(
             f"{', '.join(names)} is done: it runs once and has read all its input. To run it again, reset"
             " it: reset_checkpoint."
         )
         return Outcome.DONE
-    if len(asked) == 1 and not tried(asked[0], take_over):
+    if len(requests) == 1 and not tried(requests[0], take_over):
         return Outcome.CHANGE_REFUSED
-    free, held = _sort(asked)
+    free, held_homes = _sort(requests)
     parts = [
         _Part(item, lease, watch_over(item, lease))
         for item, lease in zip(free, _take_leases(free), strict=True)
     ]
     if isinstance(pipeline, DeclarationError) or not pipeline.shared_driver:
         return of_all([_alone(part) for part in parts])
-    bystanders = None if available_now else WaitingFlows(files, held, _fingerprints(pipeline))
+    bystanders = None if available_now else WaitingFlows(files, held_homes, _fingerprints(pipeline))
     return _together(
         parts, SharedApplication(settings, pipeline).session, bystanders, settings.heartbeat_interval
     )
@@ -127,14 +127,14 @@ def _run(settings: Settings, names: Sequence[str], available_now: bool, take_ove
 
 def _find(settings: Settings, names: Sequence[str]) -> tuple[list[FlowHome], Path]:
     """Return the homes of flows of one pipeline, and its file."""
-    found = [find(settings, name) for name in names]
-    if len({file for _, file in found}) != 1:
+    locations = [find(settings, name) for name in names]
+    if len({file for _, file in locations}) != 1:
         raise RequestError(
             f"--flow names flows of several pipelines: {', '.join(names)}. A driver runs flows of one."
         )
     if len(set(names)) != len(names):
         raise RequestError(f"--flow names a flow twice: {', '.join(names)}. Name each once.")
-    return [home for home, _ in found], found[0][1]
+    return [home for home, _ in locations], locations[0][1]
 
 
 def _ask(
@@ -149,22 +149,22 @@ def _ask(
     return DriverRequest(settings, home, declaration, available_now, flow)
 
 
-def _sort(asked: Sequence[DriverRequest]) -> tuple[list[DriverRequest], list[FlowHome]]:
+def _sort(requests: Sequence[DriverRequest]) -> tuple[list[DriverRequest], list[FlowHome]]:
     """Separate the flows that may run from those that are held.
 
     :raises FlowHeld: none may run.
     """
-    free, held = [], []
-    for item in asked:
+    free, holds = [], []
+    for item in requests:
         try:
             free.append(replace(item, lifts_park=check_holds(item.home, item.declaration.fingerprint)))
         except FlowHeld as error:
-            held.append((item.home, error))
+            holds.append((item.home, error))
     if not free:
-        raise FlowHeld("\n".join(str(why) for _, why in held))
-    for _, why in held:
-        say(str(why))
-    return free, [home for home, _ in held]
+        raise FlowHeld("\n".join(str(hold) for _, hold in holds))
+    for _, hold in holds:
+        say(str(hold))
+    return free, [home for home, _ in holds]
 
 
 def _take_leases(free: Sequence[DriverRequest]) -> list[Lease]:
@@ -189,7 +189,7 @@ def _take_leases(free: Sequence[DriverRequest]) -> list[Lease]:
 
 def _alone(part: _Part) -> Outcome:
     with _ended_by_sigterm([part.watch]):
-        return drive(part.asked, part.lease, part.watch, partial(open_session, part.asked.settings))
+        return drive(part.request, part.lease, part.watch, partial(open_session, part.request.settings))
 
 
 def _together(
@@ -212,7 +212,7 @@ def _together(
                 for future in ended:
                     part, outcome = running.pop(future), future.result()
                     outcomes.append(outcome)
-                    if not (part.asked.available_now and outcome is Outcome.STOPPED):
+                    if not (part.request.available_now and outcome is Outcome.STOPPED):
                         _end(
                             watches,
                             f"{part.name} ended ({outcome.words}), and flows that share a driver end"
@@ -228,7 +228,7 @@ def _together(
 
 def _one_of_several(part: _Part, session: Callable[[Flow], SparkSession]) -> Outcome:
     try:
-        return drive(part.asked, part.lease, part.watch, session)
+        return drive(part.request, part.lease, part.watch, session)
     except StreamkeeperError as error:
         print(f"{part.name} ends: {error}", file=sys.stderr, flush=True)
         return Outcome.FAILED
@@ -253,12 +253,12 @@ def _ended_by_sigterm(watches: Sequence[Watch]) -> Iterator[None]:
         yield
         return
 
-    def asked(number: int, _frame: object) -> None:
+    def end_all(number: int, _frame: object) -> None:
         signal.signal(number, signal.SIG_DFL)
         for watch in watches:
             watch.terminate()
 
-    before = signal.signal(signal.SIGTERM, asked)
+    before = signal.signal(signal.SIGTERM, end_all)
     try:
         yield
     finally:

@@ -17,9 +17,9 @@ from streamkeeper.manifest.import_file import fingerprint, load_pipeline
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.preflight import change
 from streamkeeper.preflight.change import Change, ChangeState
+from streamkeeper.preflight.impact import with_impact
 from streamkeeper.preflight.last_run import LastRun, read_files
-from streamkeeper.preflight.price import priced
-from streamkeeper.preflight.verdict import Fit, Verdict
+from streamkeeper.preflight.verdict import Compatibility, Verdict
 from streamkeeper.settings import Settings
 from streamkeeper_jobs.driver.driver import DriverRequest
 from streamkeeper_jobs.preflight.try_flow import try_flow
@@ -55,7 +55,7 @@ def load(
 
 def _instead(home: FlowHome, pipeline: Pipeline | DeclarationError) -> LastRun | None:
     if isinstance(pipeline, DeclarationError):
-        ran = change.kept(home)
+        ran = change.last_runnable(home)
         return ran if ran is not None and change.is_tried(ran.flow(home.flow)) else None
     declared = pipeline.flow(home.flow)
     if declared is None:
@@ -63,51 +63,53 @@ def _instead(home: FlowHome, pipeline: Pipeline | DeclarationError) -> LastRun |
     return change.instead_of(home, Flow(pipeline, declared, fingerprint(pipeline, declared)))
 
 
-def tried(asked: DriverRequest, take_over: bool) -> bool:
+def tried(request: DriverRequest, take_over: bool) -> bool:
     """Try the declaration if it changed since the flow ran, and return whether the driver may begin.
 
     :param take_over: wait, once it fits, until the driver that runs has ended.
     :raises LeaseHeld: that driver did not end.
     """
-    if not isinstance(asked.flow, Flow):
+    if not isinstance(request.flow, Flow):
         return True
-    found = _trial(asked, asked.flow)
-    if found is not None:
-        say(found.in_words())
-        if take_over and not found.keeps_out:
-            warm_up(open_session(asked.settings, asked.flow), asked.settings, asked.home, asked.flow)
-        change.write(asked.home, found)
-        if found.keeps_out:
+    new_change = _trial(request, request.flow)
+    if new_change is not None:
+        say(new_change.in_words())
+        if take_over and not new_change.keeps_out:
+            warm_up(
+                open_session(request.settings, request.flow), request.settings, request.home, request.flow
+            )
+        change.write(request.home, new_change)
+        if new_change.keeps_out:
             return False
     if take_over:
-        verdict = Verdict(asked.flow.full_name, Fit.GOES_ON, ("It is used without a trial.",))
-        if found is None:
-            change.write(asked.home, Change(asked.flow.fingerprint, ChangeState.READY, verdict))
-        leases.wait_until_gone(asked.home, HAND_OVER_SECONDS, asked.settings.lease_term)
+        verdict = Verdict(request.flow.full_name, Compatibility.COMPATIBLE, ("It is used without a trial.",))
+        if new_change is None:
+            change.write(request.home, Change(request.flow.fingerprint, ChangeState.READY, verdict))
+        leases.wait_until_gone(request.home, HAND_OVER_SECONDS, request.settings.lease_term)
     return True
 
 
-def _trial(asked: DriverRequest, flow: Flow) -> Change | None:
+def _trial(request: DriverRequest, flow: Flow) -> Change | None:
     """Return what becomes of a changed declaration; None if nothing is to be tried."""
-    home, ran = asked.home, change.kept(asked.home)
+    home, ran = request.home, change.last_runnable(request.home)
     if not change.is_tried(flow) or ran is None or ran.fingerprint == flow.fingerprint:
         return None
-    known = change.read(home, flow.fingerprint)
-    if known is not None and known.state is ChangeState.ACCEPTED:
+    recorded_change = change.read(home, flow.fingerprint)
+    if recorded_change is not None and recorded_change.state is ChangeState.ACCEPTED:
         return None
     say(f"The declaration of {home.full_name} changed, and is tried on a copy of its newest state.")
     text = f"declaration {flow.fingerprint} is tried; {ran.fingerprint} ran last"
     events.note(home, Kind.CHANGE_SEEN, text, [ran.at, flow.fingerprint], by="driver")
     verdict = try_flow(
-        open_session(asked.settings, flow),
-        asked.settings,
+        open_session(request.settings, flow),
+        request.settings,
         home,
         flow,
         home.storage,
         folder=f"{home.trials}/{uuid.uuid4().hex}",
     )
-    verdict = priced(asked.settings, verdict)
-    if verdict.fit in (Fit.BREAKS, Fit.UNDEFINED):
+    verdict = with_impact(request.settings, verdict)
+    if verdict.compatibility in (Compatibility.INCOMPATIBLE, Compatibility.UNKNOWN):
         return Change(flow.fingerprint, ChangeState.REFUSED, verdict)
     waits = flow.declaration.on_change == ASK
     return Change(flow.fingerprint, ChangeState.AWAITS if waits else ChangeState.READY, verdict)

@@ -36,13 +36,13 @@ class Connections:
             return
         self._looked = now
         for source in self._sources:
-            why = format_in_job(source).ended(self._job.spark, source)
-            if why is None:
+            reason = format_in_job(source).ended(self._job.spark, source)
+            if reason is None:
                 self._ended.pop(source.name, None)  # it was being made
             elif _last_trigger(query) > self._ended.setdefault(source.name, time.time()):
                 raise SourceError(
-                    f"The source {source.name} gives no more rows: {why}. The next driver connects anew; what"
-                    " is sent meanwhile is lost, unless its sender keeps it."
+                    f"The source {source.name} gives no more rows: {reason}. The next driver connects anew;"
+                    " what is sent meanwhile is lost, unless its sender keeps it."
                 )
 
 

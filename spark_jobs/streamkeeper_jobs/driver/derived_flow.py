@@ -39,12 +39,12 @@ GONE_SECONDS = 24 * 3600.0
 class Ended:
     """How a run of a flow ended.
 
-    ``why`` is the reason if it stopped before it had read all available data, else None. ``batch`` is its
-    last.
+    ``reason`` says why it stopped before it had read all available data, None if it read all. ``batch`` is
+    its last.
     """
 
     outcome: Outcome
-    why: str | None
+    reason: str | None
     batch: int | None
 
 
@@ -68,7 +68,7 @@ def drive_derived_flow(
         if ended.outcome not in FOR_NOW or seconds is None:
             break
         check_stop()
-        say(f"{home.full_name} is tried again in {seconds:g} s: {ended.why}.")
+        say(f"{home.full_name} is tried again in {seconds:g} s: {ended.reason}.")
         time.sleep(seconds)
         check_stop()
     return ended
@@ -84,22 +84,22 @@ def _drive(
     watch = _Telling(home, lease, settings, declaration, tell)
     outcome = drive(DriverRequest(settings, home, declaration, True, flow), lease, watch, session)
     order, park = watch.order(), holds.parked(home)
-    why = None
+    reason = None
     if park is not None:
-        why = park.reason
+        reason = park.reason
     elif order is not None:
-        why = order.words
+        reason = order.words
     elif outcome not in (Outcome.DONE, Outcome.STOPPED):
-        why = f"it ended ({outcome.words})"
-    return Ended(outcome, why, watch.heartbeat.batch)
+        reason = f"it ended ({outcome.words})"
+    return Ended(outcome, reason, watch.heartbeat.batch)
 
 
 def _lease(home: FlowHome, settings: Settings) -> Lease:
     """Take the lease of a derived flow, after the driver of an interrupted run has ended its batch."""
     try:
         return leases.acquire(home, present_generation(home), settings.lease_term)
-    except LeaseHeld as held:
-        say(f"{held} Waiting for it.")
+    except LeaseHeld as error:
+        say(f"{error} Waiting for it.")
         leases.wait_until_gone(home, GONE_SECONDS, settings.lease_term)
         return leases.acquire(home, present_generation(home), settings.lease_term)
 
@@ -122,8 +122,12 @@ class _Telling(Watch):
 
     def tell(self, **changes: object) -> None:
         super().tell(**changes)
-        said = self.heartbeat
-        if said.batch is None or said.batch == self._batch or time.monotonic() - self._at < TELL_SECONDS:
+        heartbeat = self.heartbeat
+        if (
+            heartbeat.batch is None
+            or heartbeat.batch == self._batch
+            or time.monotonic() - self._at < TELL_SECONDS
+        ):
             return
-        self._at, self._batch = time.monotonic(), said.batch
-        self._tell({"batch": said.batch, "rows": said.rows})
+        self._at, self._batch = time.monotonic(), heartbeat.batch
+        self._tell({"batch": heartbeat.batch, "rows": heartbeat.rows})

@@ -108,9 +108,9 @@ def find(settings: Settings, name: str) -> tuple[FlowHome, Path]:
         )
     file = settings.pipelines / f"{pipeline}.py"
     if not file.is_file():
-        known = ", ".join(found.stem for found in pipeline_files.pipelines(settings.pipelines)) or "none"
+        names = ", ".join(path.stem for path in pipeline_files.pipelines(settings.pipelines)) or "none"
         raise RequestError(
-            f"There is no pipeline {pipeline!r} in {settings.pipelines}. There are: {known}. Correct --flow."
+            f"There is no pipeline {pipeline!r} in {settings.pipelines}. There are: {names}. Correct --flow."
         )
     return FlowHome(open_storage(settings.state), pipeline, flow), file
 
@@ -122,9 +122,9 @@ def declared_in(pipeline: Pipeline, name: str) -> Flow:
     """
     declared = pipeline.flow(name)
     if declared is None:
-        known = ", ".join(flow.name for flow in pipeline.flows)
+        names = ", ".join(flow.name for flow in pipeline.flows)
         raise RequestError(
-            f"{pipeline.file} declares no flow {name!r}. It declares: {known}. Correct --flow, or declare the"
+            f"{pipeline.file} declares no flow {name!r}. It declares: {names}. Correct --flow, or declare the"
             " flow."
         )
     return Flow(pipeline, declared, fingerprint(pipeline, declared))
@@ -135,11 +135,11 @@ def check_holds(home: FlowHome, present: str) -> bool:
 
     :raises FlowHeld: there is another.
     """
-    found = holds.all_of(home)
-    lifted = [hold for hold in found if holds.lifted_by(hold, present)]
-    left = [hold for hold in found if hold not in lifted]
-    if left:
-        words = "\n".join(f"- {hold.owner}, by {hold.by} at {hold.at}: {hold.reason}" for hold in left)
+    present_holds = holds.all_of(home)
+    lifted = [hold for hold in present_holds if holds.lifted_by(hold, present)]
+    remaining = [hold for hold in present_holds if hold not in lifted]
+    if remaining:
+        words = "\n".join(f"- {hold.owner}, by {hold.by} at {hold.at}: {hold.reason}" for hold in remaining)
         raise FlowHeld(
             f"{home.full_name} does not start, because it is held:\n{words}\nA park goes with its recovery or"
             f" a corrected declaration; a person's hold with `streamkeeper release {home.full_name}`."
@@ -147,30 +147,30 @@ def check_holds(home: FlowHome, present: str) -> bool:
     return bool(lifted)
 
 
-def is_done(asked: DriverRequest) -> bool:
+def is_done(request: DriverRequest) -> bool:
     """Return whether a flow that runs once has read all available data in its present generation."""
     return (
-        isinstance(asked.flow, Flow)
-        and asked.flow.declaration.once
-        and generations.finished(asked.home) is not None
+        isinstance(request.flow, Flow)
+        and request.flow.declaration.once
+        and generations.finished(request.home) is not None
     )
 
 
-def take_lease(asked: DriverRequest) -> Lease:
+def take_lease(request: DriverRequest) -> Lease:
     """Take a flow's lease, then remove a park that its declaration lifts.
 
     :raises LeaseHeld: another driver has it.
     """
-    home = asked.home
+    home = request.home
     lease = leases.acquire(
         home,
         present_generation(home),
-        asked.settings.lease_term,
+        request.settings.lease_term,
         log=os.environ.get(LOG_VARIABLE),
         cluster=cluster_drivers.here(),
     )
     home.storage.remove(home.trials)  # of processes that were killed
-    if asked.lifts_park:
+    if request.lifts_park:
         holds.release(home, holds.PARK, "driver")
         say(
             f"The declaration of {home.full_name} changed since it was parked: the new declaration is tried"
@@ -179,16 +179,16 @@ def take_lease(asked: DriverRequest) -> Lease:
     return lease
 
 
-def watch_over(asked: DriverRequest, lease: Lease) -> Watch:
+def watch_over(request: DriverRequest, lease: Lease) -> Watch:
     """Return the watch of a flow whose lease was taken; it begins when it is entered as a context."""
-    absence = supervision.absence(asked.home, asked.settings.supervisor_timeout)
-    interval, term = asked.settings.heartbeat_interval, asked.settings.lease_term
-    tried = asked.tries_changes
-    return Watch(asked.home, lease, interval, asked.declaration, absence, term=term, tried=tried)
+    absence = supervision.absence(request.home, request.settings.supervisor_timeout)
+    interval, term = request.settings.heartbeat_interval, request.settings.lease_term
+    tried = request.tries_changes
+    return Watch(request.home, lease, interval, request.declaration, absence, term=term, tried=tried)
 
 
 def drive(
-    asked: DriverRequest, lease: Lease, watch: Watch, session: Callable[[Flow], SparkSession]
+    request: DriverRequest, lease: Lease, watch: Watch, session: Callable[[Flow], SparkSession]
 ) -> Outcome:
     """Run a flow under its lease and its watch, leave the lease, and return how it ended.
 
@@ -196,12 +196,12 @@ def drive(
         write, so the lease is kept.
     """
     with watch:
-        if isinstance(asked.flow, DeclarationError):
-            outcome = _park_unreadable(asked.home, lease, asked.flow)
+        if isinstance(request.flow, DeclarationError):
+            outcome = _park_unreadable(request.home, lease, request.flow)
         else:
-            outcome = _drive(asked, asked.flow, lease, watch, session)
+            outcome = _drive(request, request.flow, lease, watch, session)
     if outcome is not Outcome.LEASE_LOST:
-        leases.leave(asked.home, lease, outcome.name.lower())
+        leases.leave(request.home, lease, outcome.name.lower())
     return outcome
 
 
@@ -211,17 +211,26 @@ def present_generation(home: FlowHome) -> int:
 
 
 def _drive(
-    asked: DriverRequest, flow: Flow, lease: Lease, watch: Watch, session: Callable[[Flow], SparkSession]
+    request: DriverRequest, flow: Flow, lease: Lease, watch: Watch, session: Callable[[Flow], SparkSession]
 ) -> Outcome:
-    home = asked.home
+    home = request.home
     try:
         watch.obey()
-        owners.ensure(asked.settings, home, flow)
-        with_sources = opened_flow(flow, asked.settings)
+        owners.ensure(request.settings, home, flow)
+        with_sources = opened_flow(flow, request.settings)
         spark = session(flow)
-        check_conditional_writes(spark, asked.settings.state, asked.settings.warehouse)
+        check_conditional_writes(spark, request.settings.state, request.settings.warehouse)
         _run_generation(
-            Job(spark, asked.settings, home, with_sources, lease, watch, asked.available_now, asked.files),
+            Job(
+                spark,
+                request.settings,
+                home,
+                with_sources,
+                lease,
+                watch,
+                request.available_now,
+                request.files,
+            ),
             flow,
         )
         if flow.declaration.once:
@@ -236,7 +245,7 @@ def _drive(
     except StillRunning as error:
         raise StreamkeeperError(str(error)) from error
     except (PySparkException, Py4JError, StreamkeeperError) as error:
-        return _fail(home, flow, lease, error, watch.heartbeat, asked.settings)
+        return _fail(home, flow, lease, error, watch.heartbeat, request.settings)
     return Outcome.STOPPED
 
 
@@ -269,7 +278,7 @@ def _run_generation(job: Job, declared: Flow) -> None:
         sink.update(frame, generation)
     pin_state_partitions(job.spark, checkpoint)
     job.watch.obey()
-    runs = last_run.of(declared, normal_plan(frame), dict(job.files), opened=job.flow)
+    runs = last_run.record_of(declared, normal_plan(frame), dict(job.files), opened=job.flow)
     last_run.keep(job.home, generation.number, runs)
     trigger = None if job.ends_by_itself else job.flow.declaration.trigger
     with ends_with_its_input(frame, trigger):
@@ -307,7 +316,7 @@ def _fail(  # noqa: PLR0917 - how a flow failed, and where
     flow: Flow,
     lease: Lease,
     error: Exception,
-    said: Heartbeat,
+    heartbeat: Heartbeat,
     settings: Settings,
 ) -> Outcome:
     """Classify a failure, report it, and park the flow if only a person can mend it.
@@ -319,13 +328,13 @@ def _fail(  # noqa: PLR0917 - how a flow failed, and where
     except LeaseLost as lost:
         say(f"{lost} It had failed: {error}")
         return Outcome.LEASE_LOST
-    failure = _with_schema_in_force(flow, _look_for_damage(home, said.generation, _classify(error)))
+    failure = _with_schema_in_force(flow, _look_for_damage(home, heartbeat.generation, _classify(error)))
     if failure.recovery is not None and not is_known(home, settings.table_path(flow.declaration.target)):
         failure = replace(failure, context={**failure.context, failures.START: failures.OTHER_STARTS})
     if failure.classed is FailureClass.BAD_INPUT:
-        failure = _counted(home, lease, said.generation, failure, flow.declaration.park_after)
-    number = said.generation if home.generations() else 0
-    details = _details(failure, flow.fingerprint, number, said.details.get("operators"))
+        failure = _counted(home, lease, heartbeat.generation, failure, flow.declaration.park_after)
+    number = heartbeat.generation if home.generations() else 0
+    details = _details(failure, flow.fingerprint, number, heartbeat.details.get("operators"))
     lasts = failure.lasts
     if lasts and flow.declaration.on_failure != RETRY:
         return _park(home, failure, details)
@@ -400,7 +409,7 @@ def _look_for_damage(home: FlowHome, generation: int, failure: Failure) -> Failu
     if failure.classed is not FailureClass.TRANSIENT or start is None:
         return failure
     problems = Checkpoint(home.storage, start.checkpoint).problems()
-    damage = [f"{problem.file} {problem.what}" for problem in problems if problem.severity == ERROR]
+    damage = [f"{problem.file} {problem.description}" for problem in problems if problem.severity == ERROR]
     if not damage:
         return failure
     meaning = f"its checkpoint is damaged: {'; '.join(damage[:3])}"

@@ -53,11 +53,11 @@ class Progress:
         self._job, self._start, self._operators = job, start, operators
         self._batch: int | None = None
         self._triggers = self._rows = self._batches = 0
-        self._numbers, self._recent = Numbers(), list(_kept(job))
-        self._said: float | None = None
-        self._kept, self._unkept = float("-inf"), False
+        self._numbers, self._recent = Numbers(), list(_earlier_batches(job))
+        self._printed_at: float | None = None
+        self._written_at, self._has_unwritten = float("-inf"), False
         self._ran_on: Machinery | None = None
-        self._cluster, self._asked = (0, 0, 0), float("-inf")
+        self._cluster, self._cluster_read_at = (0, 0, 0), float("-inf")
         self._ui = job.spark.sparkContext.uiWebUrl
         self._executors = Executors(job.spark, job.settings.executors_timeout)
         self._connections = Connections(job)
@@ -84,7 +84,7 @@ class Progress:
                 commits, rows = self._skipped(self._batch)
                 self._note(
                     replace(
-                        Batch.of(done),
+                        Batch.from_progress(done),
                         expectations=counts,
                         skipped_commits=commits,
                         skipped_rows=rows,
@@ -146,7 +146,7 @@ class Progress:
     def _note(self, batch: Batch) -> None:
         self._numbers = Numbers(batch, self._numbers.totals.plus(batch.as_totals()))
         self._recent = [*self._recent, batch][-KEPT:]
-        self._unkept = True
+        self._has_unwritten = True
         if self._numbers.totals.batches == 1:
             self._tell_first(batch)
 
@@ -159,10 +159,10 @@ class Progress:
     def _machinery(self, done: Mapping[str, Any]) -> Machinery:
         """Return what a batch ran on."""
         spark = self._job.spark
-        if time.monotonic() - self._asked >= LINE_SECONDS:  # each number is a call of the JVM
+        if time.monotonic() - self._cluster_read_at >= LINE_SECONDS:  # each number is a call of the JVM
             cores = int(spark.sparkContext.defaultParallelism)
             self._cluster = cores, self._executors.count(), self._executors.memory()
-            self._asked = time.monotonic()
+            self._cluster_read_at = time.monotonic()
         cores, executors, memory = self._cluster
         return Machinery(
             int(done["batchId"]),
@@ -175,19 +175,19 @@ class Progress:
 
     def _keep(self) -> None:
         """Write the numbers of recent batches, unless that was done a moment ago."""
-        if time.monotonic() - self._kept >= max(KEEP_SECONDS, self._job.settings.heartbeat_interval):
+        if time.monotonic() - self._written_at >= max(KEEP_SECONDS, self._job.settings.heartbeat_interval):
             self.keep_all()
 
     def keep_all(self) -> None:
         """Write the numbers of recent batches, if there are new ones."""
-        if not self._unkept:
+        if not self._has_unwritten:
             return
-        self._kept = time.monotonic()
+        self._written_at = time.monotonic()
         try:
             keep(self._job.home, self._recent, self._ran_on)
         except StorageError:  # the heartbeat finds out, and says so
             return
-        self._unkept = False
+        self._has_unwritten = False
 
     def _record(self, record: Callable[[], None]) -> None:
         """Record alerts, or say why not: a batch is no worse for it, and the next one tries again."""
@@ -215,30 +215,30 @@ class Progress:
 
     def _line(self, query: StreamingQuery) -> None:
         now = time.monotonic()
-        if self._said is not None and now - self._said < LINE_SECONDS:
+        if self._printed_at is not None and now - self._printed_at < LINE_SECONDS:
             return
         done = (
             f"batch {self._batch}, {self._rows} rows in {self._batches}"
             f" {'batch' if self._batches == 1 else 'batches'}"
         )
         say(f"{self._job.flow.full_name}: generation {self._start.number}, {done}.")
-        self._said, self._rows, self._batches = now, 0, 0
+        self._printed_at, self._rows, self._batches = now, 0, 0
 
     def _cross_check(self) -> None:
         """Compare the plan's stateful operators with the checkpoint's state.
 
         A difference is a defect of Streamkeeper, and must be visible.
         """
-        kept = bool(self._job.home.storage.names(f"{self._start.checkpoint}/state"))
-        if kept != bool(self._operators):
+        has_state = bool(self._job.home.storage.names(f"{self._start.checkpoint}/state"))
+        if has_state != bool(self._operators):
             say(
                 f"Please report this: the plan of {self._job.flow.full_name} seems to keep"
                 f" {', '.join(self._operators) or 'no state'}, but its checkpoint has"
-                f" {'some' if kept else 'none'}."
+                f" {'some' if has_state else 'none'}."
             )
 
 
-def _kept(job: Job) -> tuple[Batch, ...]:
+def _earlier_batches(job: Job) -> tuple[Batch, ...]:
     """Return the batches that earlier drivers kept; none from a damaged file, which this one replaces."""
     try:
         return recent(job.home)

@@ -1,4 +1,4 @@
 """How a generation begins.
 
-Earlier generations are sealed, the position is read, and the state is copied, rebuilt or left empty.
+Earlier generations are fenced, the position is read, and the state is copied, rebuilt or left empty.
 """

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from streamkeeper.amounts import UNKNOWN_PRICE
+from streamkeeper.amounts import UNKNOWN_IMPACT
 from streamkeeper.errors import RecoveryError
 from streamkeeper.flows.generations import AFTER_LAST, BATCH, Generation
 from streamkeeper.flows.position import CommittedPosition
@@ -30,7 +30,7 @@ class BatchesOfOld:
 
 
 def batches_of_old(
-    job: Job, generation: Generation, origin: Origin, looks: Looks, where: CommittedPosition | None
+    job: Job, generation: Generation, origin: Origin, looks: Looks, old_position: CommittedPosition | None
 ) -> BatchesOfOld:
     """Return the batches of old that the old checkpoint still has, and that can be read again.
 
@@ -38,17 +38,17 @@ def batches_of_old(
 
     :raises CheckpointError: the offsets of one of them cannot be read.
     """
-    if where is None or generation.start.mode not in (AFTER_LAST, BATCH):
+    if old_position is None or generation.start.mode not in (AFTER_LAST, BATCH):
         return BatchesOfOld()
-    kept = where.kept_batches()[-Bound.of(job.spark.conf.get).batches :]
-    same = where.generation.fingerprint == job.flow.fingerprint
+    batches = old_position.kept_batches()[-Bound.of(job.spark.conf.get).batches :]
+    same = old_position.generation.fingerprint == job.flow.fingerprint
     steps = tuple(
         Step(
             {name: offset for name, offset in entry.sources.items() if name in origin.sources},
             entry.watermark_ms if same else None,
             timestamp_ms=entry.timestamp_ms,
         )
-        for entry in map(where.checkpoint.offsets, kept)
+        for entry in map(old_position.checkpoint.offsets, batches)
     )
     for source in job.sources if steps else ():
         position = origin.sources.get(source.name)
@@ -58,14 +58,14 @@ def batches_of_old(
         look = partial(looks.look, source)
         if not format_in_job(source).comes_again(job.spark, source, position, offsets, look):
             return BatchesOfOld()
-    return BatchesOfOld(tuple(step for step in steps if step.positions), bool(kept) and not kept[0])
+    return BatchesOfOld(tuple(step for step in steps if step.positions), bool(batches) and not batches[0])
 
 
 def check_accepted(
     job: Job,
     generation: Generation,
-    found: BatchesOfOld,
-    where: CommittedPosition | None,
+    batches: BatchesOfOld,
+    old_position: CommittedPosition | None,
     new: tuple[str, ...],
 ) -> None:
     """Check that a state which forgets keys by its batches is replayed in all of them, or in others as
@@ -74,20 +74,20 @@ def check_accepted(
     :param new: the operators of the query; what the old one had not has forgotten nothing yet.
     :raises RecoveryError: some are not known any more, and that was not accepted.
     """
-    old = () if where is None else where.start.operators
-    if found.whole or not forgets_by_batches(set(old) & set(new)):
+    old = () if old_position is None else old_position.start.operators
+    if batches.whole or not forgets_by_batches(set(old) & set(new)):
         return
     words = (
-        f"only the last {len(found.steps)} of the batches that it came in are known"
-        if found.steps
+        f"only the last {len(batches.steps)} of the batches that it came in are known"
+        if batches.steps
         else "the batches that it came in are not known, or cannot be read again one by one"
     )
     harmless = job.flow.declaration.spec is not None or job.flow.declaration.replaces
-    if not harmless and UNKNOWN_PRICE not in generation.accepted:
+    if not harmless and UNKNOWN_IMPACT not in generation.accepted:
         raise RecoveryError(
             f"The state of {job.flow.full_name} forgets keys at the end of batches, and its history would be"
             f" replayed in other batches: {words} ({BATCHES}). Rows may then come twice. Nothing was changed."
             " Reset the flow from its last generation with a copied state (reset_checkpoint from a"
-            f" generation, or rewind), or again with `{UNKNOWN_PRICE}` accepted."
+            f" generation, or rewind), or again with `{UNKNOWN_IMPACT}` accepted."
         )
     say(f"The state is rebuilt in other batches than it was made in, as accepted: {words}.")

@@ -1,4 +1,4 @@
-"""The start of a generation: table, seal of earlier ones, position, checkpoint, and last the start record.
+"""The start of a generation: table, fence of earlier ones, position, checkpoint, and last the start record.
 
 Before that record is written, the sink holds nothing of the generation. So if a driver dies on the way, the
 next one starts over in a checkpoint folder of its own, and finds the same.
@@ -16,10 +16,18 @@ from streamkeeper.drivers.submit import why_partitions
 from streamkeeper.flows import generations
 from streamkeeper.flows.backfill_flow import is_silent
 from streamkeeper.flows.files import FlowHome
-from streamkeeper.flows.generations import ADOPTED, COPIED, GIVEN, Generation, Restart, Start, given_before
+from streamkeeper.flows.generations import (
+    ADOPTED,
+    COPIED,
+    INITIAL_STATE,
+    Generation,
+    Restart,
+    Start,
+    given_before,
+)
 from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.times import now
-from streamkeeper_jobs.generation.seal_earlier import evidence, seal_earlier, stood
+from streamkeeper_jobs.generation.fence_earlier import evidence, fence_earlier, stood
 from streamkeeper_jobs.generation.seed import NewCheckpoint, create_checkpoint, keep_schema_logs
 from streamkeeper_jobs.generation.start_position import find_origin
 from streamkeeper_jobs.generation.take_over import copy_from
@@ -44,18 +52,20 @@ def begin(job: Job, sink: Sink, generation: Generation) -> Start:
     :raises RecoveryError: the decision cannot be carried out as it stands.
     """
     schemas = learn_schemas(job, generation.schemas)
-    job, given = _with_given(job, generation)
+    job, initial_state = _with_initial_state(job, generation)
     frame = job.frame(schemas)
     sink.check(frame)
     operators = stateful_operators(frame)
     sink.make(frame, generation)
     job.watch.tell(phase="seeding")
-    sealed = seal_earlier(job, generation)
-    where = stood(job, generation, sealed)
-    found = evidence(where, sealed)
-    note_in_ledger(job.home, generation.recovery, "driver.sealed", found)
+    fenced = fence_earlier(job, generation)
+    old_position = stood(job, generation, fenced)
+    fence_evidence = evidence(old_position, fenced)
+    note_in_ledger(job.home, generation.recovery, "driver.fenced", fence_evidence)
     folder = job.home.checkpoint(generation.number, job.lease.epoch)
-    made = _make(job, NewCheckpoint(folder, generation, schemas, operators, heeds_batches(frame)), where)
+    made = _make(
+        job, NewCheckpoint(folder, generation, schemas, operators, heeds_batches(frame)), old_position
+    )
     start = Start(
         number=generation.number,
         checkpoint=folder,
@@ -67,8 +77,8 @@ def begin(job: Job, sink: Sink, generation: Generation) -> Start:
         epoch=job.lease.epoch,
         at=now(),
         evidence={
-            **found,
-            **given,
+            **fence_evidence,
+            **initial_state,
             "notes": list(made.notes),
             **({"topics": made.topics} if made.topics else {}),
         },
@@ -78,8 +88,8 @@ def begin(job: Job, sink: Sink, generation: Generation) -> Start:
     if generations.begin(job.home, start) != start:
         words = f"Another driver began generation {generation.number} first. This one stops."
         raise Stopped(Order(words, at_once=True))
-    told = {**start.evidence, "checkpoint": folder, "seed_batch": made.seed_batch}
-    note_in_ledger(job.home, generation.recovery, "driver.began", told)
+    details = {**start.evidence, "checkpoint": folder, "seed_batch": made.seed_batch}
+    note_in_ledger(job.home, generation.recovery, "driver.began", details)
     _say_begun(job, generation, start)
     return start
 
@@ -96,22 +106,22 @@ class _Made:
     notes: tuple[str, ...] = ()
 
 
-def _make(job: Job, new: NewCheckpoint, where: CommittedPosition | None) -> _Made:
+def _make(job: Job, new: NewCheckpoint, old_position: CommittedPosition | None) -> _Made:
     """Copy the checkpoint of where the flow stood, or create one at the generation's start."""
     generation = new.generation
     looks = Looks(job, f"{new.folder}-listing", new.schemas)
-    if generation.state == COPIED and where is not None and where.batch is not None:
+    if generation.state == COPIED and old_position is not None and old_position.batch is not None:
         adopted = generation.start.mode == ADOPTED
         return _Made(
-            *copy_from(job, new, where),
-            looks.topic_ids() if adopted else where.start.evidence.get("topics", {}),
+            *copy_from(job, new, old_position),
+            looks.topic_ids() if adopted else old_position.start.evidence.get("topics", {}),
         )
-    origin = find_origin(generation, job.sources, where, looks)
-    keep_schema_logs(job, generation, where, new.folder)
-    return _Made(*create_checkpoint(job, new, origin, looks, where), looks.topic_ids(), origin.notes)
+    origin = find_origin(generation, job.sources, old_position, looks)
+    keep_schema_logs(job, generation, old_position, new.folder)
+    return _Made(*create_checkpoint(job, new, origin, looks, old_position), looks.topic_ids(), origin.notes)
 
 
-def _with_given(job: Job, generation: Generation) -> tuple[Job, dict[str, Any]]:
+def _with_initial_state(job: Job, generation: Generation) -> tuple[Job, dict[str, Any]]:
     """Return the job with the initial state that a generation begins with, and what is recorded of it.
 
     A copied state was given its own. Only a copied batch 0 that is to be repeated is given it again, as it
@@ -127,8 +137,8 @@ def _with_given(job: Job, generation: Generation) -> tuple[Job, dict[str, Any]]:
     record = given_before(evidence, declared, Restart(generation.start, generation.state))
     if record is None and not spent:
         record = recorded(job.spark, declared)
-    given = {GIVEN: record} if record is not None else {}
-    return replace(job, flow=as_recorded(job.spark, job.flow, given, spent=spent)), given
+    initial_state = {INITIAL_STATE: record} if record is not None else {}
+    return replace(job, flow=as_recorded(job.spark, job.flow, initial_state, spent=spent)), initial_state
 
 
 def _begun_before(home: FlowHome, generation: Generation) -> Start | None:
@@ -142,7 +152,7 @@ def _begun_before(home: FlowHome, generation: Generation) -> Start | None:
     return None
 
 
-def learn_schemas(job: Job, known: dict[str, str]) -> dict[str, str]:
+def learn_schemas(job: Job, known_schemas: dict[str, str]) -> dict[str, str]:
     """Return the schema of each source that declares none: the known one, else inferred from its files.
 
     Waits until the folder of every files source and the table of every Delta source exists. A flow that runs
@@ -155,9 +165,9 @@ def learn_schemas(job: Job, known: dict[str, str]) -> dict[str, str]:
     for source in job.sources:
         if source.path is None:
             continue
-        told = False
+        announced = False
         while True:
-            schema = _schema(job, source, known)
+            schema = _schema(job, source, known_schemas)
             nothing = (
                 job.flow.declaration.once
                 and source.reads_files
@@ -166,10 +176,10 @@ def learn_schemas(job: Job, known: dict[str, str]) -> dict[str, str]:
             )
             if (schema is not None or not source.reads_files) and is_there(job.spark, source) and not nothing:
                 break
-            if not told:
+            if not announced:
                 awaited = "waiting for a first file" if source.reads_files else "waiting for the table"
                 say(f"Source {source.name} has nothing in {source.path} yet: {awaited}.")
-                told = True
+                announced = True
             if job.available_now:
                 raise NothingYet
             job.watch.wait(job.settings.heartbeat_interval)
@@ -178,32 +188,34 @@ def learn_schemas(job: Job, known: dict[str, str]) -> dict[str, str]:
     return schemas
 
 
-def _schema(job: Job, source: Source, known: dict[str, str]) -> str | None:
+def _schema(job: Job, source: Source, known_schemas: dict[str, str]) -> str | None:
     """Return the schema of a files source; None if it is not known yet, or the source brings its own."""
     if not source.reads_files:
         return None
-    return source.schema or known.get(source.name) or infer_schema(job.spark, source)
+    return source.schema or known_schemas.get(source.name) or infer_schema(job.spark, source)
 
 
 def _say_begun(job: Job, generation: Generation, start: Start) -> None:
     """Print where a generation begins, and how many partitions its state has, for what reason."""
     say(_describe(job, generation, start))
     # those of a copied state, else what the session is set to
-    kept = made_with(Checkpoint(job.home.storage, start.checkpoint)) or job.spark.conf.get(PARTITIONS)
+    partitions = made_with(Checkpoint(job.home.storage, start.checkpoint)) or job.spark.conf.get(PARTITIONS)
     master = str(job.spark.sparkContext.master)
-    say(why_partitions(job.flow.declaration, master, str(kept), bool(start.operators)))
+    say(why_partitions(job.flow.declaration, master, str(partitions), bool(start.operators)))
 
 
 def _describe(job: Job, generation: Generation, start: Start) -> str:
     words = f"Generation {start.number} of {job.flow.full_name} begins"
-    found = start.evidence
+    start_evidence = start.evidence
     if start.seed_batch is None:
         return f"{words} with all that its sources have."
-    if found["batch"] is not None:
+    if start_evidence["batch"] is not None:
         before = (
             f"the query of {generation.start.checkpoint}"
             if generation.start.mode == ADOPTED
             else "the one before it"
         )
-        words += f" where {before} stood: batch {found['batch']}, by the {found['ruled_by']}"
+        words += (
+            f" where {before} stood: batch {start_evidence['batch']}, by the {start_evidence['ruled_by']}"
+        )
     return f"{words}; state {start.state}." if start.state else f"{words}."

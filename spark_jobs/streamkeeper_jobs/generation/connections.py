@@ -36,8 +36,8 @@ def begin_connections(job: Job, checkpoint: Checkpoint, query_id: str) -> None:
     :raises CheckpointError: a file of the checkpoint cannot be read.
     :raises RecoveryError: the state of the batch in flight cannot be committed.
     """
-    anew, planned = connects_anew(job), checkpoint.offset_batches()
-    if not anew or not planned:
+    connection_sources, planned = connects_anew(job), checkpoint.offset_batches()
+    if not connection_sources or not planned:
         return
     last, done = planned[-1], checkpoint.last_commit() == planned[-1]
     if not done and last_written(job.spark, job.table_path, query_id) == last:
@@ -47,17 +47,21 @@ def begin_connections(job: Job, checkpoint: Checkpoint, query_id: str) -> None:
     if before in planned:
         # Spark opens a source, and connects, for a batch that ends elsewhere than the one before it.
         entry = checkpoint.offsets(before)
-        _set(checkpoint, entry, {name: 0 for name in anew if entry.sources.get(name) == BEFORE_ALL})
+        _set(
+            checkpoint,
+            entry,
+            {name: 0 for name in connection_sources if entry.sources.get(name) == BEFORE_ALL},
+        )
     entry = checkpoint.offsets(last)
     if done:
         watermark, at = checkpoint.commit(last).next_watermark_ms, int(1000 * time.time())
         entry = replace(entry, batch=last + 1, watermark_ms=watermark, timestamp_ms=at)
-    elif any(entry.sources.get(name, BEFORE_ALL) != BEFORE_ALL for name in anew):
+    elif any(entry.sources.get(name, BEFORE_ALL) != BEFORE_ALL for name in connection_sources):
         say(
-            f"Batch {last} of {job.flow.full_name} was under way: what it had read of {', '.join(anew)} is"
-            " lost, since nobody can give it again."
+            f"Batch {last} of {job.flow.full_name} was under way: what it had read of"
+            f" {', '.join(connection_sources)} is lost, since nobody can give it again."
         )
-    _set(checkpoint, entry, dict.fromkeys(anew, BEFORE_ALL), always=done)
+    _set(checkpoint, entry, dict.fromkeys(connection_sources, BEFORE_ALL), always=done)
 
 
 def commit_planned(checkpoint: Checkpoint, batch: int) -> None:
@@ -81,8 +85,8 @@ def commit_planned(checkpoint: Checkpoint, batch: int) -> None:
 
 def _set(checkpoint: Checkpoint, entry: OffsetEntry, offsets: dict[str, int], always: bool = False) -> None:
     """Write an entry of the offset log with other offsets of some of its sources, unless it has them."""
-    known = {name: offset for name, offset in offsets.items() if name in entry.sources}
-    now = replace(entry, sources={**entry.sources, **known})
+    own_offsets = {name: offset for name, offset in offsets.items() if name in entry.sources}
+    now = replace(entry, sources={**entry.sources, **own_offsets})
     if always or now != entry:
         name = checkpoint.name(f"offsets/{entry.batch}")
         checkpoint.storage.remove(twin_of(name))

@@ -14,7 +14,7 @@ from streamkeeper.checkpoint import Checkpoint, OffsetEntry
 from streamkeeper.checkpoint.state_versions import replaced_state
 from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import misfit_of
-from streamkeeper.delta.log import SEAL
+from streamkeeper.delta.log import FENCE
 from streamkeeper.errors import CheckpointError, RecoveryError, SinkDisagrees
 from streamkeeper.flows.generations import EARLIEST, Generation, Start
 from streamkeeper.manifest.manifest import Flow
@@ -33,24 +33,24 @@ def check_consistency(job: Job, generation: Generation, start: Start) -> None:
     """Check that the table has all batches that the checkpoint committed, and none that it did not plan.
 
     :raises SinkDisagrees: it does not; nothing was changed.
-    :raises Stopped: the generation is sealed because another driver took over.
+    :raises Stopped: the generation is fenced because another driver took over.
     """
     checkpoint = Checkpoint(job.home.storage, start.checkpoint)
     planned, committed = max(checkpoint.offset_batches(), default=-1), checkpoint.last_commit()
     before = -1 if start.seed_batch is None else start.seed_batch
     wrote = last_written(job.spark, job.table_path, generation.query_id)
-    told = f"generation {generation.number} of {job.flow.full_name}"
-    if wrote is not None and wrote >= SEAL:
+    subject = f"generation {generation.number} of {job.flow.full_name}"
+    if wrote is not None and wrote >= FENCE:
         _check_newest(job, generation)
         raise SinkDisagrees(
-            f"The table at {job.table_path} has {told} sealed by a later generation, which"
+            f"The table at {job.table_path} has {subject} fenced by a later generation, which"
             f" {job.home.storage.path()} does not have. Every batch would be skipped silently. Restore the"
             f" newer state folder, {_WAYS}"
         )
     # A commit without its offsets is damage, not an older copy: Spark finds and reports it as such.
     if wrote is not None and wrote > max(planned, before, -1 if committed is None else committed):
         raise SinkDisagrees(
-            f"The table at {job.table_path} has batch {wrote} of {told}, but {checkpoint.path()} has"
+            f"The table at {job.table_path} has batch {wrote} of {subject}, but {checkpoint.path()} has"
             f" planned none after {planned if planned >= 0 else 'its start'}: it is an older copy, or the"
             " state folder was removed. Its next batches would be skipped silently. Restore the newer"
             f" state folder, {_WAYS}"
@@ -58,7 +58,7 @@ def check_consistency(job: Job, generation: Generation, start: Start) -> None:
     if committed is not None and committed > max(before, -1 if wrote is None else wrote):
         raise SinkDisagrees(
             f"{checkpoint.path()} has committed batch {committed}, but the table at {job.table_path} has"
-            f" {'none' if wrote is None else f'only batch {wrote}'} of {told}: the table was removed,"
+            f" {'none' if wrote is None else f'only batch {wrote}'} of {subject}: the table was removed,"
             f" replaced or restored from an older copy. Restore the newer table, {_WAYS}"
         )
 
@@ -69,10 +69,10 @@ def check_state(checkpoint: Checkpoint) -> None:
     :raises CheckpointError: one was; nothing was changed.
     """
     committed = checkpoint.last_commit()
-    found = None if committed is None else replaced_state(checkpoint, committed + 1)
-    if found is not None:
+    damage = None if committed is None else replaced_state(checkpoint, committed + 1)
+    if damage is not None:
         raise CheckpointError(
-            f"{found}. Spark would believe it, and repeat or lose rows. Nothing was changed. Restore the"
+            f"{damage}. Spark would believe it, and repeat or lose rows. Nothing was changed. Restore the"
             " whole checkpoint from a copy, or use reset_checkpoint with a rebuilt state."
         )
 
@@ -96,11 +96,11 @@ def check_sources(flow: Flow, checkpoint: Checkpoint, generation: Generation) ->
             _check_starts(flow, sources)
         return
     _check_kinds(flow, sources, newest)
-    known, declared = {*newest.sources, *checkpoint.sources()}, {source.name for source in sources}
-    gone, new = sorted(known - declared), sorted(declared - known)
+    read_sources, declared = {*newest.sources, *checkpoint.sources()}, {source.name for source in sources}
+    gone, new = sorted(read_sources - declared), sorted(declared - read_sources)
     if gone and new:
         raise RecoveryError(
-            f"The checkpoint of {flow.full_name} has the sources {', '.join(sorted(known))}; the flow"
+            f"The checkpoint of {flow.full_name} has the sources {', '.join(sorted(read_sources))}; the flow"
             f" declares no {', '.join(gone)} any more, and {', '.join(new)} instead. A restart would read"
             f" {', '.join(new)} from the beginning, and duplicate its rows if it is the same source under"
             " another name. Give the source its old name again. If it is another source, use"
@@ -138,14 +138,14 @@ def _check_kinds(flow: Flow, sources: tuple[Source, ...], newest: OffsetEntry) -
                 f"The source {source.name} of {flow.full_name} was another kind of source up to batch"
                 f" {newest.batch}: {misfit} The flow cannot continue from there. Nothing was changed. Give"
                 " the source its old format again. If it is another source, use reset_checkpoint from"
-                " earliest, latest, a timestamp or explicit offsets; its plan counts the cost."
+                " earliest, latest, a timestamp or explicit offsets; its plan counts the impact."
             )
 
 
 def _check_newest(job: Job, generation: Generation) -> None:
-    """Raise `Stopped` if the seal is expected.
+    """Raise `Stopped` if the fence is expected.
 
     :raises Stopped: a newer generation was decided, or another driver has the lease.
     """
     if job.home.generations()[-1] > generation.number or job.home.epochs()[-1] > job.lease.epoch:
-        raise Stopped(Order(f"generation {generation.number} was sealed by another driver", at_once=True))
+        raise Stopped(Order(f"generation {generation.number} was fenced by another driver", at_once=True))

@@ -97,9 +97,9 @@ def copy_checkpoint(  # noqa: PLR0917 - what is copied, and where to
 
 def schema_logs(old: Checkpoint, source: str) -> Iterator[str]:
     """Yield the files in which a Delta source tracks its schemas; none if it does not track them."""
-    kept = f"sources/{source}"
-    for log in (name for name in old.names(kept) if name.startswith(_SCHEMA_LOG)):
-        yield from (f"{kept}/{log}/{name}" for name in visible(old, f"{kept}/{log}"))
+    folder = f"sources/{source}"
+    for log in (name for name in old.names(folder) if name.startswith(_SCHEMA_LOG)):
+        yield from (f"{folder}/{log}/{name}" for name in visible(old, f"{folder}/{log}"))
 
 
 def copy_file(old: Checkpoint, name: str, storage: Storage, folder: str, share: bool = False) -> None:
@@ -135,11 +135,11 @@ def _sources(old: Checkpoint, batch: int) -> Iterator[str]:
     for source in old.sources():
         yield from schema_logs(old, source)
         last = files_batch(offsets.get(source))
-        kept = f"sources/{source}"
+        folder = f"sources/{source}"
         if last is not None:
             yield from _files_log(old, source, last)
         elif old.initial_offsets(source) is not None:
-            yield f"{kept}/0"
+            yield f"{folder}/0"
         else:
             yield from _files_log(old, source, None)
 
@@ -191,15 +191,15 @@ def _store(old: Checkpoint, folder: str, version: int) -> Iterator[str]:
 
     If versions have ids, all files are taken: only Spark knows their lineage.
     """
-    found = [
+    matches = [
         match
         for match in map(VERSIONED.fullmatch, visible(old, folder))
         if match and int(match[1]) <= version
     ]
-    whole = [int(match[1]) for match in found if match[3] in WHOLE and not match[4]]
-    base = 0 if any(match[2] for match in found) else max(whole, default=0)
+    whole = [int(match[1]) for match in matches if match[3] in WHOLE and not match[4]]
+    base = 0 if any(match[2] for match in matches) else max(whole, default=0)
     shared: set[str] = set()
-    for match in found:
+    for match in matches:
         if int(match[1]) < base:
             continue
         yield f"{folder}/{match[0]}"

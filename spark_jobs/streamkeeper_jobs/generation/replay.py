@@ -105,9 +105,9 @@ def carry_out(job: Job, replay: Replay) -> None:
 
 
 def _watermark(job: Job, replay: Replay, batch: int) -> int:
-    given = replay.steps[batch].watermark_ms
-    if given is not None or not batch:
-        return given or 0
+    watermark_ms = replay.steps[batch].watermark_ms
+    if watermark_ms is not None or not batch:
+        return watermark_ms or 0
     return Checkpoint(job.home.storage, replay.folder).commit(batch - 1).next_watermark_ms
 
 
@@ -159,14 +159,14 @@ def _taken_over(job: Job, replay: Replay) -> tuple[int, int]:
     """Copy the replay of an earlier driver; return how many steps are done and how many rows they read."""
     home, generation = job.home, replay.generation
     for epoch in reversed(home.replays(generation.number)):
-        found = read_json(home.storage, home.replay(generation.number, epoch)) or {}
+        mark = read_json(home.storage, home.replay(generation.number, epoch)) or {}
         if (
             epoch >= job.lease.epoch
-            or found.get("mark") != replay.mark
-            or found.get("fingerprint") != job.flow.fingerprint
+            or mark.get("mark") != replay.mark
+            or mark.get("fingerprint") != job.flow.fingerprint
         ):
             continue
-        earlier = Checkpoint(home.storage, str(found["folder"]))
+        earlier = Checkpoint(home.storage, str(mark["folder"]))
         try:
             last = earlier.last_commit()
             if last is None or last >= len(replay.steps):
@@ -183,5 +183,5 @@ def _taken_over(job: Job, replay: Replay) -> tuple[int, int]:
             f"{job.flow.full_name}: the driver of epoch {epoch} completed {last + 1} of {len(replay.steps)}"
             " steps; this one continues."
         )
-        return last + 1, int(found.get("rows", 0))
+        return last + 1, int(mark.get("rows", 0))
     return 0, 0

@@ -62,14 +62,15 @@ class NewCheckpoint:
 
 
 def create_checkpoint(
-    job: Job, new: NewCheckpoint, origin: Origin, looks: Looks, where: CommittedPosition | None
+    job: Job, new: NewCheckpoint, origin: Origin, looks: Looks, old_position: CommittedPosition | None
 ) -> tuple[int | None, dict[str, Any]]:
     """Fill a checkpoint folder so that the flow starts at its origin.
 
     Return the batch that stands for everything before (None if nothing was processed before), and the
     positions.
 
-    :param where: where the flow stood, whose batches are replayed one by one if the state depends on them.
+    :param old_position: where the flow stood, whose batches are replayed one by one if the state depends on
+        them.
     :raises RecoveryError: the state is to be rebuilt, and files of the history are gone.
     :raises Stopped: an order ended it; another driver starts over, in another folder.
     """
@@ -82,9 +83,9 @@ def create_checkpoint(
         check_history(job, new.generation, origin, looks)
     came = BatchesOfOld()
     if new.rebuilds and new.heeds_batches:
-        came = batches_of_old(job, new.generation, origin, looks, where)
-        check_accepted(job, new.generation, came, where, new.operators)
-    made_of = hashlib.sha256(_given(job))
+        came = batches_of_old(job, new.generation, origin, looks, old_position)
+        check_accepted(job, new.generation, came, old_position, new.operators)
+    made_of = hashlib.sha256(_initial_state_version(job))
     twice = any(format_in_job(source).twice for source in job.sources if source.name in origin.sources)
     ends = spread(_write_sources(job, new, origin, looks, made_of, came))
     steps = _steps_as_it_came(ends, came, twice) if came.steps else _steps(new, origin, ends, twice)
@@ -105,10 +106,12 @@ def create_checkpoint(
     return len(steps) - 1, positions
 
 
-def _given(job: Job) -> bytes:
+def _initial_state_version(job: Job) -> bytes:
     """Return what distinguishes an initial state from one of another version of its table."""
-    given = job.flow.declaration.initial_state
-    return b"" if given is None or given.version is None else str(given.version).encode()
+    initial_state = job.flow.declaration.initial_state
+    return (
+        b"" if initial_state is None or initial_state.version is None else str(initial_state.version).encode()
+    )
 
 
 def _steps(new: NewCheckpoint, origin: Origin, ends: list[dict[str, Any]], twice: bool) -> tuple[Step, ...]:
@@ -140,10 +143,10 @@ def _reading(job: Job, new: NewCheckpoint, origin: Origin, looks: Looks) -> Job:
     """
 
     def set_for_replay(source: Source) -> Source:
-        found = origin.sources.get(source.name)
-        if found is None:
+        position = origin.sources.get(source.name)
+        if position is None:
             return source
-        return format_in_job(source).for_replay(source, found, partial(looks.look, source), new.rebuilds)
+        return format_in_job(source).for_replay(source, position, partial(looks.look, source), new.rebuilds)
 
     pipeline = job.flow.pipeline
     return replace(
@@ -182,20 +185,22 @@ def _write_sources(  # noqa: PLR0917 - one caller
         bound = Bound.of(job.spark.conf.get).of_source(source) if new.rebuilds else None
         first = came.steps[0].positions.get(source.name) if came.steps else None
         into = Planting(job, new.folder, source, bound, made_of, bool(came.steps), first)
-        found = format_in_job(source).write_position(
+        source_ends = format_in_job(source).write_position(
             into, origin.sources[source.name], partial(looks.look, source)
         )
-        if found:
-            ends[source.name] = found
+        if source_ends:
+            ends[source.name] = source_ends
     return ends
 
 
-def keep_schema_logs(job: Job, generation: Generation, where: CommittedPosition | None, folder: str) -> None:
+def keep_schema_logs(
+    job: Job, generation: Generation, old_position: CommittedPosition | None, folder: str
+) -> None:
     """Copy the schema logs of Delta sources, if the new generation continues from an old position."""
-    if where is None or generation.start.mode not in (AFTER_LAST, BATCH):
+    if old_position is None or generation.start.mode not in (AFTER_LAST, BATCH):
         return
     for source in job.sources:
-        for name in schema_logs(where.checkpoint, source.name) if source.track_schema else ():
+        for name in schema_logs(old_position.checkpoint, source.name) if source.track_schema else ():
             job.watch.obey()
-            copy_file(where.checkpoint, name, job.home.storage, folder)
+            copy_file(old_position.checkpoint, name, job.home.storage, folder)
     job.home.storage.sync(folder)

@@ -42,9 +42,9 @@ def check_histories(job: Job, start: Start) -> None:
             if offset is None or not starts_of(source).expires:
                 continue
             before = Before(checkpoint, start.evidence, source.name, offset, strict=False)
-            found = looks.resolve(source, StartAt(AFTER_LAST), before)
-            if batch == last or found.may_pass:
-                for note in require(source, found, ANY_LOSS):
+            resolved = looks.resolve(source, StartAt(AFTER_LAST), before)
+            if batch == last or resolved.may_pass:
+                for note in require(source, resolved, ANY_LOSS):
                     say(f"{job.flow.full_name}: {note}.")
 
 
@@ -59,11 +59,11 @@ def forget_backward(job: Job, start: Start, query_id: str) -> None:
     last, planned = checkpoint.last_commit(), checkpoint.offset_batches()
     if not planned or planned[-1] == last or last_written(job.spark, job.table_path, query_id) == planned[-1]:
         return
-    known = checkpoint.offsets(last).sources if last in planned else {}
+    last_offsets = checkpoint.offsets(last).sources if last in planned else {}
     ends = checkpoint.offsets(planned[-1]).sources
     back = []
     for source in job.sources:
-        before = Before(checkpoint, start.evidence, source.name, known.get(source.name), strict=False)
+        before = Before(checkpoint, start.evidence, source.name, last_offsets.get(source.name), strict=False)
         begins = before.initial() if before.offset is None else before.offset
         if source.name in ends and begins and starts_of(source).goes_back(begins, ends[source.name]):
             back.append(source.name)
@@ -81,10 +81,10 @@ def check_history(job: Job, generation: Generation, origin: Origin, looks: Looks
     :raises RecoveryError: something is gone, and its loss was not accepted.
     """
     for source in job.sources:
-        found = origin.sources.get(source.name)
-        if found is None:
+        position = origin.sources.get(source.name)
+        if position is None:
             continue
-        words = format_in_job(source).missing(job.spark, source, found, partial(looks.look, source))
+        words = format_in_job(source).missing(job.spark, source, position, partial(looks.look, source))
         if words is None:
             continue
         if MISSING_HISTORY not in generation.accepted:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from streamkeeper.amounts import LOSS
+from streamkeeper.amounts import DATA_LOSS
 from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import check_fits
 from streamkeeper.errors import RecoveryError
@@ -37,29 +37,29 @@ class Origin:
 
 
 def find_origin(
-    generation: Generation, sources: tuple[Source, ...], where: CommittedPosition | None, looks: Looks
+    generation: Generation, sources: tuple[Source, ...], old_position: CommittedPosition | None, looks: Looks
 ) -> Origin:
     """Return the start position of a generation in each source, according to its decision.
 
-    :param where: position of the generation before; None if there was none.
+    :param old_position: position of the generation before; None if there was none.
     :raises CheckpointError: the old checkpoint lacks what the decision needs.
     :raises RecoveryError: explicit offsets do not fit the sources, or unread data is gone.
     :raises SourceError: a source cannot be read now.
     """
-    found = _find(generation, sources, where, looks)
+    origin = _find(generation, sources, old_position, looks)
     positions = {
-        source.name: looks.complete(source, found.sources[source.name])
+        source.name: looks.complete(source, origin.sources[source.name])
         for source in sources
-        if source.name in found.sources
+        if source.name in origin.sources
     }
-    return replace(found, sources=positions)
+    return replace(origin, sources=positions)
 
 
 def _find(
-    generation: Generation, sources: tuple[Source, ...], where: CommittedPosition | None, looks: Looks
+    generation: Generation, sources: tuple[Source, ...], old_position: CommittedPosition | None, looks: Looks
 ) -> Origin:
     start = generation.start
-    begin = _Beginning(sources, where, looks, generation.accepted)
+    begin = _Beginning(sources, old_position, looks, generation.accepted)
     match start.mode:
         # at its position, or at its position after that batch
         case StartMode.AFTER_LAST | StartMode.BATCH:
@@ -70,12 +70,12 @@ def _find(
             return begin.at(start, {})
         # kept by a backup: the plan asked for consent to the cost
         case StartMode.OFFSETS if start.generation is not None:
-            return _after_kept(begin, start.offsets or {})
+            return _after_backup(begin, start.offsets or {})
         case StartMode.OFFSETS:
             return _explicit(begin, start)
-        case StartMode.BESIDE:
+        case StartMode.SIDE_TABLE:
             raise RecoveryError(
-                f"Generation {generation.number} continues after a table that was built beside, and"
+                f"Generation {generation.number} continues after a side table, and"
                 f" {generation.recovery} ended before that table replaced the old one. Continue that"
                 " recovery; if it was abandoned, reset the flow from the generation before"
                 " (reset_checkpoint)."
@@ -89,10 +89,10 @@ def _find(
 
 @dataclass(frozen=True)
 class _Beginning:
-    """A generation that begins: its sources, and what the generation before, ``where``, has read."""
+    """A generation that begins: its sources, and up to where the one before has read, ``old_position``."""
 
     sources: tuple[Source, ...]
-    where: CommittedPosition | None
+    old_position: CommittedPosition | None
     looks: Looks
     accepted: tuple[str, ...]
 
@@ -105,87 +105,88 @@ class _Beginning:
 
         :param stood: the processed offset by source name.
         """
-        found: dict[str, Any] = {}
+        positions: dict[str, Any] = {}
         notes: list[str] = []
         for source in self.sources:
             offset = stood.get(source.name)
             _require_fit(source, offset)
-            before = Before.of(self.where, source.name, offset)
+            before = Before.of(self.old_position, source.name, offset)
             at = self.looks.resolve(source, start, before)
             notes += require(source, at, self.accepted)
             if at.position is not None:
-                found[source.name] = at.position
-        return Origin(found, notes=tuple(notes))
+                positions[source.name] = at.position
+        return Origin(positions, notes=tuple(notes))
 
     def as_declared(self) -> Origin:
         """Start where the sources are declared to start; some such starts Spark itself finds."""
-        found = {
+        positions = {
             source.name: starts_of(source).declared(source, partial(self.looks.look, source))
             for source in self.sources
         }
-        return Origin({name: position for name, position in found.items() if position is not None})
+        return Origin({name: position for name, position in positions.items() if position is not None})
 
 
-def require(source: Source, found: Resolved[Any], accepted: tuple[str, ...]) -> list[str]:
+def require(source: Source, resolved: Resolved[Any], accepted: tuple[str, ...]) -> list[str]:
     """Return the notes of a resolved start, after a check that the driver may begin there.
 
     :raises RecoveryError: it may not, or unread data is gone and its loss was not accepted.
     """
-    if found.wrong:
+    if resolved.wrong:
         raise RecoveryError(
-            f"The offsets of source {source.name} cannot be used: {found.wrong}. Reset the flow again with"
+            f"The offsets of source {source.name} cannot be used: {resolved.wrong}. Reset the flow again with"
             " others."
         )
-    if found.blocked:
+    if resolved.blocked:
         raise RecoveryError(
-            f"The source {source.name} cannot continue from its position: {found.blocked}. Nothing was"
+            f"The source {source.name} cannot continue from its position: {resolved.blocked}. Nothing was"
             " changed. Restore them, or reset the flow from a timestamp, latest or earliest: its plan"
-            " counts the cost."
+            " counts the impact."
         )
-    if found.lost and fails_on_loss(source) and LOSS not in accepted:
+    if resolved.lost and fails_on_loss(source) and DATA_LOSS not in accepted:
         raise RecoveryError(
-            f"The source {source.name} cannot continue from its position: {found.lost}. Nothing was"
-            f" changed. reset_checkpoint continues with the rows that still exist, if `{LOSS}` is accepted;"
+            f"The source {source.name} cannot continue from its position: {resolved.lost}. Nothing was"
+            f" changed. reset_checkpoint continues with the rows that still exist, if `{DATA_LOSS}` is"
+            " accepted;"
             " its plan counts the loss."
         )
-    return [f"source {source.name}: {note}" for note in found.notes]
+    return [f"source {source.name}: {note}" for note in resolved.notes]
 
 
 def _after_last(begin: _Beginning) -> Origin:
-    offsets = begin.where.offsets() if begin.where is not None else None
+    offsets = begin.old_position.offsets() if begin.old_position is not None else None
     if offsets is None:
-        found = begin.at(_ONWARD, {})
-        return replace(found, notes=("nothing was processed before", *found.notes))
+        origin = begin.at(_ONWARD, {})
+        return replace(origin, notes=("nothing was processed before", *origin.notes))
     new = sorted(begin.names - offsets.sources.keys())
     notes = [f"source {name} is new: read from its beginning" for name in new]
     notes += [f"source {name} is no longer read" for name in offsets.sources if name not in begin.names]
-    found = begin.at(_ONWARD, offsets.sources)
-    return Origin(found.sources, offsets.watermark_ms, (*notes, *found.notes))
+    origin = begin.at(_ONWARD, offsets.sources)
+    return Origin(origin.sources, offsets.watermark_ms, (*notes, *origin.notes))
 
 
-def _after_kept(begin: _Beginning, kept: Mapping[str, Any]) -> Origin:
+def _after_backup(begin: _Beginning, offsets: Mapping[str, Any]) -> Origin:
     """Continue after the offsets of a batch that a backup kept, without its watermark."""
-    read = {name for name, offset in kept.items() if offset is not None}
+    read = {name for name, offset in offsets.items() if offset is not None}
     notes = [f"source {name} is new: read from its beginning" for name in sorted(begin.names - read)]
     notes += [f"source {name} is no longer read" for name in sorted(read - begin.names)]
-    found = begin.at(_ONWARD, kept)
-    return replace(found, notes=(*notes, *found.notes))
+    origin = begin.at(_ONWARD, offsets)
+    return replace(origin, notes=(*notes, *origin.notes))
 
 
 def _explicit(begin: _Beginning, start: StartAt) -> Origin:
-    wanted, names = start.offsets or {}, begin.names
-    missing, unknown = sorted(names - wanted.keys()), sorted(wanted.keys() - names)
+    offsets, names = start.offsets or {}, begin.names
+    missing, unknown = sorted(names - offsets.keys()), sorted(offsets.keys() - names)
     if missing or unknown:
         raise RecoveryError(
             "The explicit offsets do not fit the flow's sources: without an offset are"
             f" {', '.join(missing) or 'none'}; not of the flow are {', '.join(unknown) or 'none'}. Reset the"
             f" flow again with one offset for each of {', '.join(sorted(names))}."
         )
-    if begin.where is None:
+    if begin.old_position is None:
         raise RecoveryError(
             "Explicit offsets need an earlier generation, and there is none. Start from earliest or latest."
         )
-    return begin.at(start, wanted)
+    return begin.at(start, offsets)
 
 
 def _require_fit(source: Source, offset: Any) -> None:

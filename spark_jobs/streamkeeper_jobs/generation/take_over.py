@@ -1,8 +1,8 @@
 """Take-over from a driver that may still be alive: in a new generation, with a copy of the old checkpoint.
 
 Two queries with one id on one checkpoint would each take the other's batches as done. So a driver whose lease
-came without proof does not continue the generation that it finds: it decides the next one, seals the old one
-in the sink, and copies its checkpoint as far as the sink has it. The seal makes the sink refuse what the
+came without proof does not continue the generation that it finds: it decides the next one, fences the old one
+in the sink, and copies its checkpoint as far as the sink has it. The fence makes the sink refuse what the
 other driver still sends.
 """
 
@@ -33,13 +33,13 @@ def own_generation(job: Job, generation: Generation) -> Generation:
     earlier generation, or fails to begin this one because its start record exists.
     """
     start = generations.read_start(job.home, generation.number)
-    why = _not_ours(job, generation, start) if start is not None else None
-    if why is None:
+    reason = _not_ours(job, generation, start) if start is not None else None
+    if reason is None:
         return generation
-    decided = generations.after_takeover(job.home, generation, job.flow.fingerprint, why)
+    decided = generations.after_takeover(job.home, generation, job.flow.fingerprint, reason)
     say(
         f"Generation {generation.number} of {job.flow.full_name} is left to its old driver, and generation"
-        f" {decided.number} follows it: {why}."
+        f" {decided.number} follows it: {reason}."
     )
     job.watch.tell(generation=decided.number)
     return generations.decide(job.home, decided)
@@ -51,11 +51,11 @@ def _not_ours(job: Job, generation: Generation, start: Start) -> str | None:
     if doubtful is not None and doubtful >= start.epoch:
         return f"lease epoch {doubtful} was taken over, and its driver may still run"
     if generations.is_over(job.home, generation.number):
-        return "it was sealed in its table, because its driver had the writers' turn and may have been alive"
+        return "it was fenced in its table, because its driver held the write lock and may have been alive"
     return None
 
 
-def copy_from(job: Job, new: NewCheckpoint, where: CommittedPosition) -> tuple[int, dict[str, Any]]:
+def copy_from(job: Job, new: NewCheckpoint, old_position: CommittedPosition) -> tuple[int, dict[str, Any]]:
     """Fill a checkpoint folder with a copy of the old one as far as the sink has it.
 
     Return its last batch, and the positions after that. A batch that is in the sink but not committed in the
@@ -65,18 +65,18 @@ def copy_from(job: Job, new: NewCheckpoint, where: CommittedPosition) -> tuple[i
     :raises SinkDisagrees: the table lacks what the old checkpoint committed.
     :raises Stopped: an order ended it; another driver starts over, in another folder.
     """
-    entry = where.offsets()
+    entry = old_position.offsets()
     assert entry is not None, "a generation without a batch has nothing to copy"
-    if where.missing_in_sink is not None:
+    if old_position.missing_in_sink is not None:
         raise SinkDisagrees(
-            f"{where.checkpoint.path()} has committed {where.missing_in_sink}, which the table at"
-            f" {job.table_path} lacks: it was replaced or restored from an older copy. Restore the newer"
+            f"{old_position.checkpoint.path()} has committed {old_position.missing_in_sink}, which the table"
+            f" at {job.table_path} lacks: it was replaced or restored from an older copy. Restore the newer"
             " table, or choose a start: reset_checkpoint from earliest (empty the table before, or rows"
             " may be duplicated), a timestamp or latest."
         )
     storage, folder = job.home.storage, new.folder
     copied = copy_checkpoint(
-        where.checkpoint,
+        old_position.checkpoint,
         entry.batch,
         folder,
         new.generation.query_id,
@@ -100,5 +100,5 @@ def copy_from(job: Job, new: NewCheckpoint, where: CommittedPosition) -> tuple[i
         storage.overwrite(
             f"{folder}/commits/{entry.batch}", write_commit(CommitEntry(entry.batch, 1, entry.watermark_ms))
         )
-    found = {source.name: entry.sources.get(source.name) for source in job.sources}
-    return entry.batch, {name: offset for name, offset in found.items() if offset is not None}
+    positions = {source.name: entry.sources.get(source.name) for source in job.sources}
+    return entry.batch, {name: offset for name, offset in positions.items() if offset is not None}

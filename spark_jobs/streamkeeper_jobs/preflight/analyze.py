@@ -20,7 +20,7 @@ from streamkeeper.drivers.failures import classify
 from streamkeeper.errors import DeclarationError, SettingsError, SourceError, StorageError, StreamkeeperError
 from streamkeeper.manifest.environment import opened_flow, opened_if_possible
 from streamkeeper.manifest.manifest import Flow
-from streamkeeper.preflight.verdict import Fit, Verdict
+from streamkeeper.preflight.verdict import Compatibility, Verdict
 from streamkeeper.settings import Settings
 from streamkeeper_jobs.preflight.dry_run import DoesNotFit, plan_query, schemas_of, session_of
 from streamkeeper_jobs.spark.exceptions import causes_of
@@ -41,25 +41,33 @@ def analyze(spark: SparkSession, settings: Settings, flow: Flow, empty: Path) ->
     :param flow: as imported, functions included.
     :param empty: a folder without files.
     """
-    verdict = Verdict(flow.full_name, Fit.GOES_ON, ("Spark plans it.",))
-    where = flow.declaration.where
+    verdict = Verdict(flow.full_name, Compatibility.COMPATIBLE, ("Spark plans it.",))
+    location = flow.declaration.location
     try:
         opened = opened_flow(flow, settings, opened_if_possible)
         awaited = tuple(_awaited(spark, opened))
         if awaited:
-            return replace(verdict, fit=Fit.UNDEFINED, why=awaited)
+            return replace(verdict, compatibility=Compatibility.UNKNOWN, reasons=awaited)
         session, without_rows = session_of(spark, flow), _without_rows(opened, empty)
         frame = plan_query(session, settings, without_rows, {})
         _give_initial_state(session, without_rows)
     except PySparkException as error:
-        said = DoesNotFit(classify(causes_of(error))).said()
-        return replace(verdict, fit=Fit.BREAKS, why=(f"{where}: Spark says {said}",))
+        message = DoesNotFit(classify(causes_of(error))).message()
+        return replace(
+            verdict, compatibility=Compatibility.INCOMPATIBLE, reasons=(f"{location}: Spark says {message}",)
+        )
     except (SourceError, StorageError, SettingsError) as error:
-        return replace(verdict, fit=Fit.UNDEFINED, why=(str(error), "It may pass: run it again."))
+        return replace(
+            verdict, compatibility=Compatibility.UNKNOWN, reasons=(str(error), "It may pass: run it again.")
+        )
     except StreamkeeperError as error:
-        return replace(verdict, fit=Fit.BREAKS, why=(str(error),))
+        return replace(verdict, compatibility=Compatibility.INCOMPATIBLE, reasons=(str(error),))
     note = heap_note(flow.declaration, len(frame.columns))
-    return verdict if note is None else replace(verdict, fit=Fit.NOTED, why=(note,))
+    return (
+        verdict
+        if note is None
+        else replace(verdict, compatibility=Compatibility.RESULTS_DIFFER, reasons=(note,))
+    )
 
 
 def _give_initial_state(spark: SparkSession, flow: Flow) -> None:
@@ -67,8 +75,8 @@ def _give_initial_state(spark: SparkSession, flow: Flow) -> None:
 
     :raises DeclarationError: the code of its state raises.
     """
-    given, declared = flow.declaration.initial_state, flow.declaration
-    if given is None:
+    initial_state, declared = flow.declaration.initial_state, flow.declaration
+    if initial_state is None:
         return
     schemas = schemas_of(spark, flow, {})
     frames = frames_of(
@@ -79,15 +87,15 @@ def _give_initial_state(spark: SparkSession, flow: Flow) -> None:
     try:
         frames[declared.name].write.format("noop").mode("overwrite").save()
     except PythonException as error:
-        said = [line.strip() for line in str(error).splitlines()]
-        at = [found for line in said if (found := _IN_STATE.match(line))]
+        lines = [line.strip() for line in str(error).splitlines()]
+        at = [match for line in lines if (match := _IN_STATE.match(line))]
         line = f" (line {at[-1][1]}, in {at[-1][2]})" if at else ""
-        raised = next((line for line in reversed(said) if _RAISED.match(line)), said[0])
-        columns = given_frame(spark, given).schema.toDDL()
+        raised = next((line for line in reversed(lines) if _RAISED.match(line)), lines[0])
+        columns = given_frame(spark, initial_state).schema.toDDL()
         raise DeclarationError(
-            f"{declared.where}: the flow {declared.name}, given the initial state {given.name}, raises"
-            f" {raised}{line}. Allowed are its columns: {columns}. Correct the code, or the initial state"
-            f" ({given.where})."
+            f"{declared.location}: the flow {declared.name}, given the initial state {initial_state.name},"
+            f" raises {raised}{line}. Allowed are its columns: {columns}. Correct the code, or the initial"
+            f" state ({initial_state.location})."
         ) from error
 
 
@@ -106,8 +114,10 @@ def _awaited(spark: SparkSession, flow: Flow) -> Iterator[str]:
     for source in flow.pipeline.sources_of(flow.declaration):
         if source.reads_files and source.schema is None and is_empty(source):
             yield (
-                f"{source.where}: the source {source.name} declares no schema, and {source.path} has no file"
-                " to infer it from. Declare a schema, or analyze where files are."
+                f"{source.location}: the source {source.name} declares no schema, and {source.path} has no"
+                " file to infer it from. Declare a schema, or analyze where files are."
             )
         elif source.kind.table and not is_there(spark, source):
-            yield f"{source.where}: the source {source.name} reads {source.path}, and there is no table yet."
+            yield (
+                f"{source.location}: the source {source.name} reads {source.path}, and there is no table yet."
+            )

@@ -58,7 +58,7 @@ class DoesNotFit(Exception):
         super().__init__(failure.message)
         self.failure = failure
 
-    def said(self) -> str:
+    def message(self) -> str:
         """Return the first line that Spark said, with its condition."""
         lines = self.failure.message.strip().splitlines() or ["(nothing)"]
         return f"{self.failure.code}: {lines[0].removeprefix(f'[{self.failure.condition}] ')}"
@@ -151,15 +151,15 @@ def session_of(spark: SparkSession, flow: Flow) -> SparkSession:
     return session
 
 
-def schemas_of(spark: SparkSession, flow: Flow, known: Mapping[str, str]) -> Mapping[str, str]:
+def schemas_of(spark: SparkSession, flow: Flow, known_schemas: Mapping[str, str]) -> Mapping[str, str]:
     """Return the schemas of files sources that declare none: known ones, else inferred from their files."""
     sources = flow.pipeline.sources_of(flow.declaration)
-    found = {
-        source.name: known.get(source.name) or infer_schema(spark, source)
+    schemas = {
+        source.name: known_schemas.get(source.name) or infer_schema(spark, source)
         for source in sources
         if source.reads_files and source.schema is None
     }
-    return {name: schema for name, schema in found.items() if schema is not None}
+    return {name: schema for name, schema in schemas.items() if schema is not None}
 
 
 def _check_table(
@@ -208,7 +208,7 @@ def _check_names(columns: StructType, table: Table) -> None:
         raise DeclarationError(
             f"The column {refused[0]!r} has a blank or one of ,;{{}}()= in its name, which Delta stores only"
             f" with column mapping. Rename it in the view, or declare table_properties={{'{MAPPED}': 'name'}}"
-            f" for the table ({table.where})."
+            f" for the table ({table.location})."
         )
 
 
@@ -232,46 +232,49 @@ def _check_columns(spark: SparkSession, settings: Settings, flow: Flow, frame: D
     if not delta_log.exists(path):
         return
     table = spark.read.format("delta").load(spark_url(path)).schema
-    there = {field.name.lower(): field.dataType for field in table.fields}
-    strange = [name for name in frame.columns if name.lower() not in there]
+    table_types = {field.name.lower(): field.dataType for field in table.fields}
+    strange = [name for name in frame.columns if name.lower() not in table_types]
     if strange:
         raise RecoveryError(
             f"The flow {flow.full_name} has the columns {', '.join(strange)}, which the table at {path}"
-            f" lacks; it has {', '.join(sorted(there))}. Nothing was changed. Correct the declaration, or"
-            " add them to the table, and plan again."
+            f" lacks; it has {', '.join(sorted(table_types))}. Nothing was changed. Correct the declaration,"
+            " or add them to the table, and plan again."
         )
     for field in frame.schema.fields:
-        had = there[field.name.lower()]
-        if not _is_stored(classes(spark), field.dataType, had):
+        table_type = table_types[field.name.lower()]
+        if not _is_stored(classes(spark), field.dataType, table_type):
             raise RecoveryError(
                 f"The flow {flow.full_name} gives {field.name} as {field.dataType.simpleString()}, and the"
-                f" table at {path} has it as {had.simpleString()}: it cannot be stored. Nothing was changed."
-                " Cast it in the declaration, and plan again."
+                f" table at {path} has it as {table_type.simpleString()}: it cannot be stored. Nothing was"
+                " changed. Cast it in the declaration, and plan again."
             )
 
 
-def _is_stored(java: Classes, given: DataType, had: DataType) -> bool:
+def _is_stored(java: Classes, column_type: DataType, table_type: DataType) -> bool:
     """Return whether Delta's sink takes a column of a type into a table that has another.
 
     Delta 4.4.0 casts as a store assignment does, and texts to all but truth values: a text that is no number
     ends its batch, and no plan tells of values. A struct may lack fields.
     """
-    match given, had:
+    match column_type, table_type:
         case StructType(), StructType():
-            there = {field.name.lower(): field.dataType for field in had.fields}
+            field_types = {field.name.lower(): field.dataType for field in table_type.fields}
             return all(
-                field.name.lower() in there and _is_stored(java, field.dataType, there[field.name.lower()])
-                for field in given.fields
+                field.name.lower() in field_types
+                and _is_stored(java, field.dataType, field_types[field.name.lower()])
+                for field in column_type.fields
             )
         case ArrayType(), ArrayType():
-            return _is_stored(java, given.elementType, had.elementType)
+            return _is_stored(java, column_type.elementType, table_type.elementType)
         case MapType(), MapType():
-            return _is_stored(java, given.keyType, had.keyType) and _is_stored(
-                java, given.valueType, had.valueType
+            return _is_stored(java, column_type.keyType, table_type.keyType) and _is_stored(
+                java, column_type.valueType, table_type.valueType
             )
     cast = java("org.apache.spark.sql.catalyst.expressions.Cast")
-    old, new = (java("org.apache.spark.sql.types.DataType").fromJson(one.json()) for one in (had, given))
-    if isinstance(given, StringType) and not isinstance(had, BooleanType):
+    old, new = (
+        java("org.apache.spark.sql.types.DataType").fromJson(one.json()) for one in (table_type, column_type)
+    )
+    if isinstance(column_type, StringType) and not isinstance(table_type, BooleanType):
         return bool(cast.canAnsiCast(new, old))
     return bool(cast.canANSIStoreAssign(new, old))
 

@@ -40,15 +40,15 @@ def sample(
     frames = frames_of(
         opened_flow(flow, settings),
         lambda source: _read(session, source).limit(most),
-        lambda given: given_frame(session, given).limit(most),
+        lambda initial_state: given_frame(session, initial_state).limit(most),
     )
-    wanted = name or flow.name
-    if wanted not in frames:
+    shown_name = name or flow.name
+    if shown_name not in frames:
         raise RequestError(
-            f"The flow {flow.full_name} reads nothing that is called {wanted!r}. It has"
+            f"The flow {flow.full_name} reads nothing that is called {shown_name!r}. It has"
             f" {', '.join(sorted(frames))}."
         )
-    return frames[wanted].limit(rows), wanted
+    return frames[shown_name].limit(rows), shown_name
 
 
 def _read(session: SparkSession, source: Source) -> DataFrame:

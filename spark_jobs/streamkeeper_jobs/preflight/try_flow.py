@@ -24,7 +24,7 @@ from streamkeeper.preflight import last_run
 from streamkeeper.preflight.differences import differences, moved_files
 from streamkeeper.preflight.last_run import LastRun
 from streamkeeper.preflight.standing import standing
-from streamkeeper.preflight.verdict import UNCHANGED, Fit, Verdict
+from streamkeeper.preflight.verdict import UNCHANGED, Compatibility, Verdict
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage
 from streamkeeper_jobs.generation.consistency import check_sources
@@ -44,21 +44,23 @@ def try_flow(
     :param flow: as imported, functions included.
     :param scratch: where the copy is made, in ``folder``, and removed again.
     """
-    verdict = Verdict(flow.full_name, Fit.GOES_ON, tried=True)
+    verdict = Verdict(flow.full_name, Compatibility.COMPATIBLE, tried=True)
     try:
         return _tried(spark, settings, home, flow, scratch, folder=folder)
     except DoesNotFit as refused:
         return _refused(verdict, refused)
     except (SourceError, StorageError, SettingsError) as error:
-        return replace(verdict, fit=Fit.UNDEFINED, why=(str(error), "It may pass: run it again."))
+        return replace(
+            verdict, compatibility=Compatibility.UNKNOWN, reasons=(str(error), "It may pass: run it again.")
+        )
     except StreamkeeperError as error:
-        return replace(verdict, fit=Fit.BREAKS, why=(str(error),))
+        return replace(verdict, compatibility=Compatibility.INCOMPATIBLE, reasons=(str(error),))
 
 
 def _tried(
     spark: SparkSession, settings: Settings, home: FlowHome, flow: Flow, scratch: Storage, *, folder: str
 ) -> Verdict:
-    verdict = Verdict(flow.full_name, Fit.GOES_ON, tried=True)
+    verdict = Verdict(flow.full_name, Compatibility.COMPATIBLE, tried=True)
     begun = last_begun(home)
     assert begun is not None, "a flow that never began needs no Spark"
     generation, start = begun
@@ -67,73 +69,85 @@ def _tried(
     opened = opened_flow(flow, settings)
     opened = as_recorded(spark, opened, start.evidence, spent=last is not None)
     check_sources(opened, checkpoint, generation)
-    first = replace(verdict, why=("It has no batch yet, so there is no state that must fit.",))
+    first = replace(verdict, reasons=("It has no batch yet, so there is no state that must fit.",))
     awaited = tuple(_awaited(spark, opened, start.schemas))
     if awaited:
-        return first if last is None else replace(verdict, fit=Fit.UNDEFINED, why=awaited)
-    stands = standing(settings, home, opened, begun, partial(look_with_spark, spark))
-    if stands.fit is Fit.BREAKS:
-        return replace(stands, tried=True)
+        return (
+            first if last is None else replace(verdict, compatibility=Compatibility.UNKNOWN, reasons=awaited)
+        )
+    standing_verdict = standing(settings, home, opened, begun, partial(look_with_spark, spark))
+    if standing_verdict.compatibility is Compatibility.INCOMPATIBLE:
+        return replace(standing_verdict, tried=True)
     rehearsal = Rehearsal(scratch, opened, checkpoint, last, folder, lambda: None)
     frame = rehearse(spark, settings, rehearsal, start.schemas)
     if last is None:
         return first
     before = last_run.read(home, generation.number)
     if before is None:
-        why = "Spark goes on. What the flow ran before is not known, so nothing was compared."
-        return replace(verdict, fit=Fit.NOTED, why=(why, *stands.why))
+        note = "Spark goes on. What the flow ran before is not known, so nothing was compared."
+        return replace(
+            verdict, compatibility=Compatibility.RESULTS_DIFFER, reasons=(note, *standing_verdict.reasons)
+        )
     moved = moved_files(before.flow(flow.name), flow) if before.pipeline else None
     if moved is not None:
-        return replace(verdict, fit=Fit.BREAKS, why=(moved,), recovery="reset_checkpoint")
-    more = (*_declared(before, flow, _kept(checkpoint, last)), *stands.why)
-    return _compared(verdict, before, last_run.of(flow, normal_plan(frame), opened=opened), more)
+        return replace(
+            verdict, compatibility=Compatibility.INCOMPATIBLE, reasons=(moved,), recovery="reset_checkpoint"
+        )
+    more = (*_declared(before, flow, _checkpoint_settings(checkpoint, last)), *standing_verdict.reasons)
+    return _compared(verdict, before, last_run.record_of(flow, normal_plan(frame), opened=opened), more)
 
 
 def _awaited(spark: SparkSession, opened: Flow, schemas: Mapping[str, str]) -> Iterator[str]:
     """Yield the sources that a driver would wait for, and read nothing until they are there."""
     for source in opened.pipeline.sources_of(opened.declaration):
-        known = not source.reads_files or source.schema is not None or source.name in schemas
-        if not is_there(spark, source) or (not known and is_empty(source)):
-            what = f"The source {source.name} has nothing in {source.path} yet"
-            yield f"{what}: a driver waits for it, and reads nothing."
+        has_schema = not source.reads_files or source.schema is not None or source.name in schemas
+        if not is_there(spark, source) or (not has_schema and is_empty(source)):
+            problem = f"The source {source.name} has nothing in {source.path} yet"
+            yield f"{problem}: a driver waits for it, and reads nothing."
 
 
-def _kept(checkpoint: Checkpoint, last: int) -> dict[str, str]:
+def _checkpoint_settings(checkpoint: Checkpoint, last: int) -> dict[str, str]:
     """Return the settings that a checkpoint keeps, whatever is declared: partitions only of a state."""
-    kept = dict(checkpoint.offsets(last).conf)
-    kept.pop(PARTITIONS, None)
+    settings = dict(checkpoint.offsets(last).conf)
+    settings.pop(PARTITIONS, None)
     if partitions := made_with(checkpoint):
-        kept[PARTITIONS] = str(partitions)
-    return kept
+        settings[PARTITIONS] = str(partitions)
+    return settings
 
 
-def _declared(before: LastRun, flow: Flow, kept: Mapping[str, str]) -> Iterator[str]:
+def _declared(before: LastRun, flow: Flow, conf: Mapping[str, str]) -> Iterator[str]:
     """Yield what is declared otherwise than it ran, beside plan and code, and what of it has no effect."""
     ran = before.flow(flow.name) if before.pipeline else None
     if ran is None:
         yield "What was declared before is not known but for its plan: options, schemas and rules may differ."
     had = {} if ran is None else ran.declaration.spark_conf
     has = flow.declaration.spark_conf
-    for name in sorted(kept.keys() & {*had, *has}):
+    for name in sorted(conf.keys() & {*had, *has}):
         if name not in has:
-            yield f"{name} is declared no more, and the checkpoint keeps {kept[name]} until a reset."
-        elif has[name].lower() != kept[name].lower():
-            yield f"{name} is declared as {has[name]}, and the checkpoint keeps {kept[name]} until a reset."
+            yield f"{name} is declared no more, and the checkpoint keeps {conf[name]} until a reset."
+        elif has[name].lower() != conf[name].lower():
+            yield f"{name} is declared as {has[name]}, and the checkpoint keeps {conf[name]} until a reset."
     if ran is not None:
-        yield from differences(ran, flow, kept)
+        yield from differences(ran, flow, conf)
 
 
 def _refused(verdict: Verdict, refused: DoesNotFit) -> Verdict:
     failure = refused.failure
-    why = (f"Spark says {refused.said()}", f"That is: {failure.meaning}.")
+    reasons = (f"Spark says {refused.message()}", f"That is: {failure.meaning}.")
     match failure.classed:
         case FailureClass.NEEDS_RECOVERY | FailureClass.NEEDS_CORRECTION:
-            return replace(verdict, fit=Fit.BREAKS, why=why, recovery=failure.recovery)
+            return replace(
+                verdict, compatibility=Compatibility.INCOMPATIBLE, reasons=reasons, recovery=failure.recovery
+            )
         case FailureClass.TRANSIENT | FailureClass.RESTART:
             again = "It may pass: run it again."
-            return replace(verdict, fit=Fit.UNDEFINED, why=(*why, again))
+            return replace(verdict, compatibility=Compatibility.UNKNOWN, reasons=(*reasons, again))
         case FailureClass.BAD_INPUT:
-            return replace(verdict, fit=Fit.UNDEFINED, why=(*why, *failure.particulars, failure.remedy))
+            return replace(
+                verdict,
+                compatibility=Compatibility.UNKNOWN,
+                reasons=(*reasons, *failure.particulars, failure.remedy),
+            )
 
 
 def _compared(verdict: Verdict, before: LastRun, now: LastRun, more: tuple[str, ...]) -> Verdict:
@@ -143,17 +157,19 @@ def _compared(verdict: Verdict, before: LastRun, now: LastRun, more: tuple[str, 
     """
     moved = [
         f"The source {name} reads {now.sources[name]}, and its positions are of {place}: Spark promises"
-        " nothing. Reset it to a start that its plan prices."
+        " nothing. Reset it to a start that its plan counts."
         for name, place in before.sources.items()
         if name in now.sources and now.sources[name] != place
     ]
     if moved:
-        return replace(verdict, fit=Fit.UNDEFINED, why=tuple(moved), recovery="reset_checkpoint")
+        return replace(
+            verdict, compatibility=Compatibility.UNKNOWN, reasons=tuple(moved), recovery="reset_checkpoint"
+        )
     notes = (*_notes(before, now), *more)
     if notes:
-        return replace(verdict, fit=Fit.NOTED, why=notes)
-    why = "Only limits, triggers or resources changed: neither the query nor its code."
-    return replace(verdict, why=(UNCHANGED if before.fingerprint == now.fingerprint else why,))
+        return replace(verdict, compatibility=Compatibility.RESULTS_DIFFER, reasons=notes)
+    note = "Only limits, triggers or resources changed: neither the query nor its code."
+    return replace(verdict, reasons=(UNCHANGED if before.fingerprint == now.fingerprint else note,))
 
 
 def _notes(before: LastRun, now: LastRun) -> Iterator[str]:

@@ -61,11 +61,11 @@ def _refusal(flow: Flow, checkpoint: Checkpoint, refused: DoesNotFit) -> Recover
     """Return the error of a dry run: the declaration does not fit, or a failure that may pass."""
     if refused.failure.classed is FailureClass.TRANSIENT:
         return RecoveryError(
-            f"The rehearsal on a copy of {checkpoint.path()} failed, perhaps temporarily: {refused.said()}"
+            f"The rehearsal on a copy of {checkpoint.path()} failed, perhaps temporarily: {refused.message()}"
             " Run it again."
         )
     return RecoveryError(
         f"The declaration of {flow.full_name} does not fit the checkpoint at {checkpoint.path()}:"
-        f" {refused.failure.meaning}. Spark says {refused.said()} Nothing was changed. Declare the query of"
-        " the old job, and plan the adoption again."
+        f" {refused.failure.meaning}. Spark says {refused.message()} Nothing was changed. Declare the query"
+        " of the old job, and plan the adoption again."
     )

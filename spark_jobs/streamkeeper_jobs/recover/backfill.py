@@ -57,14 +57,14 @@ class Filling:
 
 def fill_step(spark: SparkSession, work: Work) -> dict[str, Any]:
     """Carry out the step ``fill`` of a recovery: see :func:`fill`."""
-    known = work.plan.known(FillingIn)
-    request = BackfillRequest.from_json(known.backfill or work.plan.request)
+    planned = work.plan.details_as(FillingIn)
+    request = BackfillRequest.from_json(planned.backfill or work.plan.request)
 
     def tell(numbers: dict[str, int]) -> None:
         work.progress(**numbers)
         work.check_stop()
 
-    filling = Filling(work.settings, request, work.plan.recovery_id, known.fingerprint, known.backup)
+    filling = Filling(work.settings, request, work.plan.recovery_id, planned.fingerprint, planned.backup)
     return asdict(fill(spark, filling, tell, work.check_stop))
 
 
@@ -88,9 +88,13 @@ def fill(
 def _evidence(settings: Settings, home: FlowHome, derived: Flow) -> Filled:
     begun = flow_position.last_begun(home)
     assert begun is not None, "it is done"
-    found = flow_position.look(home, settings.table_path(derived.declaration.target), *begun)
+    position = flow_position.look(home, settings.table_path(derived.declaration.target), *begun)
     return Filled(
-        home.full_name, found.generation.query_id, done=True, batch=found.batch, missing=found.missing_in_sink
+        home.full_name,
+        position.generation.query_id,
+        done=True,
+        batch=position.batch,
+        missing=position.missing_in_sink,
     )
 
 
@@ -105,9 +109,9 @@ def _prepare(spark: SparkSession, filling: Filling) -> tuple[FlowHome, Flow]:
             " up, and plan a new one. Rows already filled in are kept."
         )
     begun = flow_position.last_begun(home)
-    known = begun[1].schemas if begun else {}
+    schemas = begun[1].schemas if begun else {}
     sources = tuple(
-        replace(item, schema=item.schema or known.get(item.name)) for item in flow.pipeline.sources
+        replace(item, schema=item.schema or schemas.get(item.name)) for item in flow.pipeline.sources
     )
     flow = replace(flow, pipeline=replace(flow.pipeline, sources=sources))
     request = _with_all_partitions(spark, filling.settings, request, flow)
@@ -185,14 +189,14 @@ def _with_all_partitions(
         return request
     source = flow.pipeline.source(request.source)
     assert source is not None, "the request was checked against the same declaration"
-    held = look_at(spark, opened(source, settings)).held
+    ranges = look_at(spark, opened(source, settings)).ranges
     start = {
         topic: {part: request.from_offsets.get(topic, {}).get(part, LATEST) for part in parts}
-        for topic, parts in held.items()
+        for topic, parts in ranges.items()
     }
     end = {
         topic: {part: 0 for part in parts if part not in request.from_offsets.get(topic, {})}
-        for topic, parts in held.items()
+        for topic, parts in ranges.items()
     }
     for topic, parts in (request.to_offsets or {}).items():
         end[topic] = {**parts, **end.get(topic, {})}
@@ -207,11 +211,11 @@ def _drive(
     )
     if ended.outcome is Outcome.DONE:
         return
-    why = ended.why or f"it ended ({ended.outcome.words})"
+    reason = ended.reason or f"it ended ({ended.outcome.words})"
     # By the class, Airflow's tasks decide whether to try again.
     error = StreamkeeperError if ended.outcome in FOR_NOW else RecoveryError
     raise error(
-        f"The backfill of {derived.declaration.target} stopped after batch {ended.batch}: {why}\nWhat it"
+        f"The backfill of {derived.declaration.target} stopped after batch {ended.batch}: {reason}\nWhat it"
         " filled in stays. Fix that error and run this step again: it continues from there."
     )
 
@@ -220,10 +224,10 @@ def _only(request: BackfillRequest, frame: DataFrame) -> DataFrame:
     """Keep the requested rows: within the bounds of a Kafka source, and where the predicate is true."""
     if request.read == HISTORY and request.to_offsets is not None:
         frame = frame.where(~_at_or_after(request.to_offsets))
-    return _where(request.predicate, frame)
+    return _filtered(request.predicate, frame)
 
 
-def _where(predicate: str | None, frame: DataFrame) -> DataFrame:
+def _filtered(predicate: str | None, frame: DataFrame) -> DataFrame:
     if predicate is None:
         return frame
     try:
@@ -261,7 +265,7 @@ def _changes(request: BackfillRequest, rows: DataFrame, tombstones: DataFrame) -
     them.
     """
     stored = [column(name) for name in rows.columns if name != BOOKKEEPING]
-    upserts = _where(request.predicate, rows).select(
+    upserts = _filtered(request.predicate, rows).select(
         *stored, *_parts(rows, BOOKKEEPING, AT), F.lit("upsert").alias(KIND)
     )
     keys = [column(KEY, name).alias(name) for name in _fields(tombstones, KEY)]
@@ -278,8 +282,8 @@ def _parts(frame: DataFrame, *path: str) -> list[Column]:
 
 def _fields(frame: DataFrame, *path: str) -> list[str]:
     """Return the names of a struct's fields; none if it is no struct."""
-    found: DataType = frame.schema
+    data_type: DataType = frame.schema
     for name in path:
-        assert isinstance(found, StructType), f"{'.'.join(path)} is a field of structs"
-        found = found[name].dataType
-    return found.fieldNames() if isinstance(found, StructType) else []
+        assert isinstance(data_type, StructType), f"{'.'.join(path)} is a field of structs"
+        data_type = data_type[name].dataType
+    return data_type.fieldNames() if isinstance(data_type, StructType) else []

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta import remembered
 from streamkeeper.delta.copy_files import FIRST_COMMIT, check_copyable, files_of
-from streamkeeper.delta.log import SEAL, Transactions
+from streamkeeper.delta.log import FENCE, Transactions
 from streamkeeper.errors import CheckpointError, RecoveryError
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.recover.plans.kind import Work
@@ -55,11 +55,11 @@ def pin(spark: SparkSession, work: Work) -> dict[str, Any]:
         recovery_lock.check_free(work.book.storage, plan.pipeline, table, plan.recovery_id)
 
     check_free()
-    path = plan.known(Copying).path
+    path = plan.details_as(Copying).path
     version = delta_log.latest_version(path)
     check_free()  # again: a version of a table that is being restored must not be pinned
-    found = _read(spark, path, version)
-    return asdict(Pinned(_pin(work, path, found), tuple(_flows(work, table, found))))
+    snapshot = _read(spark, path, version)
+    return asdict(Pinned(_pin(work, path, snapshot), tuple(_flows(work, table, snapshot))))
 
 
 def verify(spark: SparkSession, work: Work) -> dict[str, Any]:
@@ -70,24 +70,24 @@ def verify(spark: SparkSession, work: Work) -> dict[str, Any]:
     return asdict(_verify(spark, work, work.result(PIN, Pinned).table))
 
 
-def _flows(work: Work, table: str, found: Snapshot) -> list[FlowAt]:
+def _flows(work: Work, table: str, snapshot: Snapshot) -> list[FlowAt]:
     """Return the position of each flow, by the snapshot's transactions, which outlive the commits in the log.
 
-    If the last transaction is a seal, the log says what was written before it. Included are the flows that
+    If the last transaction is a fence, the log says what was written before it. Included are the flows that
     were declared when the backup was planned, and undeclared ones that still have state and wrote copied
     rows: these may be declared again. An undeclared flow whose position cannot be determined is left out, and
     a restore asks for consent to what follows.
     """
     last = {
-        action["txn"]["appId"]: int(action["txn"]["version"]) for action in found.others if "txn" in action
+        action["txn"]["appId"]: int(action["txn"]["version"]) for action in snapshot.others if "txn" in action
     }
-    in_log = WritersAt(work.settings.table_path(table), found.version)
+    in_log = WritersAt(work.settings.table_path(table), snapshot.version)
 
     def wrote(app_id: str) -> Transactions:
         version = last.get(app_id)
-        return in_log(app_id) if version == SEAL else Transactions(version, None, complete=True)
+        return in_log(app_id) if version == FENCE else Transactions(version, None, complete=True)
 
-    storage, pipeline, declared = work.book.storage, work.plan.pipeline, work.plan.known(Copying).flows
+    storage, pipeline, declared = work.book.storage, work.plan.pipeline, work.plan.details_as(Copying).flows
     stood = [flow_at(FlowHome(storage, pipeline, name), wrote) for name in declared]
     for home in undeclared(storage, pipeline, declared):
         if last.keys().isdisjoint(query_ids(home).values()):
@@ -108,71 +108,71 @@ def _read(spark: SparkSession, path: str, version: int | None) -> Snapshot:
     return read_snapshot(spark, path, version)
 
 
-def _pin(work: Work, path: str, found: Snapshot) -> PinnedTable:
-    check_copyable(path, found.protocol)
+def _pin(work: Work, path: str, snapshot: Snapshot) -> PinnedTable:
+    check_copyable(path, snapshot.protocol)
     table_id = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{work.plan.recovery_id}/{TARGET}"))
     lines = commit_of(
-        found,
+        snapshot,
         table_id,
-        {"source": path, "sourceVersion": str(found.version), "backup": work.plan.recovery_id},
+        {"source": path, "sourceVersion": str(snapshot.version), "backup": work.plan.recovery_id},
     )
     files = sum(1 for _ in files_of(lines))
-    copies = open_storage(work.plan.known(Copying).folder)
+    copies = open_storage(work.plan.details_as(Copying).folder)
     copies.overwrite(COMMIT, ("\n".join(lines) + "\n").encode())
-    say(f"{path} is backed up at version {found.version}: {files:,} files, {found.bytes:,} bytes.")
+    say(f"{path} is backed up at version {snapshot.version}: {files:,} files, {snapshot.bytes:,} bytes.")
     return PinnedTable(
         source=path,
         path=copies.path(TARGET),
-        version=found.version,
+        version=snapshot.version,
         table_id=table_id,
         files=files,
-        bytes=found.bytes,
-        rows=found.rows,
-        source_id=found.metadata["id"],
+        bytes=snapshot.bytes,
+        rows=snapshot.rows,
+        source_id=snapshot.metadata["id"],
     )
 
 
-def commit_of(found: Snapshot, table_id: str, told: dict[str, str]) -> list[str]:
+def commit_of(snapshot: Snapshot, table_id: str, parameters: dict[str, str]) -> list[str]:
     """Return the lines of the one commit that makes a table of a version's files.
 
     :param table_id: the id of the new table: streaming readers of the old one must see that this is another.
-    :param told: operation parameters for its history.
+    :param parameters: operation parameters for its history.
     """
     moment = int(time.time() * 1000)
     configuration = {
         name: value
-        for name, value in found.metadata.get("configuration", {}).items()
+        for name, value in snapshot.metadata.get("configuration", {}).items()
         if name not in _CLOCKED_SINCE
     }
     info: dict[str, Any] = {
         "timestamp": moment,
         "operation": "BACKUP",
-        "operationParameters": told,
+        "operationParameters": parameters,
         "isBlindAppend": False,
     }
     if configuration.get(_CLOCKED) == "true":
         info = {"inCommitTimestamp": moment, **info}
-    metadata = {**found.metadata, "id": table_id, "configuration": configuration}
-    adds = ({"add": add} for add in found.adds)
+    metadata = {**snapshot.metadata, "id": table_id, "configuration": configuration}
+    adds = ({"add": add} for add in snapshot.adds)
     actions = [
         {"commitInfo": info},
-        {"protocol": found.protocol},
+        {"protocol": snapshot.protocol},
         {"metaData": metadata},
-        *(remembered.moved(action, table_id, since=-1) for action in found.others),
+        *(remembered.moved(action, table_id, since=-1) for action in snapshot.others),
         *adds,
     ]
     return [json.dumps(action, ensure_ascii=False, separators=(",", ":")) for action in actions]
 
 
 def make_table(
-    path: str, found: Snapshot, told: dict[str, str], *more: JsonObject, table_id: str = ""
+    path: str, snapshot: Snapshot, parameters: dict[str, str], *more: JsonObject, table_id: str = ""
 ) -> None:
     """Create a table that is not there by one commit: of a version whose files are in the table's folder.
 
     :param more: further actions of that commit.
     :param table_id: by default a new one.
     """
-    lines = [*commit_of(found, table_id or str(uuid.uuid4()), told), *map(json.dumps, more)]
+    lines = [*commit_of(snapshot, table_id or str(uuid.uuid4()), parameters), *map(json.dumps, more)]
     open_storage(path).create(FIRST_COMMIT, ("\n".join(lines) + "\n").encode())
 
 
@@ -183,19 +183,19 @@ def _verify(spark: SparkSession, work: Work, table: PinnedTable) -> Verified:
     if source.schema != copy.schema:
         raise RecoveryError(
             f"The copy {table.path} has other columns than the chosen version:"
-            f" {copy.schema.simpleString()}. {_ANEW}"
+            f" {copy.schema.simpleString()}. {_NOT_A_BACKUP}"
         )
-    wanted, found = read_checksum(source, table.source), read_checksum(copy, table.path)
-    if wanted != found:
+    source_checksum, copy_checksum = read_checksum(source, table.source), read_checksum(copy, table.path)
+    if source_checksum != copy_checksum:
         raise RecoveryError(
-            f"The copy {table.path} differs from the chosen version: it has {describe(found)}; version"
-            f" {table.version} of {table.source} has {describe(wanted)}. {_ANEW}"
+            f"The copy {table.path} differs from the chosen version: it has {describe(copy_checksum)};"
+            f" version {table.version} of {table.source} has {describe(source_checksum)}. {_NOT_A_BACKUP}"
         )
-    say(f"{table.path} has the rows of the chosen version: {describe(found)}.")
-    return Verified(found, copy.schema.json())
+    say(f"{table.path} has the rows of the chosen version: {describe(copy_checksum)}.")
+    return Verified(copy_checksum, copy.schema.json())
 
 
-_ANEW = "It is not listed as a backup. Give this one up and back up the table again."
+_NOT_A_BACKUP = "It is not listed as a backup. Give this one up and back up the table again."
 
 
 def read_version(spark: SparkSession, path: str, version: int | None = None) -> DataFrame:
@@ -221,9 +221,9 @@ def read_checksum(frame: DataFrame, path: str) -> Checksum:
         raise _unreadable(path, error) from error
 
 
-def describe(found: Checksum) -> str:
+def describe(rows_checksum: Checksum) -> str:
     """Return a checksum as words for a message."""
-    return f"{found.rows:,} rows, checksum {found.sum}/{found.xor}"
+    return f"{rows_checksum.rows:,} rows, checksum {rows_checksum.sum}/{rows_checksum.xor}"
 
 
 def _unreadable(path: str, error: Exception) -> RecoveryError:

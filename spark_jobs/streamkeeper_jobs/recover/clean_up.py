@@ -1,6 +1,6 @@
 """The step ``forget_deletes`` of ``clean_up``: removes old deletes and truncates of AUTO CDC tables.
 
-Each table is cleaned in the writers' turn. The wait for the turn may be long, so whether a recovery works on
+Each table is cleaned under the write lock. The wait for the lock may be long, so whether a recovery works on
 the table is checked after it. The table's lock is held until all is removed: no recovery begins meanwhile,
 and what a recovery relies on stays as it is.
 """
@@ -25,7 +25,7 @@ from streamkeeper.storage import Storage, open_storage
 from streamkeeper.tables import recovery_lock, tombstone_retention
 from streamkeeper_jobs.cdc.remembered import forget
 from streamkeeper_jobs.cdc.table_schema import is_bound
-from streamkeeper_jobs.recover.tidy_tables import turn_on
+from streamkeeper_jobs.recover.tidy_tables import write_lock_on
 from streamkeeper_jobs.spark.delta_snapshot import domains_of
 from streamkeeper_jobs.spark.delta_table import snapshot_at
 
@@ -38,48 +38,48 @@ def act(spark: SparkSession, work: Work) -> dict[str, Any]:
 
     Running it again finds nothing more to remove.
 
-    :raises TableLocked: a writer's turn did not end in time; earlier tables are already done.
+    :raises TableLocked: a write lock was not released in time; earlier tables are already done.
     """
     forgotten: dict[str, int] = {}
-    left: dict[str, str] = {}
+    skipped: dict[str, str] = {}
     try:
-        for item in work.plan.known(CleanUp).tombstones:
+        for item in work.plan.details_as(CleanUp).tombstones:
             work.check_stop()
             table = item.table
-            why = _why_left(work, table)
-            if why is None:
+            reason = _why_left(work, table)
+            if reason is None:
                 with (
-                    turn_on(spark, work.settings, work.plan.pipeline, table, "clean_up")(),
-                    _locked(work, table) as why,
+                    write_lock_on(spark, work.settings, work.plan.pipeline, table, "clean_up")(),
+                    _locked(work, table) as reason,
                 ):
-                    if why is None:
+                    if reason is None:
                         before = datetime.fromisoformat(item.before)
                         path = work.settings.table_path(table)
                         if is_bound(spark, path):  # else its first start has not ended
                             forgotten[table] = forget(spark, path, before, nullcontext)
                             _remove_strays(spark, path)
-            if why is not None:
-                left[table] = why
+            if reason is not None:
+                skipped[table] = reason
     finally:
         give_back_locks(work)  # also those of an earlier try that was killed
-    return {"forgotten": forgotten, "left": left}
+    return {"forgotten": forgotten, "left": skipped}
 
 
 def _remove_strays(spark: SparkSession, path: str) -> None:
     """Remove files of remembered changes that no version names which the log can still show.
 
-    Those of the last day stay: the log is read for longer than the turn may be this job's, and what a batch
+    Those of the last day stay: the log is read for longer than the lock may be this job's, and what a batch
     has written meanwhile may be named by its commit.
     """
     named, runs = set[str](), open_storage(f"{path}/{remembered.FOLDER}")
-    there = runs.names()
-    held = delta_log.versions(path)
-    oldest = domains_of(snapshot_at(spark, path, held[-1])).get(remembered.DOMAIN) if held else None
-    found = [commit.remembered for commit in delta_log.commits(path, at_once=4)]
-    found.append(remembered.of_actions([{"domainMetadata": oldest}] if oldest else []))
-    for one in found:
+    run_names = runs.names()
+    versions = delta_log.versions(path)
+    oldest = domains_of(snapshot_at(spark, path, versions[-1])).get(remembered.DOMAIN) if versions else None
+    changes = [commit.remembered for commit in delta_log.commits(path, at_once=4)]
+    changes.append(remembered.of_actions([{"domainMetadata": oldest}] if oldest else []))
+    for one in changes:
         named.update(name.split("/")[-2] for name, _ in (one.files if one else ()))
-    for run in there:
+    for run in run_names:
         if run not in named and _is_old(runs, run):
             runs.remove(run)
 
@@ -99,10 +99,10 @@ def _why_left(work: Work, table: str) -> str | None:
     if recovery not in (None, work.plan.recovery_id):
         return f"the recovery {recovery} has locked it"
     writers = read_manifest(work.settings).writers(pipeline, table)
-    found = tombstone_retention.forgets(
+    retention = tombstone_retention.forgets(
         storage, writers, work.plan.request["tombstone_days"] * 86400, time.time()
     )
-    return found.why if found.before is None else None
+    return retention.reason if retention.before is None else None
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The Spark step of ``full_refresh``: seals the writers of a table, then empties it by one commit."""
+"""The Spark step of ``full_refresh``: fences the writers of a table, then empties it by one commit."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from streamkeeper.recover.restart import put_back as put_backs
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.tables.past_versions import EMPTIED, app_id, is_emptied
 from streamkeeper_jobs.cdc.table_schema import empty, is_bound
-from streamkeeper_jobs.recover.rewind import seal_flows
+from streamkeeper_jobs.recover.rewind import fence_flows
 from streamkeeper_jobs.spark.delta_commit import carrying, table_at, table_properties
 
 
 def empty_tables(spark: SparkSession, work: Work) -> dict[str, Any]:
-    """Check that the table may be emptied, seal its writers, and delete its rows.
+    """Check that the table may be emptied, fence its writers, and delete its rows.
 
-    :raises PlanRefused: the price was not accepted.
+    :raises PlanRefused: the impact was not accepted.
     :raises RecoveryError: it takes appends only, or something was written to it since the plan was made
         under the hold; it was not emptied.
     """
     shared_steps.check_go(work)
     plan = shared_steps.plan_under_hold(work)
-    path = plan.known(Emptying).path
+    path = plan.details_as(Emptying).path
     _check_may_be_emptied(spark, path)
     put_backs.check_unchanged(work, plan, put_backs.before_decided(plan))
     before = delta_log.latest_version(path)
-    seal_flows(spark, work, plan)
-    # Again: until the seal, a driver that was taken for gone may have ended its batch.
-    put_backs.check_unchanged(work, plan, put_backs.once_sealed(plan))
+    fence_flows(spark, work, plan)
+    # Again: until the fence, a driver that was taken for gone may have ended its batch.
+    put_backs.check_unchanged(work, plan, put_backs.once_fenced(plan))
     return {"path": path, **_empty(spark, path, plan.recovery_id, before)}
 
 

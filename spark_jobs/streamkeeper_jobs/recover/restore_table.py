@@ -24,8 +24,8 @@ from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.tables import past_versions
 from streamkeeper.tables.backups import Checksum
 from streamkeeper_jobs.recover.backup_table import describe, make_table, read_checksum, read_version
+from streamkeeper_jobs.recover.rewind import fence_flows
 from streamkeeper_jobs.recover.rewind import put_back as put_version_back
-from streamkeeper_jobs.recover.rewind import seal_flows
 from streamkeeper_jobs.spark.delta_snapshot import (
     JsonObject,
     Snapshot,
@@ -76,7 +76,7 @@ def put_back(spark: SparkSession, work: Work) -> dict[str, Any]:
     shared_steps.check_go(work)
     plan = shared_steps.plan_under_hold(work)
     put_backs.check_unchanged(work, plan, put_backs.once_decided(plan))
-    seal_flows(spark, work, plan)
+    fence_flows(spark, work, plan)
     return _put_back(spark, work, plan, put_backs.table_of(plan))
 
 
@@ -98,14 +98,14 @@ def _check_replaceable(spark: SparkSession, table: TableToRestore) -> None:
     RESTORE to one of the table's own versions refuses nothing.
     """
     if table.is_backup and delta_log.exists(table.path):
-        wanted = read_metadata(spark, table.source, table.from_version)
-        check_may_become(table.path, read_metadata(spark, table.path), wanted)
+        source_metadata = read_metadata(spark, table.source, table.from_version)
+        check_may_become(table.path, read_metadata(spark, table.path), source_metadata)
 
 
-def _compare(path: str, found: Checksum, wanted: Checksum, then: str) -> None:
-    if found != wanted:
-        raise RecoveryError(f"{path} has {describe(found)}; its entry says {describe(wanted)}. {then}")
-    say(f"{path}: {describe(found)}, as listed.")
+def _compare(path: str, actual: Checksum, expected: Checksum, then: str) -> None:
+    if actual != expected:
+        raise RecoveryError(f"{path} has {describe(actual)}; its entry says {describe(expected)}. {then}")
+    say(f"{path}: {describe(actual)}, as listed.")
 
 
 def _put_back(spark: SparkSession, work: Work, plan: Plan, table: TableToRestore) -> JsonObject:
@@ -123,18 +123,22 @@ def _put_back(spark: SparkSession, work: Work, plan: Plan, table: TableToRestore
 def _put_backup_back(spark: SparkSession, work: Work, plan: Plan, table: TableToRestore) -> JsonObject:
     path, before = table.path, delta_log.latest_version(table.path)
     put_backs.written_late(work, plan, path, table.newest, put_backs.once_decided(plan))
-    wanted = read_snapshot(spark, table.source, table.from_version)
+    backup = read_snapshot(spark, table.source, table.from_version)
     app_id = past_versions.app_id(plan.recovery_id, past_versions.PUT_BACK)
     if before is None:
-        told = {"source": table.source, "sourceVersion": str(wanted.version), "recovery": plan.recovery_id}
-        make_table(path, wanted, told, _transaction(app_id))
+        parameters = {
+            "source": table.source,
+            "sourceVersion": str(backup.version),
+            "recovery": plan.recovery_id,
+        }
+        make_table(path, backup, parameters, _transaction(app_id))
         return {"version_before": None, "version": 0, "made": True}
-    numbers = replace_table(spark, path, wanted, app_id)
+    numbers = replace_table(spark, path, backup, app_id)
     return {"version_before": before, **numbers, "version": delta_log.latest_version(path), "made": False}
 
 
 def replace_table(
-    spark: SparkSession, path: str, wanted: Snapshot, app_id: str, others: Iterable[JsonObject] = ()
+    spark: SparkSession, path: str, replacement: Snapshot, app_id: str, others: Iterable[JsonObject] = ()
 ) -> JsonObject:
     """Replace a table's content by a snapshot whose files are in its folder, unless ``app_id`` has done so.
 
@@ -143,14 +147,14 @@ def replace_table(
     """
     numbers: JsonObject = {}
     if last_written(spark, path, app_id) is None:
-        numbers = replace_content(spark, path, wanted, app_id, others)
+        numbers = replace_content(spark, path, replacement, app_id, others)
         say(f"{path} was replaced: {numbers['added']:,} files added, {numbers['removed']:,} removed.")
-    _turn_feed_on(spark, path, wanted)
+    _turn_feed_on(spark, path, replacement)
     return numbers
 
 
 def replace_content(
-    spark: SparkSession, path: str, wanted: Snapshot, app_id: str, others: Iterable[JsonObject] = ()
+    spark: SparkSession, path: str, replacement: Snapshot, app_id: str, others: Iterable[JsonObject] = ()
 ) -> dict[str, int]:
     """Replace a table's content, in one commit of (``app_id``, 1), by that of a snapshot.
 
@@ -164,13 +168,13 @@ def replace_content(
     :raises RecoveryError: Delta refuses it; nothing was changed.
     """
     transaction, present = _begin(spark, path)
-    actions = [*_changed_files(present, wanted), *_domains(present, wanted)]
+    actions = [*_changed_files(present, replacement), *_domains(present, replacement)]
     actions += [*others, _transaction(app_id)]
-    metadata = _metadata(present, wanted)
-    if _has_feed(wanted) and metadata["schemaString"] != present.metadata["schemaString"]:
+    metadata = _metadata(present, replacement)
+    if _has_feed(replacement) and metadata["schemaString"] != present.metadata["schemaString"]:
         metadata = {**metadata, "configuration": {**metadata["configuration"], _FEED: "false"}}
     try:
-        _commit(spark, transaction, replace(wanted, metadata=metadata), actions)
+        _commit(spark, transaction, replace(replacement, metadata=metadata), actions)
     except (Py4JError, PySparkException) as error:
         raise RecoveryError(
             f"Delta refused to replace what {path} holds, and nothing was changed: {str(error)[:1500]}"
@@ -185,23 +189,23 @@ def _transaction(app_id: str) -> JsonObject:
     return {"txn": {"appId": app_id, "version": 1, "lastUpdated": int(time.time() * 1000)}}
 
 
-def _turn_feed_on(spark: SparkSession, path: str, wanted: Snapshot) -> None:
+def _turn_feed_on(spark: SparkSession, path: str, replacement: Snapshot) -> None:
     """Turn the change data feed on again, if it was turned off for the restore."""
     transaction, present = _begin(spark, path)
-    if _has_feed(wanted) and not _has_feed(present):
-        _commit(spark, transaction, replace(wanted, metadata=_metadata(present, wanted)), [])
+    if _has_feed(replacement) and not _has_feed(present):
+        _commit(spark, transaction, replace(replacement, metadata=_metadata(present, replacement)), [])
 
 
 def _has_feed(snapshot: Snapshot) -> bool:
     return bool(snapshot.metadata.get("configuration", {}).get(_FEED) == "true")
 
 
-def _metadata(present: Snapshot, wanted: Snapshot) -> JsonObject:
+def _metadata(present: Snapshot, replacement: Snapshot) -> JsonObject:
     """Return the wanted metadata with the table's own id, by which its readers know it."""
     own: JsonObject = {
         name: present.metadata[name] for name in ("id", "createdTime") if name in present.metadata
     }
-    return {**wanted.metadata, **own}
+    return {**replacement.metadata, **own}
 
 
 def _begin(spark: SparkSession, path: str) -> tuple[Any, Snapshot]:
@@ -213,28 +217,30 @@ def _begin(spark: SparkSession, path: str) -> tuple[Any, Snapshot]:
     return transaction, snapshot_of(spark, transaction.snapshot())
 
 
-def _commit(spark: SparkSession, transaction: Any, wanted: Snapshot, actions: Iterable[JsonObject]) -> None:
+def _commit(
+    spark: SparkSession, transaction: Any, replacement: Snapshot, actions: Iterable[JsonObject]
+) -> None:
     java = classes(spark)
-    protocol = action_of(java, {"protocol": wanted.protocol})
+    protocol = action_of(java, {"protocol": replacement.protocol})
     transaction.updateProtocol(transaction.protocol().merge(scala_seq(java, [protocol])))
-    transaction.updateMetadataForTableOverwrite(action_of(java, {"metaData": wanted.metadata}))
+    transaction.updateMetadataForTableOverwrite(action_of(java, {"metaData": replacement.metadata}))
     commit(java, transaction, (action_of(java, action) for action in actions))
 
 
-def _changed_files(present: Snapshot, wanted: Snapshot) -> Iterator[JsonObject]:
-    there, needed = _by_file(present), _by_file(wanted)
+def _changed_files(present: Snapshot, replacement: Snapshot) -> Iterator[JsonObject]:
+    present_files, needed = _by_file(present), _by_file(replacement)
     moment = int(time.time() * 1000)
-    for key, add in there.items():
+    for key, add in present_files.items():
         if key not in needed:
-            kept = {
+            fields = {
                 name: add[name]
                 for name in ("path", "partitionValues", "size", "deletionVector", "tags", *_OF_ROWS)
                 if name in add
             }
             gone = {"deletionTimestamp": moment, "dataChange": True, "extendedFileMetadata": True}
-            yield {"remove": {**kept, **gone}}
+            yield {"remove": {**fields, **gone}}
     for key, add in needed.items():
-        if key not in there:
+        if key not in present_files:
             yield {"add": {name: value for name, value in add.items() if name not in _OF_ROWS}}
 
 
@@ -245,18 +251,18 @@ def _by_file(snapshot: Snapshot) -> dict[tuple[str, str], JsonObject]:
     }
 
 
-def _domains(present: Snapshot, wanted: Snapshot) -> Iterator[JsonObject]:
+def _domains(present: Snapshot, replacement: Snapshot) -> Iterator[JsonObject]:
     """Yield the actions that restore the table's domains, such as its clustering; row ids keep counting."""
-    there, needed = _named(present), _named(wanted)
-    for name, domain in there.items():
+    present_domains, needed = _named(present), _named(replacement)
+    for name, domain in present_domains.items():
         if name not in needed and name != _ROW_TRACKING:
             yield {"domainMetadata": {**domain, "removed": True}}
     own, since = str(present.metadata["id"]), present.version
     for name, domain in needed.items():
-        if name != _ROW_TRACKING and (there.get(name) != domain or name == remembered.DOMAIN):
+        if name != _ROW_TRACKING and (present_domains.get(name) != domain or name == remembered.DOMAIN):
             yield remembered.moved({"domainMetadata": domain}, own, since)
 
 
 def _named(snapshot: Snapshot) -> dict[str, JsonObject]:
-    found = (action["domainMetadata"] for action in snapshot.others if "domainMetadata" in action)
-    return {domain["domain"]: domain for domain in found}
+    domains = (action["domainMetadata"] for action in snapshot.others if "domainMetadata" in action)
+    return {domain["domain"]: domain for domain in domains}

@@ -1,4 +1,5 @@
-"""The Spark step of ``rewind``: seals every writer of the table, then restores it with Delta's RESTORE, once.
+"""The Spark step of ``rewind``: fences every writer of the table, then restores it with Delta's RESTORE,
+once.
 
 RESTORE undoes everything the table holds by then, so writes since the plan are checked just before it
 (streamkeeper.recover.restart.put_back). A completed restore is found by the recovery's mark in the commit, so
@@ -23,7 +24,7 @@ from streamkeeper.recover.restart import put_back as put_backs
 from streamkeeper.recover.restart.put_back import VersionToRestore
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.tables import past_versions, running_vacuums
-from streamkeeper_jobs.generation.seal_earlier import not_sealed, write_end
+from streamkeeper_jobs.generation.fence_earlier import not_fenced, write_end
 from streamkeeper_jobs.spark.delta_commit import table_at
 from streamkeeper_jobs.spark.delta_snapshot import JsonObject, domains_of
 from streamkeeper_jobs.spark.delta_table import action_of, commit, delta_log_of, shut_out, snapshot_at
@@ -34,20 +35,20 @@ from streamkeeper_jobs.spark.session import with_settings
 _METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 
-def seal_flows(spark: SparkSession, work: Work, plan: Plan) -> None:
-    """Seal the earlier generations of a plan's flows, as the driver of their next generation would.
+def fence_flows(spark: SparkSession, work: Work, plan: Plan) -> None:
+    """Fence the earlier generations of a plan's flows, as the driver of their next generation would.
 
-    Doing it again changes nothing. Abandoned backfills of the table are sealed too: a batch of theirs may be
+    Doing it again changes nothing. Abandoned backfills of the table are fenced too: a batch of theirs may be
     in progress in a process that was not waited for.
 
-    :param plan: has one table. Of each flow with a next generation, all generations before it are sealed.
+    :param plan: has one table. Of each flow with a next generation, all generations before it are fenced.
     """
     (table,) = plan.tables
     path = work.settings.table_path(table)
     following = [
         (work.home(flow), flow.next_generation) for flow in plan.flows if flow.next_generation is not None
     ]
-    shut = [(home, number) for home, before in following for number in not_sealed(home, before, None)]
+    shut = [(home, number) for home, before in following for number in not_fenced(home, before, None)]
     for home in backfill_flow.unfinished(work.book.storage, plan.pipeline, table, but=plan.recovery_id):
         # Its process may be about to decide its first generation.
         shut += [(home, number) for number in home.generations() or [1]]
@@ -69,24 +70,34 @@ def put_back(
     :raises RecoveryError: files that a version needs are gone, which is checked for all tables before the
         first is changed; or something was written to a table since the plan was made.
     """
-    wanted, recovery = list(backs), plan.recovery_id
+    versions, recovery = list(backs), plan.recovery_id
     # A running VACUUM could remove files that RESTORE brings back.
     for table in plan.tables:
         running_vacuums.wait_until_gone(work.book.storage, plan.pipeline, table, work.check_stop, say)
-    found = {back.path: past_versions.restored_by(back.path, recovery, back.newest) for back in wanted}
-    for back in wanted:
-        lacking = past_versions.lacking_files(back.path, back.version) if found[back.path] is None else []
+    restored_versions = {
+        back.path: past_versions.restored_by(back.path, recovery, back.newest) for back in versions
+    }
+    for back in versions:
+        lacking = (
+            past_versions.lacking_files(back.path, back.version)
+            if restored_versions[back.path] is None
+            else []
+        )
         if lacking:
             raise RecoveryError(
                 f"{back.path} cannot be restored to version {back.version}: VACUUM removed {lacking[0]} and"
                 " perhaps more. No table was restored. Reset the flow and keep its table"
                 " (reset_checkpoint), or restore a backup with restore_table."
             )
-    for back in wanted:
+    for back in versions:
         evidence: dict[str, Any] = {"path": back.path, "version": back.version, "from_version": back.newest}
-        if found[back.path] is not None:
+        if restored_versions[back.path] is not None:
             put_remembered_back(spark, back.path, back.version)
-            yield {**evidence, "put_back_at": found[back.path], "note": "was restored before this try"}
+            yield {
+                **evidence,
+                "put_back_at": restored_versions[back.path],
+                "note": "was restored before this try",
+            }
             continue
         late = put_backs.written_late(work, plan, back.path, back.newest, put_backs.once_decided(plan))
         if back.version == back.newest and not late:
@@ -97,7 +108,7 @@ def put_back(
 
 def _restore(spark: SparkSession, back: VersionToRestore, recovery: str) -> dict[str, Any]:
     with with_settings(spark, {_METADATA: past_versions.mark(recovery)}):
-        told = table_at(spark, back.path).restoreToVersion(back.version).first()
+        metrics = table_at(spark, back.path).restoreToVersion(back.version).first()
     put_remembered_back(spark, back.path, back.version)
     at = past_versions.restored_by(back.path, recovery, back.newest)
     if at is None:
@@ -105,7 +116,7 @@ def _restore(spark: SparkSession, back: VersionToRestore, recovery: str) -> dict
             f"RESTORE of {back.path} to version {back.version} left no commit in its log. Run this step"
             " again."
         )
-    return {"put_back_at": at, **({} if told is None else told.asDict())}
+    return {"put_back_at": at, **({} if metrics is None else metrics.asDict())}
 
 
 def put_remembered_back(spark: SparkSession, path: str, version: int) -> None:
@@ -118,11 +129,13 @@ def put_remembered_back(spark: SparkSession, path: str, version: int) -> None:
     present, newest = domains_of(transaction.snapshot()), int(transaction.snapshot().version())
     if remembered.DOMAIN not in present:
         return
-    wanted = domains_of(snapshot_at(spark, path, version)).get(remembered.DOMAIN)
-    if wanted is None:  # before the first start had ended; the next one does that again
+    restored_domain = domains_of(snapshot_at(spark, path, version)).get(remembered.DOMAIN)
+    if restored_domain is None:  # before the first start had ended; the next one does that again
         action: JsonObject = {"domainMetadata": {**present[remembered.DOMAIN], "removed": True}}
     else:
-        action = remembered.moved({"domainMetadata": wanted}, str(transaction.metadata().id()), newest)
+        action = remembered.moved(
+            {"domainMetadata": restored_domain}, str(transaction.metadata().id()), newest
+        )
     commit(java, transaction, [action_of(java, action)])
 
 
@@ -133,5 +146,5 @@ def act(spark: SparkSession, work: Work) -> dict[str, Any]:
     if not backs:
         return {"tables": [], "note": "the target is kept as it is"}
     put_backs.check_unchanged(work, plan, put_backs.once_decided(plan))
-    seal_flows(spark, work, plan)
+    fence_flows(spark, work, plan)
     return {"tables": list(put_back(spark, work, plan, backs))}

@@ -74,7 +74,7 @@ def read_what_is_there(spark: SparkSession, work: Work, flows: list[Builder]) ->
     for builder in flows:
         if builder.flow.declaration.once and generations.finished(builder.side) is not None:
             continue
-        _decide_beside(builder, work.plan)
+        _decide_side_flow(builder, work.plan)
         before = last_commit(builder.side)
 
         def tell(numbers: dict[str, int], name: str = builder.plan.flow) -> None:
@@ -91,16 +91,17 @@ def read_what_is_there(spark: SparkSession, work: Work, flows: list[Builder]) ->
                 check_stop=work.check_stop,
             )
         work.check_stop()
-        if ended.why is not None:
+        if ended.reason is not None:
             raise RecoveryError(
-                f"Reading for {builder.plan.flow} beside stopped after batch {ended.batch}: {ended.why}\nThe"
-                " table was not changed. Fix that error and run this step again: it continues from there."
+                f"Reading for {builder.plan.flow} into the side table stopped after batch {ended.batch}:"
+                f" {ended.reason}\n"
+                "The table was not changed. Fix that error and run this step again: it continues from there."
             )
         read += last_commit(builder.side) - before
     return read
 
 
-def _decide_beside(builder: Builder, plan: Plan) -> None:
+def _decide_side_flow(builder: Builder, plan: Plan) -> None:
     """Decide the first generation of a flow that builds a side table, unless it has one."""
     if builder.side.generations():
         return
@@ -111,17 +112,17 @@ def _decide_beside(builder: Builder, plan: Plan) -> None:
     )
     schemas = previous.schemas if previous is not None and builder.plan.keeps_schemas else {}
     first = generations.first(builder.side, builder.flow.fingerprint)
-    why = f"{plan.recovery}: {builder.flow.declaration.target} is built"
+    reason = f"{plan.recovery}: {builder.flow.declaration.target} is built"
     generations.decide(
-        builder.side, replace(first, schemas=schemas, why=why, by=plan.by, recovery=plan.recovery_id)
+        builder.side, replace(first, schemas=schemas, reason=reason, by=plan.by, recovery=plan.recovery_id)
     )
 
 
 def last_commit(side: SideHome) -> int:
     """Return the last batch that a flow's checkpoint has committed; -1 if there is none."""
     begun = last_begun(side)
-    found = Checkpoint(side.storage, begun[1].checkpoint).last_commit() if begun is not None else None
-    return -1 if found is None else found
+    batch = Checkpoint(side.storage, begun[1].checkpoint).last_commit() if begun is not None else None
+    return -1 if batch is None else batch
 
 
 @contextmanager

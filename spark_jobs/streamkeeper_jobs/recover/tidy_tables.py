@@ -1,8 +1,8 @@
-"""The step ``tidy`` of streamkeeper.recover.kinds.tidy_tables: OPTIMIZE, in the writers' turn where they take
-turns, then VACUUM.
+"""The step ``tidy`` of streamkeeper.recover.kinds.tidy_tables: OPTIMIZE, under the write lock where they take
+locks, then VACUUM.
 
 Neither changes a row, and both may be repeated, or killed at any moment. Delta lets OPTIMIZE or a MERGE of
-the same files through, never both; the turn spares a busy flow's batches, and the compaction, from losing
+the same files through, never both; the lock spares a busy flow's batches, and the compaction, from losing
 against one another for ever.
 """
 
@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 
 from streamkeeper.delta import log as delta_log
 from streamkeeper.errors import RecoveryError, StreamkeeperError, TableLocked
-from streamkeeper.flows.files import TableTurns
+from streamkeeper.flows.files import WriteLockFiles
 from streamkeeper.flows.leases import Process
 from streamkeeper.recover.kinds.tidy_tables import (
     TableTidy,
@@ -34,17 +34,17 @@ from streamkeeper.recover.plans.kind import Work
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage
 from streamkeeper.tables import running_vacuums
-from streamkeeper.tables.writers_turn import Holder, WritersTurn, describe
+from streamkeeper.tables.write_lock import Holder, WriteLock, describe
 from streamkeeper.times import now
-from streamkeeper_jobs.sinks.writers_turn import jvm_process
+from streamkeeper_jobs.sinks.write_lock import jvm_process
 from streamkeeper_jobs.spark.delta_commit import table_at, table_properties
 from streamkeeper_jobs.spark.log import say
 
-TURN_SECONDS = 900.0
-"""How long a turn is waited for; a flow that has one for longer has a table that is tidied another day."""
+LOCK_SECONDS = 900.0
+"""How long a lock is waited for; a flow that has one for longer has a table that is tidied another day."""
 _RETENTION = "delta.deletedFileRetentionDuration"
 _NOBODY = "tables"
-"""What stands for the flow of a turn that no flow has: no flow may be called so."""
+"""What stands for the flow of a lock that no flow has: no flow may be called so."""
 
 
 def act(spark: SparkSession, work: Work) -> dict[str, Any]:
@@ -54,16 +54,16 @@ def act(spark: SparkSession, work: Work) -> dict[str, Any]:
     """
     done: list[dict[str, Any]] = []
     failed: list[str] = []
-    for tidy in (tidy for tidy in work.plan.known(Tidying).tables if tidy.left_alone is None):
+    for tidy in (tidy for tidy in work.plan.details_as(Tidying).tables if tidy.left_alone is None):
         for path in filter(delta_log.exists, [work.settings.table_path(tidy.table)]):
             work.check_stop()
             try:
                 done.append(_tidy(spark, work.settings, tidy, path))
                 say(json.dumps(done[-1]))
             except (StreamkeeperError, PySparkException, Py4JError) as error:
-                said = f"{path} could not be tidied: {type(error).__name__}: {error}"
-                say(said)
-                failed.append(said.splitlines()[0])
+                problem = f"{path} could not be tidied: {type(error).__name__}: {error}"
+                say(problem)
+                failed.append(problem.splitlines()[0])
     if failed:
         raise RecoveryError("\n".join([*failed, f"The others ({len(done)}) were done."]))
     return {"tables": done, "left": left_alone(work.plan)}
@@ -75,15 +75,15 @@ def _tidy(spark: SparkSession, settings: Settings, tidy: TableTidy, path: str) -
     """
     state = open_storage(settings.state)
     table = table_at(spark, path)
-    turn = turn_on(spark, settings, tidy.pipeline, tidy.table, "tidy_tables")
-    with turn() if tidy.turns else nullcontext():
-        if (at_work := recovery_at_work(state, tidy)) is not None:  # the turn may have been long in coming
+    lock = write_lock_on(spark, settings, tidy.pipeline, tidy.table, "tidy_tables")
+    with lock() if tidy.locked else nullcontext():
+        if (at_work := recovery_at_work(state, tidy)) is not None:  # the lock may have been long in coming
             return {"path": path, "left_alone": at_work}
         compacted = table.optimize().executeCompaction().select("metrics.*").first()
     assert compacted is not None, "OPTIMIZE gives one row"
     added, removed = compacted["numFilesAdded"], compacted["numFilesRemoved"]
-    found = {"path": path, "files_added": added, "files_removed": removed}
-    return {**found, **_vacuum(spark, table, state, tidy)}
+    evidence = {"path": path, "files_added": added, "files_removed": removed}
+    return {**evidence, **_vacuum(spark, table, state, tidy)}
 
 
 def _vacuum(spark: SparkSession, table: DeltaTable, state: Storage, tidy: TableTidy) -> dict[str, Any]:
@@ -106,33 +106,33 @@ def _vacuum(spark: SparkSession, table: DeltaTable, state: Storage, tidy: TableT
     return {"vacuumed": hours}
 
 
-def turn_on(
+def write_lock_on(
     spark: SparkSession, settings: Settings, pipeline: str, table: str, who: str
 ) -> Callable[[], AbstractContextManager[None]]:
-    """Return the way to the writers' turn on a table for one who is no flow; waiting for it ends after
-    :data:`TURN_SECONDS`.
+    """Return the way to the write lock on a table for one who is no flow; waiting for it ends after
+    :data:`LOCK_SECONDS`.
 
     :param who: what is to be run again then, for the message.
     """
     me = Holder(_NOBODY, 0, 0, None, Process.current(), jvm_process(spark), now())
-    turns = TableTurns(open_storage(settings.state), pipeline, table)
-    deadline = time.monotonic() + TURN_SECONDS
+    locks = WriteLockFiles(open_storage(settings.state), pipeline, table)
+    deadline = time.monotonic() + LOCK_SECONDS
 
     def wait(seconds: float) -> None:
         if time.monotonic() >= deadline:
             raise TableLocked(
-                f"The writers' turn on {table} was not free within {TURN_SECONDS:g} s. Run {who} again."
+                f"The write lock on {table} was not free within {LOCK_SECONDS:g} s. Run {who} again."
             )
         time.sleep(seconds)
 
-    return WritersTurn(
-        turns, me, settings.lease_term, check=lambda: None, shut_out=_leave_it, wait=wait, say=say
+    return WriteLock(
+        locks, me, settings.lease_term, check=lambda: None, shut_out=_leave_it, wait=wait, say=say
     )
 
 
 def _leave_it(holder: Holder) -> None:
     """Tidying shuts no flow out: that is for a flow that must write."""
     raise TableLocked(
-        f"{describe(holder)} has the turn, is silent, and may still run. A flow that writes the table"
+        f"{describe(holder)} holds the lock, is silent, and may still run. A flow that writes the table"
         " resolves this."
     )

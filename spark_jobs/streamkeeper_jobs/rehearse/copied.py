@@ -4,7 +4,7 @@ The copy is of one moment: that of the newest version V of each table when its l
 copied up to the batch that it had committed to V, so a driver on the copy goes on exactly after it. Files
 that never change are shared where the disk can (hard links); those that Delta may overwrite are copied.
 
-What belongs to running drivers is left out: leases, heartbeats, holds of people, locks and turns.
+What belongs to running drivers is left out: leases, heartbeats, holds of people, locks.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ class Copying:
 
     def names(self) -> None:
         """Copy what names mean."""
-        here, there = open_storage(self.settings.state), open_storage(self.copy.state)
+        here, destination = open_storage(self.settings.state), open_storage(self.copy.state)
         for folder in _NAMES:
-            self._all(here, there, _below(here, folder))
+            self._all(here, destination, _below(here, folder))
 
     def table(self, path: str, into: str) -> int | None:
         """Copy a table with its history, up to its newest version; return that, or None if there is none."""
-        here, there = open_storage(path), open_storage(into)
+        here, destination = open_storage(path), open_storage(into)
         # Read before the listing: what it names is there, whole.
         last = here.read(_LAST_CHECKPOINT)
         whole = -1 if last is None else int(json.loads(last)["version"])
@@ -78,11 +78,11 @@ class Copying:
             return None
         names = [name for name in _below(here, _LOG) if _is_of(name, version, whole)]
         # Commits never change, and their times count. A checkpoint may be written again, into the same file.
-        self._all(here, there, (name for name in names if _COMMIT.fullmatch(name)))
-        self._all(here, there, (name for name in names if not _COMMIT.fullmatch(name)), share=False)
+        self._all(here, destination, (name for name in names if _COMMIT.fullmatch(name)))
+        self._all(here, destination, (name for name in names if not _COMMIT.fullmatch(name)), share=False)
         if last is not None:
-            there.overwrite(_LAST_CHECKPOINT, last)
-        self._all(here, there, (name for name in _below(here, "") if not name.startswith(f"{_LOG}/")))
+            destination.overwrite(_LAST_CHECKPOINT, last)
+        self._all(here, destination, (name for name in _below(here, "") if not name.startswith(f"{_LOG}/")))
         return version
 
     def flow(self, home: FlowHome, path: str, version: int | None, states: Iterable[int]) -> None:
@@ -90,14 +90,14 @@ class Copying:
 
         :param states: generations whose state is copied, besides the one that goes on.
         """
-        there = open_storage(self.copy.state)
+        destination = open_storage(self.copy.state)
         here, root = home.storage, home.root
         decided = [
             name for name in _below(here, f"{root}/generations") if not _NOT_OF_GENERATIONS.search(name)
         ]
-        self._all(here, there, decided)
+        self._all(here, destination, decided)
         if holds.parked(home) is not None:
-            self._all(here, there, [home.hold(holds.PARK)])
+            self._all(here, destination, [home.hold(holds.PARK)])
         stood = None
         if version is not None:
             stood = look_back("", path, version, [home]).flows[home.full_name]
@@ -109,7 +109,7 @@ class Copying:
             upto = _upto(stood, number, start.seed_batch) if goes_on else None
             checkpoint = Checkpoint(here, start.checkpoint)
             names = files_upto(checkpoint, upto, goes_on, goes_on or number in states)
-            self._checkpoint(checkpoint, names, there)
+            self._checkpoint(checkpoint, names, destination)
 
     def backups(self, pipeline: str, table: str) -> None:
         """Copy the list of a table's backups; the backups themselves are read where they are."""
@@ -117,14 +117,14 @@ class Copying:
         folder = f"{table_folder(here, pipeline, table)}/backups"
         self._all(here, open_storage(self.copy.state), _below(here, folder))
 
-    def _checkpoint(self, old: Checkpoint, names: Iterable[str], there: Storage) -> None:
+    def _checkpoint(self, old: Checkpoint, names: Iterable[str], destination: Storage) -> None:
         def act(name: str) -> None:
-            copy_file(old, name, there, old.folder, share=True)
+            copy_file(old, name, destination, old.folder, share=True)
 
         self._each(names, lambda name: self._one(old.storage, old.name(name), lambda: act(name)))
 
-    def _all(self, here: Storage, there: Storage, names: Iterable[str], share: bool = True) -> None:
-        put = there.share if share else there.bring
+    def _all(self, here: Storage, destination: Storage, names: Iterable[str], share: bool = True) -> None:
+        put = destination.share if share else destination.bring
         self._each(names, lambda name: self._one(here, name, lambda: put(here, name, name)))
 
     def _each(self, names: Iterable[str], act: Callable[[str], None]) -> None:
@@ -170,16 +170,16 @@ def _is_later(name: str, batch: int, offsets: Mapping[str, Any]) -> bool:
 
     :param offsets: of the batch, by source name: a files source counts its own lists of files.
     """
-    top, _, rest = name.partition("/")
+    top, _, relative_path = name.partition("/")
     last = name.rpartition("/")[2]
     number = last.partition(".")[0]
     if top == "state":
-        found = VERSIONED.fullmatch(last)
-        return found is not None and int(found[1]) > batch + 1
+        match = VERSIONED.fullmatch(last)
+        return match is not None and int(match[1]) > batch + 1
     if not number.isdecimal():
         return False
     if top == "sources":
-        read = files_batch(offsets.get(rest.partition("/")[0]))
+        read = files_batch(offsets.get(relative_path.partition("/")[0]))
         return read is not None and int(number) > read
     return top in ("offsets", "commits") and int(number) > batch
 
@@ -196,8 +196,8 @@ def _is_of(name: str, version: int, whole: int) -> bool:
     """
     if name == _LAST_CHECKPOINT:
         return False
-    found = _VERSION.match(name.rpartition("/")[2])
-    return found is None or int(found[1]) <= (whole if ".checkpoint" in name else version)
+    match = _VERSION.match(name.rpartition("/")[2])
+    return match is None or int(match[1]) <= (whole if ".checkpoint" in name else version)
 
 
 def _below(storage: Storage, folder: str) -> Iterator[str]:

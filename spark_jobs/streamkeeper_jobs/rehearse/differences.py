@@ -70,16 +70,19 @@ def _read(spark: SparkSession, path: str, version: int) -> DataFrame:
     return spark.read.format("delta").option("versionAsOf", version).load(spark_url(path)).drop(BOOKKEEPING)
 
 
-def _short(found: Checksum) -> str:
-    return f"{found.xor & (2**64 - 1):016x}"
+def _short(rows_checksum: Checksum) -> str:
+    return f"{rows_checksum.xor & (2**64 - 1):016x}"
 
 
 def _differing(old: DataFrame, new: DataFrame) -> DataFrame:
     """Return the hashes of rows of which one side has more, with how many more."""
     counted = [frame.groupBy(_hash(frame.schema)).count() for frame in (old, new)]
-    left, right = counted[0].withColumnRenamed("count", "was"), counted[1].withColumnRenamed("count", "now")
+    old_counts, new_counts = (
+        counted[0].withColumnRenamed("count", "was"),
+        counted[1].withColumnRenamed("count", "now"),
+    )
     more = F.coalesce("was", F.lit(0)) - F.coalesce("now", F.lit(0))
-    joined = left.join(right, "hash", "full").withColumn("more", more).where("more <> 0")
+    joined = old_counts.join(new_counts, "hash", "full").withColumn("more", more).where("more <> 0")
     return joined.select(
         "hash", F.greatest("more", F.lit(0)).alias("gone"), F.greatest(-F.col("more"), F.lit(0)).alias("new")
     )
@@ -90,18 +93,18 @@ def _hash(schema: StructType) -> Column:
 
 
 def _total(differ: DataFrame, side: str) -> int:
-    found = differ.agg(F.sum(side).alias("rows")).first()
-    assert found is not None, "an aggregate without groups has one row"
-    return int(found["rows"] or 0)
+    row = differ.agg(F.sum(side).alias("rows")).first()
+    assert row is not None, "an aggregate without groups has one row"
+    return int(row["rows"] or 0)
 
 
 def _examples(frame: DataFrame, differ: DataFrame, side: str, keys: Sequence[str]) -> list[str]:
     """Return rows of one side as JSON, keys first."""
     first = [name for name in keys if name in frame.columns]
     names = [*first, *(name for name in frame.columns if name not in first)]
-    wanted = differ.where(F.col(side) > 0).select("hash")
-    hashed = frame.withColumn("hash", hash_of(frame.schema)).join(wanted, "hash", "left_semi")
+    hashes = differ.where(F.col(side) > 0).select("hash")
+    hashed = frame.withColumn("hash", hash_of(frame.schema)).join(hashes, "hash", "left_semi")
     rows = hashed.dropDuplicates(["hash"])
     text = F.to_json(F.struct(*(column(name) for name in names)))
-    found = rows.orderBy(*(F.expr(quoted(name)) for name in names[: max(1, len(first))])).limit(EXAMPLES)
-    return [str(row[0])[:_LONGEST] for row in found.select(text).collect()]
+    examples = rows.orderBy(*(F.expr(quoted(name)) for name in names[: max(1, len(first))])).limit(EXAMPLES)
+    return [str(row[0])[:_LONGEST] for row in examples.select(text).collect()]

@@ -41,9 +41,9 @@ class Bounds:
     one_batch: bool
 
     @classmethod
-    def of(cls, asked: Rehearsed) -> Bounds:
+    def of(cls, rehearsed: Rehearsed) -> Bounds:
         """Return the bounds of a rehearsal."""
-        return cls(asked.minutes * 60, asked.files is not None)
+        return cls(rehearsed.minutes * 60, rehearsed.files is not None)
 
 
 def run_driver(
@@ -56,7 +56,7 @@ def run_driver(
     """
     home = open_home(settings, flow.full_name)
     job = submit.driver(settings, [flow], available_now=True)
-    began, since, held = time.monotonic(), time.time(), False
+    began, since, is_held = time.monotonic(), time.time(), False
     with subprocess.Popen(
         job.command(),
         env={**job.environment, submit.SUPERVISED_VARIABLE: "1"},
@@ -71,10 +71,10 @@ def run_driver(
                 check_stop()
                 supervision.beat(home, count, OWNER)
                 spent = time.monotonic() - began
-                if not held and (spent >= bounds.seconds or (bounds.one_batch and _has_read(home))):
+                if not is_held and (spent >= bounds.seconds or (bounds.one_batch and _has_read(home))):
                     holds.put(home, holds.person(OWNER), "the rehearsal has read enough", OWNER)
-                    held = True
-                if held and spent >= bounds.seconds + _PATIENCE:
+                    is_held = True
+                if is_held and spent >= bounds.seconds + _PATIENCE:
                     break
                 time.sleep(_LOOK)
         finally:
@@ -82,18 +82,18 @@ def run_driver(
                 os.killpg(driver.pid, signal.SIGKILL)
         code = driver.wait()
     seconds = time.monotonic() - began
-    if held:
+    if is_held:
         holds.release(home, holds.person(OWNER))
-    _check(home, code, held)
-    ended = "killed in its batch" if code < 0 else AT_BOUNDS if held else ALL_READ
+    _check(home, code, is_held)
+    ended = "killed in its batch" if code < 0 else AT_BOUNDS if is_held else ALL_READ
     return evidence_of(home, flow.full_name, ended, seconds, since)
 
 
-def _check(home: FlowHome, code: int, held: bool) -> None:
+def _check(home: FlowHome, code: int, is_held: bool) -> None:
     park = holds.parked(home)
     if park is not None:
         raise RecoveryError(f"On the copy, {home.full_name} was parked: {park.reason}")
-    if code not in (Outcome.STOPPED, Outcome.HELD) and not (held and code == -signal.SIGKILL):
+    if code not in (Outcome.STOPPED, Outcome.HELD) and not (is_held and code == -signal.SIGKILL):
         raise RecoveryError(
             f"On the copy, the driver of {home.full_name} ended with {described(code)}. See its output"
             " above, and rehearse again."
@@ -130,10 +130,10 @@ def evidence_of(home: FlowHome, name: str, ended: str, seconds: float, since: fl
 
 def _durations(checkpoint: Checkpoint, since: float) -> list[float]:
     """Return the seconds of the batches that were planned since a moment and committed, by the logs."""
-    found = []
+    durations = []
     for batch in sorted({*checkpoint.commit_batches()} & {*checkpoint.offset_batches()}):
         planned = checkpoint.offsets(batch).timestamp_ms / 1000
         ended = checkpoint.storage.modified(checkpoint.name(f"commits/{batch}"))
         if planned >= since and ended is not None:
-            found.append(max(0.0, ended - planned))
-    return found
+            durations.append(max(0.0, ended - planned))
+    return durations

@@ -38,12 +38,12 @@ def act(spark: SparkSession, work: Work) -> dict[str, Any]:
 
     :raises RecoveryError: what was rehearsed failed on the copy, or cannot be rehearsed; nothing was changed.
     """
-    asked = rehearsals.rehearsed(work.plan)
+    rehearsed = rehearsals.rehearsed(work.plan)
     rehearsals.remove(work)
     began = time.monotonic()
-    copy = rehearsals.copy_settings(work, asked)
+    copy = rehearsals.copy_settings(work, rehearsed)
     try:
-        rehearsal = _Rehearsal(spark, work, copy, asked)
+        rehearsal = _Rehearsal(spark, work, copy, rehearsed)
         rehearsal.copy_all()
         rehearsal.carry_out()
         evidence = rehearsal.evidence(time.monotonic() - began)
@@ -79,20 +79,22 @@ class _BoundedWork(Work):
         if time.monotonic() - self.began >= self.bounds.seconds or (
             self.bounds.one_batch and numbers["rows"]
         ):
-            raise _Enough(str(numbers.get("flow") or self.plan.known(FillingIn).flow))
+            raise _Enough(str(numbers.get("flow") or self.plan.details_as(FillingIn).flow))
 
 
 class _Rehearsal:
     """One rehearsal: the copy, and what was measured on it so far."""
 
-    def __init__(self, spark: SparkSession, work: Work, copy: Settings, asked: rehearsals.Rehearsed) -> None:
-        self._spark, self._work, self._copy, self._asked = spark, work, copy, asked
+    def __init__(
+        self, spark: SparkSession, work: Work, copy: Settings, rehearsed: rehearsals.Rehearsed
+    ) -> None:
+        self._spark, self._work, self._copy, self._rehearsed = spark, work, copy, rehearsed
         self._copying = Copying(work.settings, copy, work.check_stop)
         self._versions: dict[str, int | None] = {}
         self._plan: Plan | None = None
         self._steps: list[StepTime] = []
         self._drivers: list[DriverEvidence] = []
-        self._left: tuple[str, ...] = ()
+        self._omitted_steps: tuple[str, ...] = ()
 
     def copy_all(self) -> None:
         """Copy the tables, what they are read with, and the flows that write them."""
@@ -108,9 +110,9 @@ class _Rehearsal:
             if source.table is not None
         }
         for table in sorted(tables | read):
-            found = self._copying.table(settings.table_path(table), self._copy.table_path(table))
+            version = self._copying.table(settings.table_path(table), self._copy.table_path(table))
             if table in tables:
-                self._versions[table] = found
+                self._versions[table] = version
                 self._copying.backups(self._work.plan.pipeline, table)
         states = _generations(self._work.plan)
         for flow in flows:
@@ -120,18 +122,18 @@ class _Rehearsal:
 
     def carry_out(self) -> None:
         """Carry out the recovery on the copy, if there is one, and let the flows read there."""
-        if self._asked.recovery is None:
+        if self._rehearsed.recovery is None:
             flows = (flow.flow for flow in self._work.plan.flows)
             self._drive(read_manifest(self._copy).find(name) for name in flows)
             return
-        of = kind(self._asked.recovery)
-        request = of.read_request(self._asked.request)
-        plan = engine.plan(self._copy, of, request, self._work.plan.recovery_id, on_copy=True)
+        recovery_kind = kind(self._rehearsed.recovery)
+        request = recovery_kind.read_request(self._rehearsed.request)
+        plan = engine.plan(self._copy, recovery_kind, request, self._work.plan.recovery_id, on_copy=True)
         self._plan = plan
         shared_steps.check_possible(plan)
         engine.propose(self._copy, plan)
-        prices = {item.price for item in plan.refusals if item.price is not None}
-        engine.approve(self._copy, plan.pipeline, plan.recovery_id, plan.by, accepted=prices)
+        impacts = {item.impact for item in plan.refusals if item.impact is not None}
+        engine.approve(self._copy, plan.pipeline, plan.recovery_id, plan.by, accepted=impacts)
         for number, step in enumerate(plan.steps):
             self._work.check_stop()
             began, since = time.monotonic(), time.time()
@@ -144,10 +146,10 @@ class _Rehearsal:
                 engine.carry_out(self._copy, plan.pipeline, plan.recovery_id, step, self._in_spark)
             except _Enough as enough:
                 self._drivers.append(_read_within(self._copy, plan, step, enough.flow, since))
-                self._left = plan.steps[number + 1 :]
+                self._omitted_steps = plan.steps[number + 1 :]
             self._steps.append(StepTime(step, round(time.monotonic() - began, 1)))
             self._work.progress(step=step)
-            if self._left:
+            if self._omitted_steps:
                 return
 
     def evidence(self, seconds: float) -> Evidence:
@@ -162,16 +164,16 @@ class _Rehearsal:
             drivers=tuple(self._drivers),
             tables=tuple(self._tables()),
             environment=self._copy.environment,
-            left=self._left,
+            skipped_steps=self._omitted_steps,
         )
 
     def _in_spark(self, act: str, work: Work) -> dict[str, Any]:
-        bounds = Bounds.of(self._asked)
+        bounds = Bounds.of(self._rehearsed)
         bounded = _BoundedWork(work.settings, work.plan, work.book, work.step, bounds, time.monotonic())
         return perform(self._spark, act, bounded)
 
     def _drive(self, flows: Iterator[Flow]) -> None:
-        bounds = Bounds.of(self._asked)
+        bounds = Bounds.of(self._rehearsed)
         for flow in flows:
             self._drivers.append(run_driver(self._copy, flow, bounds, self._work.check_stop))
 
@@ -204,9 +206,9 @@ def _read_within(copy: Settings, plan: Plan, step: str, name: str, since: float)
     if step != FILL:
         return evidence_of(side_home(home, plan.recovery_id), name, AT_BOUNDS, seconds, since)
     own = FlowHome(home.storage, home.pipeline, name_of(home.flow, plan.recovery_id))
-    reads = plan.known(FillingIn).reads
-    found = evidence_of(own, name, AT_BOUNDS, seconds, since)
-    return replace(found, total=None if reads is None else reads.rows)
+    reads = plan.details_as(FillingIn).reads
+    evidence = evidence_of(own, name, AT_BOUNDS, seconds, since)
+    return replace(evidence, total=None if reads is None else reads.rows)
 
 
 def _generations(plan: Plan) -> set[int]:

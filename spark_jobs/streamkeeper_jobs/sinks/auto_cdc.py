@@ -1,4 +1,6 @@
-"""Applies a flow's changes with the AUTO CDC engine, batch by batch, each in the flow's turn on its table."""
+"""Applies a flow's changes with the AUTO CDC engine, batch by batch, each under the write lock of its
+table.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ from streamkeeper_jobs.cdc.events import Ties
 from streamkeeper_jobs.sinks.expectations import check
 from streamkeeper_jobs.sinks.sequence_type import order_beside
 from streamkeeper_jobs.sinks.sink import Sink
-from streamkeeper_jobs.sinks.writers_turn import writers_turn
+from streamkeeper_jobs.sinks.write_lock import write_lock
 from streamkeeper_jobs.spark.frames import column
 from streamkeeper_jobs.spark.jvm import classes
 from streamkeeper_jobs.spark.log import say
@@ -44,7 +46,7 @@ _REPLACED = f"{BOOKKEEPING}_replaced"
 class CdcSink(Sink):
     """A target, written by ``foreachBatch`` under the generation's query id.
 
-    The turn is taken for every batch, even if only this flow writes the table: another flow of the table may
+    The lock is taken for every batch, even if only this flow writes the table: another flow of the table may
     be declared later, and start while this one still runs as it was declared (docs/decisions/0013).
     """
 
@@ -75,7 +77,7 @@ class CdcSink(Sink):
     def update(self, frame: DataFrame, generation: Generation) -> None:
         job = self._job
         order = order_beside(job, self._flow) if isinstance(self._flow, AutoCdcFlow) else None
-        turn = writers_turn(job, generation, writes=False)
+        lock = write_lock(job, generation, writes=False)
         with self._placed():
             added = prepare(
                 job.spark,
@@ -83,7 +85,7 @@ class CdcSink(Sink):
                 self._spec,
                 job.table_path,
                 job.table,
-                turn,
+                lock,
                 order,
             )
         if added:
@@ -94,11 +96,16 @@ class CdcSink(Sink):
     def start(
         self, frame: DataFrame, generation: Generation, checkpoint: str, trigger: str | None
     ) -> StreamingQuery:
-        turn = writers_turn(self._job, generation)
+        lock = write_lock(self._job, generation)
 
         def apply(rows: DataFrame, number: int) -> None:
-            given, step = self.changes(rows, generation.number, number), Step(generation.query_id, number)
-            self._tell(apply_changes(given, self._spec, self._job.table_path, step, turn), step, generation)
+            change_rows, step = (
+                self.changes(rows, generation.number, number),
+                Step(generation.query_id, number),
+            )
+            self._tell(
+                apply_changes(change_rows, self._spec, self._job.table_path, step, lock), step, generation
+            )
 
         return self._start_by_batch(self._writer(frame, checkpoint, trigger), generation, apply)
 
@@ -135,7 +142,7 @@ class CdcSink(Sink):
             yield
         except DeclarationError as error:
             raise DeclarationError(
-                f"{self._flow.where}: the flow {self._flow.name} cannot run. {error}"
+                f"{self._flow.location}: the flow {self._flow.name} cannot run. {error}"
             ) from None
 
 

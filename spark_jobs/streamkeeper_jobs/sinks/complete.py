@@ -45,7 +45,7 @@ def check_may_be_replaced(spark: SparkSession, path: str, table: Table) -> None:
         return
     if not spark.read.format("delta").load(spark_url(path)).isEmpty():
         raise DeclarationError(
-            f"{table.where}: the table {table.name} is there, and no complete flow made it: the first batch"
-            " would"
+            f"{table.location}: the table {table.name} is there, and no complete flow made it: the first"
+            " batch would"
             " remove its rows. Nothing was changed. Declare another table, or empty this one (full_refresh)."
         )

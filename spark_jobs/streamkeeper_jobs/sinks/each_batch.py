@@ -1,6 +1,6 @@
 """Gives each batch to a sink, a function or Kafka, and notes in a Delta log of the sink's own that it ended.
 
-The log is that of a table without rows. So generations are sealed in it, and their positions found, as in a
+The log is that of a table without rows. So generations are fenced in it, and their positions found, as in a
 table's. A driver that dies between the end of a write and the note gives the same batch again.
 """
 
@@ -89,11 +89,11 @@ class EachBatchSink(Sink):
         if table.sink in FILE_SINKS:
             return FileSink(job, generation).write
         if table.sink == KAFKA_SINK:
-            options = filled(f"{table.where}: the sink {table.name}", table.properties, job.settings)
-            flow, of = job.flow.full_name, generation.number
+            options = filled(f"{table.location}: the sink {table.name}", table.properties, job.settings)
+            flow, generation_number = job.flow.full_name, generation.number
 
             def to_kafka(rows: DataFrame, number: int) -> Mapping[str, int]:
-                kafka_sink.write(rows, options, flow, of, number)
+                kafka_sink.write(rows, options, flow, generation_number, number)
                 return {}
 
             return to_kafka
@@ -114,11 +114,11 @@ def check_is_log(spark: SparkSession, path: str, table: Table) -> None:
     """
     if not delta_log.exists(path):
         return
-    found = spark.read.format("delta").load(spark_url(path)).columns
-    if found != NOTHING.fieldNames():
+    columns = spark.read.format("delta").load(spark_url(path)).columns
+    if columns != NOTHING.fieldNames():
         raise DeclarationError(
-            f"{table.where}: the sink {table.name} has the name of a table that is there, with the columns"
-            f" {', '.join(found)}. Give the sink a name of its own, and reset its flow."
+            f"{table.location}: the sink {table.name} has the name of a table that is there, with the columns"
+            f" {', '.join(columns)}. Give the sink a name of its own, and reset its flow."
         )
 
 

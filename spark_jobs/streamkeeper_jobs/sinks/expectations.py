@@ -54,22 +54,23 @@ def check(frame: DataFrame, flow: AnyFlow) -> None:
     :raises DeclarationError: a condition does not parse, does not fit the columns, or is no truth value.
     """
     for item in flow.expectations:
-        said = f"{item.where}: the expectation {item.name!r} of the flow {flow.name} has the condition"
+        subject = f"{item.location}: the expectation {item.name!r} of the flow {flow.name} has the condition"
         allowed = (
             "Allowed is a condition in SQL over one row, such as 'id IS NOT NULL', over the columns"
             f" {', '.join(frame.columns)}. Correct it."
         )
         try:
-            found = frame.select(F.expr(item.condition).alias("met")).schema["met"].dataType
-            frame.where(F.expr(item.condition)) if isinstance(found, BooleanType) else None
+            dtype = frame.select(F.expr(item.condition).alias("met")).schema["met"].dataType
+            frame.where(F.expr(item.condition)) if isinstance(dtype, BooleanType) else None
         except (AnalysisException, ParseException) as error:
-            why = str(error).strip().partition("\n")[0]
+            reason = str(error).strip().partition("\n")[0]
             raise DeclarationError(
-                f"{said} {item.condition!r}, which Spark refuses: {why} {allowed}"
+                f"{subject} {item.condition!r}, which Spark refuses: {reason} {allowed}"
             ) from None
-        if not isinstance(found, BooleanType):
+        if not isinstance(dtype, BooleanType):
             raise DeclarationError(
-                f"{said} {item.condition!r}, which gives {found.simpleString()} and no truth value. {allowed}"
+                f"{subject} {item.condition!r}, which gives {dtype.simpleString()} and no truth value."
+                f" {allowed}"
             )
 
 
@@ -115,12 +116,12 @@ def _refusal(items: list[Expectation], met: Mapping[str, str], columns: list[str
 
 def counts_of(flow: AnyFlow, progress: Mapping[str, Any]) -> dict[str, list[int]]:
     """Return the rows of a batch that passed and that failed, by expectation; empty if none were observed."""
-    seen = progress["observedMetrics"].get(OBSERVED)
-    if seen is None:
+    observed = progress["observedMetrics"].get(OBSERVED)
+    if observed is None:
         return {}
-    failed = [int(seen[f"{_PASSED}{number}"]) for number in range(len(flow.expectations))]
+    failed = [int(observed[f"{_PASSED}{number}"]) for number in range(len(flow.expectations))]
     return {
-        item.name: [int(seen[_ROWS]) - count, count]
+        item.name: [int(observed[_ROWS]) - count, count]
         for item, count in zip(flow.expectations, failed, strict=True)
     }
 
@@ -188,8 +189,8 @@ class Quarantine:
             writer.option("txnAppId", query_id).option("txnVersion", number).save(spark_url(path))
 
 
-def seal_quarantine(job: Job, table: str, number: int, query_id: str, last: int | None) -> None:
-    """Seal a generation in a quarantine table, and remove rows of a batch that its target does not have.
+def fence_quarantine(job: Job, table: str, number: int, query_id: str, last: int | None) -> None:
+    """Fence a generation in a quarantine table, and remove rows of a batch that its target does not have.
 
     The next generation reads these rows again.
 
@@ -200,9 +201,9 @@ def seal_quarantine(job: Job, table: str, number: int, query_id: str, last: int 
         return
     shut_out(job.spark, path, query_id, job.watch.obey)
     ahead = f"{_own(job.flow.full_name, number)} AND batch > {-1 if last is None else last}"
-    there = table_at(job.spark, path)
-    if not there.toDF().where(ahead).isEmpty():
-        there.delete(ahead)
+    quarantine = table_at(job.spark, path)
+    if not quarantine.toDF().where(ahead).isEmpty():
+        quarantine.delete(ahead)
 
 
 def _own(flow: str, generation: int) -> str:
@@ -212,4 +213,4 @@ def _own(flow: str, generation: int) -> str:
 
 def _undeclared(name: str, flow: AnyFlow) -> Table:
     """Return the declaration of a quarantine table for a derived pipeline, which declares only its target."""
-    return Table(name, None, {}, (), flow.where)
+    return Table(name, None, {}, (), flow.location)

@@ -6,7 +6,7 @@ a batch in the sink's Delta log names its entry, too. A batch whose entry is the
 written by a driver that died between them: Spark's sink skips it.
 
 A generation begins with an entry without files. It takes the number that a late driver of the one before
-would use, whose batch then fails. So whether that batch is there is certain before its generation is sealed.
+would use, whose batch then fails. So whether that batch is there is certain before its generation is fenced.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def check_rows(table: Table, columns: StructType) -> None:
     nested = [item.name for item in columns if isinstance(item.dataType, (StructType, ArrayType, MapType))]
     if table.sink == "csv" and nested:
         raise DeclarationError(
-            f"{table.where}: the sink {table.name} gets the column {nested[0]}, which is nested, and CSV"
+            f"{table.location}: the sink {table.name} gets the column {nested[0]}, which is nested, and CSV"
             " takes plain values. Return its parts, or F.to_json of it, or choose json or parquet."
         )
 
@@ -61,9 +61,9 @@ class FileSink:
     def __init__(self, job: Job, generation: Generation) -> None:
         self._job, self._query_id = job, generation.query_id
         table = job.table
-        given = filled(f"{table.where}: the sink {table.name}", table.properties, job.settings)
-        self._folder = given["path"]
-        self._options = {name: value for name, value in given.items() if name != "path"}
+        options = filled(f"{table.location}: the sink {table.name}", table.properties, job.settings)
+        self._folder = options["path"]
+        self._options = {name: value for name, value in options.items() if name != "path"}
 
     def begin(self) -> int:
         """Take an entry without files, once a generation; return its number."""
@@ -80,7 +80,7 @@ class FileSink:
         return entry
 
     def settle(self, number: int, query_id: str) -> None:
-        """Note the batch of an earlier generation that a driver wrote and did not note, before it is sealed.
+        """Note the batch of an earlier generation that a driver wrote and did not note, before it is fenced.
 
         :param number: of that generation.
         """
@@ -147,16 +147,16 @@ def _entries_of(query_id: str) -> str:
 
 def _latest(log: Any) -> int:
     """Return the number of the last entry; -1 if there is none."""
-    found = log.getLatestBatchId()
-    return int(found.get()) if found.isDefined() else -1
+    batch_id = log.getLatestBatchId()
+    return int(batch_id.get()) if batch_id.isDefined() else -1
 
 
 def _files_up_to(log: Any, entry: int) -> int:
     """Return how many files the entries up to one have; every tenth has those before it, too."""
-    found = 0
+    count = 0
     for number in range(entry, -1, -1):
-        there = log.get(number)
-        found += len(there.get()) if there.isDefined() else 0
+        files = log.get(number)
+        count += len(files.get()) if files.isDefined() else 0
         if log.batchIdToPath(number).getName().endswith(".compact"):
             break
-    return found
+    return count

@@ -36,29 +36,31 @@ def check_rows(table: Table, columns: StructType) -> None:
 
     :raises DeclarationError: a column is missing, unknown, or of another type.
     """
-    what = f"{table.where}: the Kafka sink {table.name}"
+    subject = f"{table.location}: the Kafka sink {table.name}"
     names = columns.fieldNames()
     if "value" not in names:
         raise DeclarationError(
-            f"{what} gets no column value, only {', '.join(names)}. Return one, such as"
+            f"{subject} gets no column value, only {', '.join(names)}. Return one, such as"
             " F.to_json(F.struct('*')).alias('value')."
         )
     if unknown := [name for name in names if name not in _COLUMNS]:
         raise DeclarationError(
-            f"{what} gets the column {unknown[0]}, which Kafka has not, and it would be lost. Allowed are"
+            f"{subject} gets the column {unknown[0]}, which Kafka has not, and it would be lost. Allowed are"
             f" {', '.join(_COLUMNS)}: put it into value, such as by F.to_json(F.struct(…))."
         )
     for field in columns:
         allowed = _COLUMNS[field.name]
         if not any(_same(field.dataType, kind) for kind in allowed):
             raise DeclarationError(
-                f"{what} gets {field.name} as {field.dataType.simpleString()}. Allowed is"
+                f"{subject} gets {field.name} as {field.dataType.simpleString()}. Allowed is"
                 f" {' or '.join(kind.simpleString() for kind in allowed)}: cast it."
             )
-    given = "topic" in {name.lower() for name in table.properties}
-    if given == ("topic" in names):
-        found = "both a topic and a column topic" if given else "neither a topic nor a column topic"
-        raise DeclarationError(f"{what} has {found}. Give the option topic, or a column topic, and not both.")
+    has_option = "topic" in {name.lower() for name in table.properties}
+    if has_option == ("topic" in names):
+        problem = "both a topic and a column topic" if has_option else "neither a topic nor a column topic"
+        raise DeclarationError(
+            f"{subject} has {problem}. Give the option topic, or a column topic, and not both."
+        )
 
 
 def write(rows: DataFrame, options: Mapping[str, str], flow: str, generation: int, batch: int) -> None:
@@ -68,10 +70,10 @@ def write(rows: DataFrame, options: Mapping[str, str], flow: str, generation: in
     :param flow: its full name.
     """
     key = F.col("key").cast("binary") if "key" in rows.columns else F.lit(None).cast("binary")
-    told = [F.col(name).cast("string") for name in ("topic", "partition") if name in rows.columns]
+    destination = [F.col(name).cast("string") for name in ("topic", "partition") if name in rows.columns]
     parts = (key, F.col("value").cast("binary"))
     content = F.sha2(
-        F.concat_ws(".", *told, *(F.coalesce(F.base64(part), F.lit("-")) for part in parts)), 256
+        F.concat_ws(".", *destination, *(F.coalesce(F.base64(part), F.lit("-")) for part in parts)), 256
     )
     numbered = rows.withColumn(_ORDER, F.monotonically_increasing_id()).withColumn(_CONTENT, content)
     placed = numbered.withColumn(_PLACE, F.coalesce(F.base64(key), F.col(_CONTENT)))
@@ -100,5 +102,5 @@ def _header(name: str, value: Column) -> Column:
     return F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value"))
 
 
-def _same(found: DataType, allowed: DataType) -> bool:
-    return found.simpleString() == allowed.simpleString()
+def _same(dtype: DataType, allowed: DataType) -> bool:
+    return dtype.simpleString() == allowed.simpleString()

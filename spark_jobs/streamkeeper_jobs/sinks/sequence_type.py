@@ -43,20 +43,20 @@ def order_beside(job: Job, flow: AutoCdcFlow) -> DataType | None:
     ordered = [other for other in writers if other.spec.sequence_by]
     if flow.spec.sequence_literal is None or not ordered:
         return None
-    told = ""
+    reported = ""
     while not delta_log.exists(job.table_path):
-        found = [_order_of(job, other) for other in ordered]
-        types = [item for item in found if isinstance(item, DataType)]
+        orders = [_order_of(job, other) for other in ordered]
+        types = [item for item in orders if isinstance(item, DataType)]
         if types:
             return reduce(lambda one, other: other if holds(other, one) else one, types)
-        why = "; ".join(f"{other.name} {item}" for other, item in zip(ordered, found, strict=True))
-        if why != told:
+        reasons = "; ".join(f"{other.name} {item}" for other, item in zip(ordered, orders, strict=True))
+        if reasons != reported:
             say(
                 f"{flow.target} is not there yet, and its sequences have the type that its ordered flows give"
-                f" them, which cannot be told: {why}. Waiting until it can, or until one of them has made the"
-                " table."
+                f" them, which cannot be told: {reasons}. Waiting until it can, or until one of them has made"
+                " the table."
             )
-            told = why
+            reported = reasons
         if job.available_now:
             raise NothingYet
         job.watch.wait(job.settings.heartbeat_interval)

@@ -107,7 +107,7 @@ class Sink(ABC):
         quarantine = Quarantine(self._job, generation)
         quarantine.make()
 
-        def kept(batch: DataFrame, number: int) -> None:
+        def write_batch(batch: DataFrame, number: int) -> None:
             try:
                 with quarantine.passing(batch, number) as rows:
                     give(rows, number)
@@ -115,7 +115,7 @@ class Sink(ABC):
                 self._failed = error
                 raise
 
-        return writer.foreachBatch(kept).start()
+        return writer.foreachBatch(write_batch).start()
 
 
 def sink_of(job: Job) -> Sink:

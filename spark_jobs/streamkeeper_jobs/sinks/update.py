@@ -13,7 +13,7 @@ from streamkeeper.declare.cdc_spec import BATCH, BOOKKEEPING, GENERATION
 from streamkeeper.declare.model import AppendFlow
 from streamkeeper.errors import DeclarationError, SinkDisagrees
 from streamkeeper.flows.generations import Generation
-from streamkeeper.flows.side_flow import is_beside
+from streamkeeper.flows.side_flow import is_side_flow
 from streamkeeper_jobs.cdc.columns import SEQUENCE, field_of
 from streamkeeper_jobs.cdc.expressions import by_reference
 from streamkeeper_jobs.sinks.auto_cdc import CdcSink
@@ -21,7 +21,7 @@ from streamkeeper_jobs.spark.delta_commit import table_at
 from streamkeeper_jobs.spark.frames import column
 from streamkeeper_jobs.spark.stateful_operators import stateful_operators
 
-_BESIDE = -1_000_000
+_SIDE_TABLE = -1_000_000
 """Added to a generation's number where it builds a table beside its flow's: all of the flow's own win."""
 _DEDUPE = frozenset({"dedupe", "dedupeWithinWatermark"})
 
@@ -58,7 +58,7 @@ class UpdateSink(CdcSink):
         return as_changes(rows, self._rank(generation), number)
 
     def _rank(self, generation: int) -> int:
-        return generation + (_BESIDE if is_beside(self._flow.name) else 0)
+        return generation + (_SIDE_TABLE if is_side_flow(self._flow.name) else 0)
 
 
 def as_changes(rows: DataFrame, generation: int, batch: Column) -> DataFrame:
@@ -75,20 +75,21 @@ def check_updates(frame: DataFrame, flow: AppendFlow) -> None:
     :raises DeclarationError: it has no state that would, it lacks a key, or a column has a name of the
         sequence.
     """
-    said = f"{flow.where}: the update flow {flow.name}"
+    subject = f"{flow.location}: the update flow {flow.name}"
     try:
         for name in flow.keys:
             field_of(frame.schema, name, "keys")
     except DeclarationError as error:
-        raise DeclarationError(f"{said} cannot run. {error}") from None
+        raise DeclarationError(f"{subject} cannot run. {error}") from None
     taken = {GENERATION.lower(), BATCH.lower()} & {name.lower() for name in frame.columns}
     if taken:
         raise DeclarationError(
-            f"{said} gives the column {min(taken)}, a name that Streamkeeper keeps for itself. Rename it."
+            f"{subject} gives the column {min(taken)}, a name that Streamkeeper keeps for itself. Rename it."
         )
     if _DEDUPE.issuperset(stateful_operators(frame)):
         raise DeclarationError(
-            f"{said} has a query that updates nothing: it has no aggregation and no state of its own, so two"
-            " rows of a key in one batch would have no order. Aggregate by the keys, append (dp.append_flow),"
-            " or apply the rows as changes with a sequence of theirs (dp.create_auto_cdc_flow)."
+            f"{subject} has a query that updates nothing: it has no aggregation and no state of its own, so"
+            " two rows of a key in one batch would have no order. Aggregate by the keys, append"
+            " (dp.append_flow), or apply the rows as changes with a sequence of theirs"
+            " (dp.create_auto_cdc_flow)."
         )

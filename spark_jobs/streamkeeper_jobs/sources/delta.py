@@ -13,7 +13,7 @@ from streamkeeper.delta.history import History, commits, is_gone, require_histor
 from streamkeeper.errors import RecoveryError
 from streamkeeper.flows import generations
 from streamkeeper.flows.files import FlowHome
-from streamkeeper.flows.generations import ADOPTED, BESIDE, EARLIEST
+from streamkeeper.flows.generations import ADOPTED, EARLIEST, SIDE_TABLE
 from streamkeeper.sources.delta.start import DeltaPosition, before, path_of
 from streamkeeper.sources.replay_steps import Bound, cut_files, cut_versions, own_files
 from streamkeeper_jobs.sinks.job import Job
@@ -32,13 +32,13 @@ class DeltaInJob(JobFormat[History, DeltaPosition]):
 
     twice = True
 
-    def seen(self, spark: SparkSession, source: Source) -> History:
+    def look_directly(self, spark: SparkSession, source: Source) -> History:
         """Return the history in the table's log; its table id is never None."""
         path = path_of(source)
-        found = require_history(path, source.name)
-        if found.table_id is not None:
-            return found
-        return replace(found, table_id=str(delta_log_of(spark, path).tableId()))
+        history = require_history(path, source.name)
+        if history.table_id is not None:
+            return history
+        return replace(history, table_id=str(delta_log_of(spark, path).tableId()))
 
     def complete(self, job: Job, source: Source, position: DeltaPosition) -> DeltaPosition:
         return replace(position, first_read=_first_read(job.home, source))
@@ -124,8 +124,8 @@ def _first_read(home: FlowHome, source: Source) -> int | None:
         decided, start = generations.read(home, number), generations.read_start(home, number)
         if decided is None or start is None:
             continue
-        # What is built beside reads from the beginning, and what came before an adoption another job read.
-        whole = decided.start.mode in (ADOPTED, BESIDE)
+        # A side table is read from the beginning, and what came before an adoption another job read.
+        whole = decided.start.mode in (ADOPTED, SIDE_TABLE)
         if whole or (decided.start.mode == EARLIEST and decided.previous is not None):
             return None
         if source.name in start.positions:

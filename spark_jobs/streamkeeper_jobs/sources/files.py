@@ -10,7 +10,7 @@ from pyspark.sql.functions import lit
 
 from streamkeeper.checkpoint import Checkpoint, FileEntry
 from streamkeeper.declare.model import Source
-from streamkeeper.sources.files.cost import FilesPosition
+from streamkeeper.sources.files.impacts import FilesPosition
 from streamkeeper_jobs.sinks.job import Job
 from streamkeeper_jobs.sources.files_log_writer import FilesLog, write_as_it_came, write_in_steps
 from streamkeeper_jobs.sources.job_format import JobFormat, Planting
@@ -49,8 +49,10 @@ class FilesInJob(JobFormat[Listing, FilesPosition]):
         """Compare the files: Spark silently replays without those that are gone, and with the new content of
         those that were overwritten.
         """
-        there = {entry.path: entry.timestamp_ms for entry in look()}
-        gone = [entry.path for entry in position.entries() if there.get(entry.path) != entry.timestamp_ms]
+        timestamps = {entry.path: entry.timestamp_ms for entry in look()}
+        gone = [
+            entry.path for entry in position.entries() if timestamps.get(entry.path) != entry.timestamp_ms
+        ]
         if not gone:
             return None
         return (

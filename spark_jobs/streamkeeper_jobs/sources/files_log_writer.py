@@ -73,10 +73,10 @@ def write_as_it_came(storage: Storage, log: FilesLog, into: Planting) -> list[An
     up to the first of the batches that follow one by one.
     """
     assert into.bound is not None, "batches of old are a history"
-    there = {file.path: file.size for file in iterate_files(log.source)}
+    file_sizes = {file.path: file.size for file in iterate_files(log.source)}
     sizes: dict[int, int] = {}
     for entry in log.entries():
-        sizes[entry.batch] = sizes.get(entry.batch, 0) + there.get(plain_path(entry.path), 0)
+        sizes[entry.batch] = sizes.get(entry.batch, 0) + file_sizes.get(plain_path(entry.path), 0)
     last, first = max(sizes, default=-1), -1 if into.first is None else int(into.first["logOffset"])
     _write_all(storage, log, last + 1, _Counted(log.within(), into.made_of))
     before = cut_files((sizes.get(number, 0) for number in range(first + 1)), into.bound)
@@ -94,8 +94,8 @@ def _write_all(storage: Storage, log: FilesLog, steps: int, entries: _Counted) -
 
     names = [f"{compacted - 1}.compact"] if compacted else []
     empty = {*names, *map(str, range(compacted, steps))}
-    for name, found in groupby(entries, part):
-        _write(storage, f"{log.folder}/{name}", found)
+    for name, group in groupby(entries, part):
+        _write(storage, f"{log.folder}/{name}", group)
         empty.discard(name)
     for name in empty if entries.count else ():
         _write(storage, f"{log.folder}/{name}", ())

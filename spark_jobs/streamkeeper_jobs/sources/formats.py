@@ -40,7 +40,7 @@ def look_with_spark(spark: SparkSession, source: Source) -> Any:
 
     :raises SourceError: it does not answer, or is not there.
     """
-    return format_in_job(source).seen(spark, source)
+    return format_in_job(source).look_directly(spark, source)
 
 
 class Looks:
@@ -51,17 +51,17 @@ class Looks:
 
     def __init__(self, job: Job, folder: str, schemas: Mapping[str, str]) -> None:
         self._job, self._folder, self._schemas = job, folder, schemas
-        self._found: dict[str, Any] = {}
+        self._looks: dict[str, Any] = {}
 
     def look(self, source: Source) -> Any:
         """Return what a source holds now.
 
         :raises SourceError: it does not answer, or is not there.
         """
-        if source.name not in self._found:
+        if source.name not in self._looks:
             look = partial(format_in_job(source).look, self._job, source)
-            self._found[source.name] = look(self._folder, self._schemas)
-        return self._found[source.name]
+            self._looks[source.name] = look(self._folder, self._schemas)
+        return self._looks[source.name]
 
     def resolve(self, source: Source, start: StartAt, before: Before) -> Resolved[Any]:
         """Return the position of a start in a source; what may pass in a moment is looked at again.
@@ -71,15 +71,17 @@ class Looks:
         :raises Stopped: an order ended the wait.
         """
         find = partial(starts_of(source).resolve, source, start, before, partial(self.look, source))
-        found = find()
+        resolved = find()
         for pause in LOOKS_AGAIN:
-            if not found.may_pass:
+            if not resolved.may_pass:
                 break
-            say(f"{self._job.flow.full_name}: {found.lost}. That may pass: looked at again in {pause:g} s.")
+            say(
+                f"{self._job.flow.full_name}: {resolved.lost}. That may pass: looked at again in {pause:g} s."
+            )
             self._job.watch.wait(pause)
-            del self._found[source.name]
-            found = find()
-        return found
+            del self._looks[source.name]
+            resolved = find()
+        return resolved
 
     def complete(self, source: Source, position: Any) -> Any:
         """Return a position with what only the driver knows of it."""

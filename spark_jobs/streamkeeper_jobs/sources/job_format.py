@@ -69,9 +69,9 @@ class JobFormat(ABC, Generic[L, P]):
         :param folder: the name in the state storage of a temporary folder.
         :raises SourceError: it does not answer, or is not there.
         """
-        return self.seen(job.spark, source)
+        return self.look_directly(job.spark, source)
 
-    def seen(self, spark: SparkSession, source: Source) -> L:
+    def look_directly(self, spark: SparkSession, source: Source) -> L:
         """Return the same, where it needs no folder: always where unread data can expire.
 
         :raises SourceError: it does not answer, or is not there.

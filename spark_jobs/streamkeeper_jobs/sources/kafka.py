@@ -21,7 +21,7 @@ class KafkaInJob(JobFormat[KafkaLook, KafkaPosition]):
 
     has_ids = True
 
-    def seen(self, spark: SparkSession, source: Source) -> KafkaLook:
+    def look_directly(self, spark: SparkSession, source: Source) -> KafkaLook:
         return KafkaLook(kafka_topics.look_at(spark, source), partial(kafka_topics.at_time, spark, source))
 
     def write_position(

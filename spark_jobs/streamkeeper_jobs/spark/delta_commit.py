@@ -1,6 +1,6 @@
 """Delta commits that carry their step.
 
-Repeated, they change nothing more; after their generation is sealed, they change nothing at all.
+Repeated, they change nothing more; after their generation is fenced, they change nothing at all.
 """
 
 from __future__ import annotations

@@ -66,43 +66,45 @@ def read_metadata(spark: SparkSession, path: str, version: int | None = None) ->
     return metadata_of(spark, snapshot_at(spark, path, version))
 
 
-def snapshot_of(spark: SparkSession, found: Any) -> Snapshot:
+def snapshot_of(spark: SparkSession, snapshot: Any) -> Snapshot:
     """Convert Delta's own snapshot object, such as that of a transaction."""
     return Snapshot(
-        int(found.version()),
-        json.loads(found.protocol().json())["protocol"],
-        metadata_of(spark, found),
+        int(snapshot.version()),
+        json.loads(snapshot.protocol().json())["protocol"],
+        metadata_of(spark, snapshot),
         tuple(
             json.loads(action.json())
-            for actions in (found.setTransactions(), found.domainMetadata())
+            for actions in (snapshot.setTransactions(), snapshot.domainMetadata())
             for action in python_list(actions)
         ),
-        tuple(_adds(spark, found)),
+        tuple(_adds(spark, snapshot)),
     )
 
 
-def domains_of(found: Any) -> dict[str, JsonObject]:
+def domains_of(snapshot: Any) -> dict[str, JsonObject]:
     """Return the domains in Delta's own snapshot object, by name."""
-    domains = (json.loads(action.json())["domainMetadata"] for action in python_list(found.domainMetadata()))
+    domains = (
+        json.loads(action.json())["domainMetadata"] for action in python_list(snapshot.domainMetadata())
+    )
     return {domain["domain"]: domain for domain in domains}
 
 
-def metadata_of(spark: SparkSession, found: Any) -> JsonObject:
+def metadata_of(spark: SparkSession, snapshot: Any) -> JsonObject:
     """Return the metadata of Delta's own snapshot or transaction."""
-    metadata: JsonObject = json_of(classes(spark), found.metadata())
+    metadata: JsonObject = json_of(classes(spark), snapshot.metadata())
     return metadata
 
 
-def _adds(spark: SparkSession, found: Any) -> Iterator[JsonObject]:
-    files = DataFrame(found.allFiles().toDF(), spark).withColumn("dataChange", F.lit(True))
+def _adds(spark: SparkSession, snapshot: Any) -> Iterator[JsonObject]:
+    files = DataFrame(snapshot.allFiles().toDF(), spark).withColumn("dataChange", F.lit(True))
     for row in files.select(F.to_json(F.struct("*")).alias("add")).toLocalIterator():
         yield json.loads(row["add"])
 
 
 def actions_of(transaction: Any, name: str) -> list[Any] | None:
     """Return a list of actions of a transaction's version; None if its checksum does not have it."""
-    found = _told(_checksum_of(transaction), name)
-    return None if found is None else python_list(found)
+    actions = _checksum_field(_checksum_of(transaction), name)
+    return None if actions is None else python_list(actions)
 
 
 @dataclass(frozen=True)
@@ -112,15 +114,15 @@ class Listed:
     files: Any
     statistics: tuple[JsonObject, ...]
 
-    def where(self, java: Classes, *may_hold: Callable[[JsonObject], bool]) -> Listed:
+    def matching(self, java: Classes, *may_hold: Callable[[JsonObject], bool]) -> Listed:
         """Return the files whose statistics meet all conditions."""
-        wanted = [
+        numbers = [
             number for number, one in enumerate(self.statistics) if all(holds(one) for holds in may_hold)
         ]
-        if len(wanted) == len(self.statistics):
+        if len(numbers) == len(self.statistics):
             return self
-        files = scala_seq(java, [self.files.apply(number) for number in wanted])
-        return Listed(files, tuple(self.statistics[number] for number in wanted))
+        files = scala_seq(java, [self.files.apply(number) for number in numbers])
+        return Listed(files, tuple(self.statistics[number] for number in numbers))
 
     @property
     def rows(self) -> int:
@@ -144,7 +146,7 @@ def files_of(java: Classes, transaction: Any) -> Listed | None:
     list that has not as many as the checksum itself counts is not used.
     """
     checksum: Any = _checksum_of(transaction)
-    files = _told(checksum, "allFiles")
+    files = _checksum_field(checksum, "allFiles")
     if files is None or files.size() != checksum.numFiles():
         return None
     return Listed(files, tuple(json.loads(file.get("stats") or "{}") for file in json_of(java, files)))
@@ -184,11 +186,11 @@ def _bound(statistics: JsonObject, which: str, *path: StructField) -> Any:
 
     A text's bounds are cut, but outwards.
     """
-    found: Any = statistics.get(which)
+    bound: Any = statistics.get(which)
     for field in path:
-        found = found.get(name_in_files(field)) if isinstance(found, dict) else None
+        bound = bound.get(name_in_files(field)) if isinstance(bound, dict) else None
     try:
-        return None if found is None else _compared(found, which, path[-1].dataType)
+        return None if bound is None else _compared(bound, which, path[-1].dataType)
     except ValueError:  # Spark knows years below 1 and above 9999
         return None
 
@@ -222,10 +224,10 @@ def name_in_files(field: StructField) -> str:
 
 
 def _checksum_of(transaction: Any) -> Any | None:
-    found = transaction.snapshot().checksumOpt()
-    return found.get() if found.isDefined() else None
+    checksum = transaction.snapshot().checksumOpt()
+    return checksum.get() if checksum.isDefined() else None
 
 
-def _told(checksum: Any | None, name: str) -> Any | None:
-    found = getattr(checksum, name)() if checksum is not None else None
-    return found.get() if found is not None and found.isDefined() else None
+def _checksum_field(checksum: Any | None, name: str) -> Any | None:
+    field = getattr(checksum, name)() if checksum is not None else None
+    return field.get() if field is not None and field.isDefined() else None

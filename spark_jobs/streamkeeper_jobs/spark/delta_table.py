@@ -1,4 +1,4 @@
-"""The Delta table that a flow writes: created if absent, sealed against earlier generations."""
+"""The Delta table that a flow writes: created if absent, fenced against earlier generations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from streamkeeper.declare.model import Table
 from streamkeeper.delta import log as delta_log
-from streamkeeper.delta.log import SEAL
+from streamkeeper.delta.log import FENCE
 from streamkeeper.errors import CheckpointError, DeclarationError
 from streamkeeper_jobs.spark.jvm import Classes, classes, scala_object, scala_seq
 from streamkeeper_jobs.spark.session import spark_url
@@ -31,7 +31,7 @@ def ensure_table(spark: SparkSession, path: str, table: Table, schema: StructTyp
     commit that only creates the table, and the first snapshot of it, add some five seconds to a start on two
     cores (tests/benchmarks/bench_flow.py).
 
-    :param by_batch: a first batch may create it. So no earlier generation must be sealed, which needs a
+    :param by_batch: a first batch may create it. So no earlier generation must be fenced, which needs a
         table, and no other flow writes it, whose first batch could create it at the same moment.
     :raises DeclarationError: a partition column is none of the flow's.
     """
@@ -40,7 +40,7 @@ def ensure_table(spark: SparkSession, path: str, table: Table, schema: StructTyp
         return
     if unknown:
         raise DeclarationError(
-            f"{table.where}: the table {table.name} is partitioned by {', '.join(unknown)}, which its flow"
+            f"{table.location}: the table {table.name} is partitioned by {', '.join(unknown)}, which its flow"
             f" does not give. Its columns are {', '.join(schema.fieldNames())}. Correct partition_cols."
         )
     if by_batch and not table.comment and not table.properties:
@@ -56,45 +56,49 @@ def ensure_table(spark: SparkSession, path: str, table: Table, schema: StructTyp
         builder.execute()
 
 
-def seal(spark: SparkSession, path: str, app_id: str, before_try: Callable[[], None]) -> int | None:
-    """Seal a query id in a table; return the last version that it really wrote, or None if it wrote none.
+def fence(spark: SparkSession, path: str, app_id: str, before_try: Callable[[], None]) -> int | None:
+    """Fence a query id in a table; return the last version that it really wrote, or None if it wrote none.
 
-    The seal is a commit of (``app_id``, 2^62) alone: Delta skips every later batch of that id. Sealing again
-    changes nothing. The last version is read *after* the seal, so that no batch can come in between.
+    The fence is a commit of (``app_id``, 2^62) alone: Delta skips every later batch of that id. Fencing again
+    changes nothing. The last version is read *after* the fence, so that no batch can come in between.
     ``before_try`` may end the waiting by raising.
 
     :raises CheckpointError: the last version is unknown, because the log was cleaned up.
     """
     shut_out(spark, path, app_id, before_try)
-    # Read after the seal, so that no batch can come in between.
-    found = delta_log.last_transaction(path, app_id)
-    return found.version if found.complete else _version_before(spark, path, app_id, found.sealed_at)
+    # Read after the fence, so that no batch can come in between.
+    transaction = delta_log.last_transaction(path, app_id)
+    return (
+        transaction.version
+        if transaction.complete
+        else _version_before(spark, path, app_id, transaction.fenced_at)
+    )
 
 
 def shut_out(spark: SparkSession, path: str, app_id: str, before_try: Callable[[], None]) -> None:
-    """Seal a query id as :func:`seal` does, without reading what it wrote last.
+    """Fence a query id as :func:`fence` does, without reading what it wrote last.
 
     The transaction does not ask for the id's version: if it did, every batch of that id committed meanwhile
-    would make it fail, and a driver that still writes could keep its own seal out as long as it likes. A
-    batch does ask, so the seal makes a batch in progress fail.
+    would make it fail, and a driver that still writes could keep its own fence out as long as it likes. A
+    batch does ask, so the fence makes a batch in progress fail.
     """
     before_try()
-    if last_written(spark, path, app_id) != SEAL:
+    if last_written(spark, path, app_id) != FENCE:
         java = classes(spark)
-        commit(java, delta_log_of(spark, path).startTransaction(), [set_transaction(java, app_id, SEAL)])
+        commit(java, delta_log_of(spark, path).startTransaction(), [set_transaction(java, app_id, FENCE)])
 
 
 def last_written(spark: SparkSession, path: str, app_id: str) -> int | None:
-    """Return a query's last transaction, its seal included; None if it has none, or there is no table.
+    """Return a query's last transaction, its fence included; None if it has none, or there is no table.
 
     Reads the newest files of the table's log. If they do not name the query, the newest snapshot is asked, at
     a cost that does not grow with the table's history. Delta's sink asks the same with its first batch.
     """
-    found = delta_log.last_transaction(path, app_id, _LOOK_BACK)
-    if found.sealed:
-        return SEAL
-    if found.complete:
-        return found.version
+    transaction = delta_log.last_transaction(path, app_id, _LOOK_BACK)
+    if transaction.fenced:
+        return FENCE
+    if transaction.complete:
+        return transaction.version
     return _transaction(snapshot_at(spark, path), app_id)
 
 
@@ -105,14 +109,14 @@ def set_transaction(java: Classes, app_id: str, version: int) -> Any:
 
 
 def note(spark: SparkSession, path: str, transactions: Mapping[str, int]) -> None:
-    """Commit transactions alone, by query id, unless one of them, or a seal, is there. Delta refuses those of
-    an id that is sealed meanwhile.
+    """Commit transactions alone, by query id, unless one of them, or a fence, is there. Delta refuses those
+    of an id that is fenced meanwhile.
     """
     java = classes(spark)
     transaction = delta_log_of(spark, path).startTransaction()
     # Asked for each: so Delta finds what is committed beside it.
-    known = {name: int(transaction.txnVersion(name)) for name in transactions}
-    if any(known[name] >= version for name, version in transactions.items()):
+    versions = {name: int(transaction.txnVersion(name)) for name in transactions}
+    if any(versions[name] >= version for name, version in transactions.items()):
         return
     commit(java, transaction, (set_transaction(java, *each) for each in transactions.items()))
 
@@ -128,22 +132,22 @@ def action_of(java: Classes, action: dict[str, Any]) -> Any:
     return java("org.apache.spark.sql.delta.actions.Action").fromJson(json.dumps(action))
 
 
-def _version_before(spark: SparkSession, path: str, app_id: str, sealed_at: int | None) -> int | None:
-    """Return the transaction in the snapshot before the seal, which a table checkpoint may still hold."""
-    if sealed_at is None:
+def _version_before(spark: SparkSession, path: str, app_id: str, fenced_at: int | None) -> int | None:
+    """Return the transaction in the snapshot before the fence, which a table checkpoint may still hold."""
+    if fenced_at is None:
         raise CheckpointError(
             f"The Delta log of {path} has no commit left that says what the query {app_id} wrote last, nor"
-            " when it was sealed: its older commits were cleaned up. Start the new generation from a"
+            " when it was fenced: its older commits were cleaned up. Start the new generation from a"
             " timestamp, earliest or latest."
         )
-    if sealed_at == 0:
+    if fenced_at == 0:
         return None
-    return _transaction(snapshot_at(spark, path, sealed_at - 1), app_id)
+    return _transaction(snapshot_at(spark, path, fenced_at - 1), app_id)
 
 
 def _transaction(snapshot: Any, app_id: str) -> int | None:
-    found = snapshot.transactions().get(app_id)
-    return int(found.get()) if found.isDefined() else None
+    version = snapshot.transactions().get(app_id)
+    return int(version.get()) if version.isDefined() else None
 
 
 def snapshot_at(spark: SparkSession, path: str, version: int | None = None) -> Any:

@@ -18,18 +18,18 @@ _DEEPEST = 30
 
 def causes_of(error: BaseException) -> list[Cause]:
     """Return the chain of an exception, outermost first: Python's causes, each with those in the JVM."""
-    found: list[Cause] = []
+    causes: list[Cause] = []
     link: BaseException | None = error
-    while link is not None and len(found) < _DEEPEST:
+    while link is not None and len(causes) < _DEEPEST:
         thrown = _thrown_by_jvm(link)
         if thrown is None:
             frames = traceback.extract_tb(link.__traceback__)
-            where = line_of_user((frame.filename, frame.lineno or 0, frame.name) for frame in frames)
-            found.append(Cause(type(link).__name__, None, None, str(link), where))
+            line = line_of_user((frame.filename, frame.lineno or 0, frame.name) for frame in frames)
+            causes.append(Cause(type(link).__name__, None, None, str(link), line))
         else:
-            found.extend(_jvm_chain(thrown))
+            causes.extend(_jvm_chain(thrown))
         link = link.__cause__
-    return found
+    return causes
 
 
 def _thrown_by_jvm(error: BaseException) -> Any | None:

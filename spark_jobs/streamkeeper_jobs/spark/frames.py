@@ -47,11 +47,11 @@ def materialised(frame: DataFrame) -> Iterator[DataFrame]:
 
     A lost part fails the batch; it is never computed again with another result.
     """
-    kept = frame.localCheckpoint(eager=True)
+    computed = frame.localCheckpoint(eager=True)
     try:
-        yield kept
+        yield computed
     finally:
-        plan: Any = kept._jdf.queryExecution().analyzed()
+        plan: Any = computed._jdf.queryExecution().analyzed()
         plan.rdd().unpersist(False)
 
 
@@ -59,15 +59,15 @@ def materialised(frame: DataFrame) -> Iterator[DataFrame]:
 def measured(frame: DataFrame, *aggregates: Column) -> Iterator[tuple[DataFrame, Row]]:
     """Compute a frame once, as :func:`materialised` does, and aggregates over it without a further job."""
     observed = frame.observe(_MEASURED, *aggregates)
-    with materialised(observed) as kept:
+    with materialised(observed) as computed:
         # By the plan that was run, and not by an Observation: that one waits for an event, which a busy
         # listener bus may drop.
-        seen: Any = observed._jdf.queryExecution().observedMetrics()
-        if seen.contains(_MEASURED):
+        metrics: Any = observed._jdf.queryExecution().observedMetrics()
+        if metrics.contains(_MEASURED):
             java = classes(frame.sparkSession)
-            pickled = java("org.apache.spark.sql.api.python.PythonSQLUtils").toPyRow(seen.apply(_MEASURED))
-            found: Row | None = pickle.loads(pickled)
+            pickled = java("org.apache.spark.sql.api.python.PythonSQLUtils").toPyRow(metrics.apply(_MEASURED))
+            aggregated: Row | None = pickle.loads(pickled)
         else:  # a plan that turned out to be empty while it ran may have dropped them
-            found = kept.agg(*aggregates).first()
-        assert found is not None, "an aggregate without groups has one row"
-        yield kept, found
+            aggregated = computed.agg(*aggregates).first()
+        assert aggregated is not None, "an aggregate without groups has one row"
+        yield computed, aggregated

@@ -30,13 +30,13 @@ def classes(session: SparkSession) -> Classes:
 
 
 def _class(jvm: Any, name: str) -> Any:
-    found = getattr(jvm, name)
-    if isinstance(found, JavaPackage):
+    java_class = getattr(jvm, name)
+    if isinstance(java_class, JavaPackage):
         raise SettingsError(
             f"No jar of this driver has the class {name}: the jars are of another release. Run `make setup`"
             " (with S3 also `make s3-jars`), and build the image anew where drivers run in one."
         )
-    return found
+    return java_class
 
 
 def scala_object(java: Classes, name: str) -> Any:

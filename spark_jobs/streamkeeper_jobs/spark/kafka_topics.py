@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from streamkeeper.declare.model import Source
 from streamkeeper.errors import SourceError
-from streamkeeper.sources.kafka.offsets import Held, Offsets, Topics
+from streamkeeper.sources.kafka.offsets import OffsetRange, Offsets, Topics
 from streamkeeper.sources.kafka.options import admin_options, assigned, plain_ids
 from streamkeeper_jobs.spark.jvm import classes, java_list
 
@@ -27,11 +27,11 @@ def look_at(spark: SparkSession, source: Source) -> Topics:
         described = _described(spark, admin, source)
         first = _listed(spark, admin, source, described, "earliest")
         end = _listed(spark, admin, source, described, "latest")
-        held = {
-            topic: {part: Held(first[topic][part], end[topic][part]) for part in parts}
+        offsets = {
+            topic: {part: OffsetRange(first[topic][part], end[topic][part]) for part in parts}
             for topic, (_, parts) in described.items()
         }
-        return Topics(held, plain_ids({topic: id for topic, (id, _) in described.items()}))
+        return Topics(offsets, plain_ids({topic: id for topic, (id, _) in described.items()}))
 
 
 def at_time(spark: SparkSession, source: Source, moment_ms: int) -> Offsets:
@@ -42,10 +42,10 @@ def at_time(spark: SparkSession, source: Source, moment_ms: int) -> Offsets:
     with _admin(spark, source) as admin:
         described = _described(spark, admin, source)
         end = _listed(spark, admin, source, described, "latest")
-        found = _listed(spark, admin, source, described, "forTimestamp", moment_ms)
+        offsets = _listed(spark, admin, source, described, "forTimestamp", moment_ms)
         return {
             topic: {part: end[topic][part] if at < 0 else at for part, at in parts.items()}
-            for topic, parts in found.items()
+            for topic, parts in offsets.items()
         }
 
 
@@ -61,7 +61,7 @@ def _admin(spark: SparkSession, source: Source) -> Iterator[Any]:
         yield admin
     except Py4JJavaError as error:
         raise SourceError(
-            f"The source {source.name} cannot be inspected: {_said(error)}. The brokers asked are"
+            f"The source {source.name} cannot be inspected: {_root_cause(error)}. The brokers asked are"
             f" {source.option('kafka.bootstrap.servers')}."
         ) from error
     finally:
@@ -72,20 +72,20 @@ def _admin(spark: SparkSession, source: Source) -> Iterator[Any]:
 def _described(spark: SparkSession, admin: Any, source: Source) -> dict[str, tuple[str, list[str]]]:
     """Return each topic's id and partitions."""
     names = java_list(classes(spark), _names(spark, admin, source))
-    found = _answer(spark, admin.describeTopics(names).allTopicNames())
-    wanted = assigned(source)
+    descriptions = _answer(spark, admin.describeTopics(names).allTopicNames())
+    assignments = assigned(source)
     described = {}
-    for name in sorted(found.keySet()):
-        topic = found.get(name)
+    for name in sorted(descriptions.keySet()):
+        topic = descriptions.get(name)
         parts = sorted(part.partition() for part in topic.partitions())
-        if missing := [part for part in wanted.get(name, ()) if part not in parts]:
+        if missing := [part for part in assignments.get(name, ()) if part not in parts]:
             raise SourceError(
                 f"The source {source.name} assigns {name}/{missing[0]}, and the topic has partitions 0 to"
                 f" {parts[-1]}."
             )
         described[name] = (
             str(topic.topicId().toString()),
-            [str(part) for part in wanted.get(name, parts)],
+            [str(part) for part in assignments.get(name, parts)],
         )
     return described
 
@@ -93,8 +93,8 @@ def _described(spark: SparkSession, admin: Any, source: Source) -> dict[str, tup
 def _names(spark: SparkSession, admin: Any, source: Source) -> list[str]:
     if pattern := source.option("subscribePattern"):
         compiled = classes(spark)("java.util.regex.Pattern").compile(pattern)
-        there = _answer(spark, admin.listTopics().names())
-        return [name for name in there if compiled.matcher(name).matches()]
+        topics = _answer(spark, admin.listTopics().names())
+        return [name for name in topics if compiled.matcher(name).matches()]
     return list(assigned(source)) or [part.strip() for part in source.option("subscribe").split(",")]
 
 
@@ -112,29 +112,29 @@ def _listed(
     """
     java = classes(spark)
     spec = getattr(java("org.apache.kafka.clients.admin.OffsetSpec"), kind)(*arguments)
-    asked = java("java.util.HashMap")()
+    specs = java("java.util.HashMap")()
     for topic, (_, parts) in described.items():
         for part in parts:
-            asked.put(java("org.apache.kafka.common.TopicPartition")(topic, int(part)), spec)
+            specs.put(java("org.apache.kafka.common.TopicPartition")(topic, int(part)), spec)
     level = source.option("kafka.isolation.level", "read_uncommitted").upper()
     options = java("org.apache.kafka.clients.admin.ListOffsetsOptions")(
         java("org.apache.kafka.common.IsolationLevel").valueOf(level)
     )
-    found = _answer(spark, admin.listOffsets(asked, options).all())
+    answer = _answer(spark, admin.listOffsets(specs, options).all())
     offsets: Offsets = {topic: {} for topic in described}
-    for partition in found.keySet():
-        offsets[partition.topic()][str(partition.partition())] = int(found.get(partition).offset())
+    for partition in answer.keySet():
+        offsets[partition.topic()][str(partition.partition())] = int(answer.get(partition).offset())
     return {
         topic: dict(sorted(parts.items(), key=lambda item: int(item[0]))) for topic, parts in offsets.items()
     }
 
 
-def _answer(spark: SparkSession, asked: Any) -> Any:
+def _answer(spark: SparkSession, future: Any) -> Any:
     """Wait for what the brokers answer, :data:`SECONDS` at most."""
-    return asked.get(SECONDS, classes(spark)("java.util.concurrent.TimeUnit").SECONDS)
+    return future.get(SECONDS, classes(spark)("java.util.concurrent.TimeUnit").SECONDS)
 
 
-def _said(error: Py4JJavaError) -> str:
+def _root_cause(error: Py4JJavaError) -> str:
     """Return the innermost cause, which names the topic or the timeout."""
     thrown = error.java_exception
     while thrown.getCause() is not None:

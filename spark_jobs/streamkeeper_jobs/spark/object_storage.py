@@ -22,8 +22,9 @@ def check_conditional_writes(session: SparkSession, *locations: str) -> None:
         try:
             classes(session)("streamkeeper.storage.ConditionalStream").prove(spark_url(location), conf)
         except Py4JJavaError as error:
-            said = error.java_exception.toString()
+            reason = error.java_exception.toString()
             raise StorageError(
-                f"Spark cannot write to {location} exactly: {said} Check the settings spark.hadoop.fs.s3a.…,"
-                " the login, and that STREAMKEEPER_JARS has the jars of `make s3-jars`."
+                f"Spark cannot write to {location} exactly: {reason} Check the settings"
+                " spark.hadoop.fs.s3a.…, the login, and that STREAMKEEPER_JARS has the jars of `make"
+                " s3-jars`."
             ) from error

@@ -22,12 +22,12 @@ _BINARY = "UTF8_BINARY"
 
 def checksum(frame: DataFrame) -> Checksum:
     """Return the checksum of a frame, which is read once."""
-    found = frame.select(hash_of(frame.schema).alias("hash")).agg(
+    totals = frame.select(hash_of(frame.schema).alias("hash")).agg(
         F.count("*").alias("rows"),
         F.sum(F.col("hash").cast("decimal(20,0)")).alias("sum"),
         F.bit_xor("hash").alias("xor"),
     )
-    row = found.first()
+    row = totals.first()
     assert row is not None, "an aggregate without groups has one row"
     return Checksum(int(row["rows"]), str(row["sum"] if row["sum"] is not None else 0), int(row["xor"] or 0))
 

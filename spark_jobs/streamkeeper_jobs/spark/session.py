@@ -53,9 +53,9 @@ def open_session(settings: Settings, flow: Flow) -> SparkSession:
     a plain ``spark-submit run_flow.py`` or ``python run_flow.py`` runs the same flow. What took effect at
     spark-submit stays as it left that.
     """
-    told = _told()
-    wanted = spark_settings(settings, flow.declaration, _master(told))
-    return _open(flow.full_name, told, wanted, flow.declaration.spark_conf)
+    submitted_conf = _submitted_conf()
+    conf = spark_settings(settings, flow.declaration, _master(submitted_conf))
+    return _open(flow.full_name, submitted_conf, conf, flow.declaration.spark_conf)
 
 
 class SharedApplication:
@@ -87,10 +87,10 @@ class SharedApplication:
     def _open(self) -> SparkSession:
         with self._opening:
             if self._application is None:
-                told = _told()
-                wanted = shared_settings(self._settings, self._pipeline, _master(told))
+                submitted_conf = _submitted_conf()
+                conf = shared_settings(self._settings, self._pipeline, _master(submitted_conf))
                 declared = common_conf(self._pipeline.flows)
-                self._application = _open(self._pipeline.name, told, wanted, declared)
+                self._application = _open(self._pipeline.name, submitted_conf, conf, declared)
             return self._application
 
 
@@ -155,7 +155,7 @@ def spark_url(location: str) -> str:
     return "s3a://" + location.removeprefix("s3://") if location.startswith("s3://") else location
 
 
-def _told() -> dict[str, str]:
+def _submitted_conf() -> dict[str, str]:
     """Return the settings of spark-submit, which only its JVM knows: until Python is connected to that, a
     ``SparkConf`` is empty.
 
@@ -167,16 +167,16 @@ def _told() -> dict[str, str]:
     return dict(SparkConf().getAll())
 
 
-def _master(told: Mapping[str, str]) -> str:
-    return told.get("spark.master", DEFAULT_MASTER)
+def _master(submitted_conf: Mapping[str, str]) -> str:
+    return submitted_conf.get("spark.master", DEFAULT_MASTER)
 
 
 def _open(
-    name: str, told: Mapping[str, str], wanted: Mapping[str, str], declared: Container[str]
+    name: str, submitted_conf: Mapping[str, str], conf: Mapping[str, str], declared: Container[str]
 ) -> SparkSession:
-    builder = SparkSession.builder.appName(name).master(_master(told))
-    for key, value in wanted.items():
-        if key in _ALWAYS or key not in told or (key in declared and key not in AT_SUBMISSION):
+    builder = SparkSession.builder.appName(name).master(_master(submitted_conf))
+    for key, value in conf.items():
+        if key in _ALWAYS or key not in submitted_conf or (key in declared and key not in AT_SUBMISSION):
             builder = builder.config(key, value)
     session = builder.getOrCreate()
     _quiet(session)

@@ -77,10 +77,10 @@ def _heeds_batches(node: Any) -> bool:
 def _heeds(node: Any) -> bool:
     kind = node.getClass().getSimpleName()
     if kind.startswith("TransformWithState"):
-        said = node.timeMode().toString()
+        time_mode = node.timeMode().toString()
     else:
-        said = node.timeout().toString() if kind.startswith("FlatMapGroups") and "State" in kind else ""
-    return str(said).startswith("ProcessingTime") or any(map(_heeds, python_list(node.children())))
+        time_mode = node.timeout().toString() if kind.startswith("FlatMapGroups") and "State" in kind else ""
+    return str(time_mode).startswith("ProcessingTime") or any(map(_heeds, python_list(node.children())))
 
 
 def _keys(node: Any) -> Iterator[tuple[list[str], list[str]]]:

@@ -33,15 +33,17 @@ def session_header(spark: SparkSession, entry: OffsetEntry) -> OffsetEntry:
     )
     conf = {name: value for name, value in header["conf"].items() if value is not None}
     return replace(
-        entry, timestamp_ms=int(header["batchTimestampMs"]), conf={**conf, PARTITIONS: _asked(spark)}
+        entry,
+        timestamp_ms=int(header["batchTimestampMs"]),
+        conf={**conf, PARTITIONS: _shuffle_partitions(spark)},
     )
 
 
 def pin_state_partitions(spark: SparkSession, checkpoint: Checkpoint | None) -> None:
     """Set the number of state partitions to the checkpoint's; for a new one, to the session's."""
-    kept = 0 if checkpoint is None else made_with(checkpoint)
-    spark.conf.set(STATE_PARTITIONS, kept or int(_asked(spark)))
+    partitions = 0 if checkpoint is None else made_with(checkpoint)
+    spark.conf.set(STATE_PARTITIONS, partitions or int(_shuffle_partitions(spark)))
 
 
-def _asked(spark: SparkSession) -> str:
+def _shuffle_partitions(spark: SparkSession) -> str:
     return str(spark.conf.get(PARTITIONS))

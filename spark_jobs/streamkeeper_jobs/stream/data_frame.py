@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import lit
 
-from streamkeeper.declare.model import AutoCdcFlow, GivenState, Source, View, Where
+from streamkeeper.declare.model import AutoCdcFlow, GivenState, Location, Source, View
 from streamkeeper.errors import DeclarationError, SourceError
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper_jobs.stream.given_state import check_handed_on, given_frame
@@ -42,7 +42,7 @@ def flow_frame(
     result = frames_of(flow, read, partial(given_frame, spark))[declared.name]
     if not result.isStreaming:
         raise DeclarationError(
-            f"{declared.where}: the flow {declared.name} gives a DataFrame that does not stream. "
+            f"{declared.location}: the flow {declared.name} gives a DataFrame that does not stream. "
             "Build it from the DataFrames that it is given."
         )
     check_handed_on(result, flow)
@@ -63,7 +63,7 @@ def frames_of(
     for item in flow.pipeline.inputs(declared):
         if isinstance(item, View):
             inputs = [frames[name] for name in item.sources]
-            frames[item.name] = _call(f"view {item.name}", item.function, inputs, item.where)
+            frames[item.name] = _call(f"view {item.name}", item.function, inputs, item.location)
         else:
             frames[item.name] = read(item)
     if isinstance(declared, AutoCdcFlow):
@@ -71,27 +71,27 @@ def frames_of(
     inputs = [frames[name] for name in declared.sources]
     if declared.initial_state is not None:
         inputs.append(give(declared.initial_state))
-    result = _call(f"flow {declared.name}", declared.function, inputs, declared.where)
+    result = _call(f"flow {declared.name}", declared.function, inputs, declared.location)
     return {**frames, declared.name: result}
 
 
 def _call(
-    what: str, function: Callable[..., Any] | None, inputs: Sequence[DataFrame], where: Where
+    label: str, function: Callable[..., Any] | None, inputs: Sequence[DataFrame], location: Location
 ) -> DataFrame:
     assert function is not None, "the driver imported the pipeline file, functions included"
     try:
-        given = function(*inputs)
+        frame = function(*inputs)
     except SourceError:  # it may answer later, and the file is not at fault
         raise
     except Exception as error:
         # What Spark says after its first line is the plan.
-        said = str(error).partition("\n")[0].rstrip(";") if isinstance(error, PySparkException) else error
+        reason = str(error).partition("\n")[0].rstrip(";") if isinstance(error, PySparkException) else error
         raise DeclarationError(
-            f"{where}: the function of {what} raises {type(error).__name__}: {said}. Correct it; until then"
-            " the flow does not run."
+            f"{location}: the function of {label} raises {type(error).__name__}: {reason}. Correct it; until"
+            " then the flow does not run."
         ) from error
-    if not isinstance(given, DataFrame):
+    if not isinstance(frame, DataFrame):
         raise DeclarationError(
-            f"{where}: the function of {what} gives {type(given).__name__}. It must return a DataFrame."
+            f"{location}: the function of {label} gives {type(frame).__name__}. It must return a DataFrame."
         )
-    return given
+    return frame

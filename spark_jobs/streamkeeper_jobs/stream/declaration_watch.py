@@ -41,9 +41,9 @@ class Declaration:
         self, settings: Settings, flow: str, *, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         self._settings, self._flow, self._monotonic = settings, flow, monotonic
-        self._told: str | None = None
+        self._reported: str | None = None
         self._again: float | None = None
-        self._seen: pipeline_files.Signature | None = None
+        self._signature: pipeline_files.Signature | None = None
         self.files_changed()
         self.fingerprint = ""
 
@@ -57,7 +57,7 @@ class Declaration:
         except Exception as error:  # noqa: BLE001 - whatever the folder is like, what runs goes on
             self._tell(str(error))
             return False
-        changed, self._seen = now != self._seen, now
+        changed, self._signature = now != self._signature, now
         if changed or (self._again is not None and self._monotonic() >= self._again):
             self._again = None
             return True
@@ -67,18 +67,18 @@ class Declaration:
         """Return the manifest of the present files; None if they, or this flow's file, cannot be read."""
         try:
             with _ONE_AT_A_TIME:
-                found = read_manifest(self._settings)
+                manifest = read_manifest(self._settings)
         except Exception as error:  # noqa: BLE001 - as above
             self._later(
                 str(error) if isinstance(error, StreamkeeperError) else f"{type(error).__name__}: {error}"
             )
             return None
-        if FOLDER in found.errors:
-            self._later(found.errors[FOLDER])
+        if FOLDER in manifest.errors:
+            self._later(manifest.errors[FOLDER])
             return None
-        wrong = found.errors.get(self._flow.partition(".")[0])
+        wrong = manifest.errors.get(self._flow.partition(".")[0])
         self._tell(wrong)
-        return None if wrong else found
+        return None if wrong else manifest
 
     def what_changed(self) -> Changed | None:
         """Return the change of the flow's declaration; None if it is the same or unreadable."""
@@ -86,36 +86,36 @@ class Declaration:
         if manifest is None:
             return None
         try:
-            found = manifest.find(self._flow)
+            flow = manifest.find(self._flow)
         except RequestError as error:
             # A file that is being replaced may be missing for a moment: a flow is gone only if the files have
             # not changed again.
             return None if self._moved_on() else Changed(f"the flow is no longer declared. {error}")
-        if found.fingerprint == self.fingerprint:
+        if flow.fingerprint == self.fingerprint:
             return None
         return Changed(
-            f"the declaration changed (fingerprint {self.fingerprint} → {found.fingerprint}); the next"
+            f"the declaration changed (fingerprint {self.fingerprint} → {flow.fingerprint}); the next"
             " start uses it",
-            found.fingerprint,
+            flow.fingerprint,
         )
 
     def _moved_on(self) -> bool:
         """Return whether the files changed since they were last read; the next look sees that."""
         try:
-            return pipeline_files.signature(self._settings.pipelines) != self._seen
+            return pipeline_files.signature(self._settings.pipelines) != self._signature
         except StreamkeeperError:
             return True
 
-    def _later(self, why: str) -> None:
+    def _later(self, problem: str) -> None:
         self._again = self._monotonic() + AGAIN_SECONDS
-        self._tell(why)
+        self._tell(problem)
 
     def _tell(self, wrong: str | None) -> None:
         """Print what is wrong, once until something else is; None means that nothing is."""
-        if wrong not in (None, self._told):
+        if wrong not in (None, self._reported):
             print(
                 f"The pipeline files changed and cannot be used as they are; {self._flow} continues"
                 f" unchanged. {wrong}",
                 flush=True,
             )
-        self._told = wrong
+        self._reported = wrong

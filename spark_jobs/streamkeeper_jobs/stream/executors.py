@@ -31,7 +31,7 @@ class Executors:
     ) -> None:
         self._spark, self._timeout, self._monotonic = spark, timeout, monotonic
         self._on_cluster = partitions(spark.sparkContext.master or DEFAULT_MASTER) is None
-        self._looked = self._there = monotonic()
+        self._looked = self._last_present = monotonic()
 
     def look(self, batch_runs: bool) -> None:
         """Count the executors, if that is due and a batch runs.
@@ -43,22 +43,22 @@ class Executors:
             return
         self._looked = now
         if not batch_runs or self.count() > 0:
-            self._there = now
-        elif now - self._there >= self._timeout:
+            self._last_present = now
+        elif now - self._last_present >= self._timeout:
             raise ExecutorsGone(
                 f"The application {self._spark.sparkContext.applicationId} had no executor for"
-                f" {now - self._there:.0f} s while a batch waited (STREAMKEEPER_EXECUTORS_TIMEOUT is"
+                f" {now - self._last_present:.0f} s while a batch waited (STREAMKEEPER_EXECUTORS_TIMEOUT is"
                 f" {self._timeout:g} s). The cluster gives it none, or has forgotten it: the next driver"
                 f" registers anew with {self._spark.sparkContext.master}."
             )
 
     def memory(self) -> int:
         """Return the bytes that Spark gives computations and storage on all executors."""
-        there = self._spark.sparkContext._jsc.sc().getExecutorMemoryStatus()
+        status = self._spark.sparkContext._jsc.sc().getExecutorMemoryStatus()
         java = classes(self._spark)
-        found = java("scala.jdk.javaapi.CollectionConverters").asJava(there)
+        memory_by_place = java("scala.jdk.javaapi.CollectionConverters").asJava(status)
         driver = f"{self._spark.conf.get('spark.driver.host', '')}:" if self._on_cluster else "\n"
-        sizes = {place: int(pair._1()) for place, pair in found.items()}
+        sizes = {place: int(pair._1()) for place, pair in memory_by_place.items()}
         executors = [size for place, size in sizes.items() if not place.startswith(driver)]
         return sum(executors or sizes.values())
 

@@ -39,9 +39,9 @@ def pin_partitions(storage: Storage, folder: str, partitions: str) -> list[int]:
     if not planned or planned[-1] == 0 or committed == planned[-1]:
         return []
     partitions = str(made_with(checkpoint) or partitions)
-    wanted = [batch for batch in (planned[-1] - 1, planned[-1]) if batch in planned]
+    batches = [batch for batch in (planned[-1] - 1, planned[-1]) if batch in planned]
     rewritten = []
-    for entry in map(checkpoint.offsets, wanted):
+    for entry in map(checkpoint.offsets, batches):
         if entry.version == 2 and PARTITIONS not in entry.conf:
             name = checkpoint.name(f"offsets/{entry.batch}")
             storage.remove(twin_of(name))

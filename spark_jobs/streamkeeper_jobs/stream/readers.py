@@ -55,9 +55,9 @@ def infer_schema(spark: SparkSession, source: Source) -> str | None:
 
 def is_there(spark: SparkSession, source: Source) -> bool:
     """Return whether the folder or table of a source exists; a stream of a missing one cannot be started."""
-    found = starts_of(source).is_there(source)
-    if found is not None or source.path is None:
-        return found is not False
+    exists = starts_of(source).is_there(source)
+    if exists is not None or source.path is None:
+        return exists is not False
     path, file_system = hadoop_path(spark, source.path)
     return bool(file_system.globStatus(path))
 

@@ -91,7 +91,7 @@ class Watch:
         self._heartbeat = Heartbeat(lease.epoch, 0, "starting", lease.generation, now())
         self._order: Order | None = None
         self._broken: BaseException | None = None
-        self._told, self._closed = threading.Event(), threading.Event()
+        self._interrupt, self._closed = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="streamkeeper-watch", daemon=True)
         self._importer = ThreadPoolExecutor(1, "streamkeeper-declaration")
         self._checking: Future[Changed | None] | None = None
@@ -101,7 +101,7 @@ class Watch:
         began = time.monotonic()
         self._beat()
         self._look()
-        self._heard(began)
+        self._note_answer(began)
         self._thread.start()
         return self
 
@@ -127,14 +127,14 @@ class Watch:
             try:
                 self._beat()
             except StorageError as error:
-                self._unheard(error)
+                self._note_silence(error)
 
     def wait(self, seconds: float) -> None:
         """Wait for some seconds, or until there is an order.
 
         :raises Stopped: there is one.
         """
-        self._told.wait(seconds)
+        self._interrupt.wait(seconds)
         self.obey()
 
     def order(self) -> Order | None:
@@ -150,7 +150,7 @@ class Watch:
         """Order a stop after the batch, as SIGTERM asks for; an earlier order stays."""
         if self._order is None:
             self._order = Order(words)
-            self._told.set()
+            self._interrupt.set()
 
     def obey(self) -> None:
         """Raise if there is an order.
@@ -170,20 +170,20 @@ class Watch:
                     if self._order is None:
                         self._look()
                 except StorageError as error:
-                    self._unheard(error)
+                    self._note_silence(error)
                 else:
-                    self._heard(began)
+                    self._note_answer(began)
         except BaseException as error:  # noqa: BLE001 - handed to the main thread, which raises it
             self._broken = error
-            self._told.set()
+            self._interrupt.set()
 
-    def _heard(self, began: float) -> None:
+    def _note_answer(self, began: float) -> None:
         """Note that the storage took a beat and answered each look, which began at a moment."""
         if self._silent:
             say("The state folder answers again.")
         self._beaten, self._silent = began, False
 
-    def _unheard(self, error: StorageError) -> None:
+    def _note_silence(self, error: StorageError) -> None:
         """Take a storage that failed for silence.
 
         :raises StorageError: half of the lease's term is over since the last beat.
@@ -210,16 +210,16 @@ class Watch:
         order = self._find_order()
         if order is not None:
             self._order = order
-            self._told.set()
+            self._interrupt.set()
 
     def _find_order(self) -> Order | None:
         try:
             leases.check(self._home, self._lease)
         except LeaseLost as lost:
             return Order(str(lost), at_once=True)
-        found = holds.all_of(self._home)
-        if found:
-            return Order("; ".join(f"held by {hold.owner}: {hold.reason}" for hold in found))
+        flow_holds = holds.all_of(self._home)
+        if flow_holds:
+            return Order("; ".join(f"held by {hold.owner}: {hold.reason}" for hold in flow_holds))
         generation = self._heartbeat.generation
         if self._home.storage.read(self._home.generation(generation + 1)) is not None:
             return Order(f"generation {generation + 1} was decided; the next driver begins it")
@@ -241,9 +241,9 @@ class Watch:
             return None
         changed, self._checking = self._checking.result(), None
         if changed is None or changed.fingerprint is None or not self._tried:
-            self._trial.of(None)
+            self._trial.note(None)
             return Order(changed.words) if changed else None
-        self._trial.of(changed.fingerprint)
+        self._trial.note(changed.fingerprint)
         return None
 
 
@@ -252,26 +252,26 @@ class _Trial:
 
     def __init__(self, home: FlowHome) -> None:
         self._home, self._fingerprint = home, ""
-        self._said: Change | None = None
+        self._reported: Change | None = None
         self._skip = 0
 
-    def of(self, fingerprint: str | None) -> None:
+    def note(self, fingerprint: str | None) -> None:
         """Note what the declaration is now; None if it is the one that runs, or cannot be read."""
         if fingerprint and fingerprint != self._fingerprint:
             say(f"The declaration of {self._home.full_name} changed, and is tried; this driver goes on.")
-        self._fingerprint, self._said, self._skip = fingerprint or "", None, 0
+        self._fingerprint, self._reported, self._skip = fingerprint or "", None, 0
 
     def look(self) -> Order | None:
         """Return an order once the driver that tried the change waits for this one's end."""
         if not self._fingerprint or self._skip:
             self._skip = max(0, self._skip - 1)
             return None
-        found = change.read(self._home, self._fingerprint)
-        if found is None:
+        current_change = change.read(self._home, self._fingerprint)
+        if current_change is None:
             return None
-        if found.state is ChangeState.READY:
-            return Order(found.in_words())
-        if found != self._said:
-            say(found.in_words())
-        self._said, self._skip = found, _BETWEEN_LOOKS
+        if current_change.state is ChangeState.READY:
+            return Order(current_change.in_words())
+        if current_change != self._reported:
+            say(current_change.in_words())
+        self._reported, self._skip = current_change, _BETWEEN_LOOKS
         return None

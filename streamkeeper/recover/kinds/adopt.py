@@ -2,7 +2,7 @@
 
 Planning changes nothing. A rehearsal before the approval tries the declaration on a copy of the checkpoint.
 The flow's next driver copies the checkpoint up to its last batch that is in the table; the original is only
-read. The old job's query is sealed in the table first, so that its late commits have no effect.
+read. The old job's query is fenced in the table first, so that its late commits have no effect.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from streamkeeper.amounts import (
+    DUPLICATES,
+    IMPACTS,
     NONE,
-    PRICES,
-    REPEATS,
-    UNKNOWN_PRICE,
+    UNKNOWN_IMPACT,
     Amount,
-    Price,
-    SourcePrice,
+    Impact,
+    SourceImpact,
     in_words,
     unknown,
 )
@@ -46,7 +46,7 @@ from streamkeeper.recover.restart.flow_now import FlowNow, is_safe_to_repeat
 from streamkeeper.recover.restart.next_generation import next_plan
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
-from streamkeeper.sources.cost import price_of
+from streamkeeper.sources.impacts import impact_of
 from streamkeeper.storage import open_storage
 from streamkeeper.times import now
 
@@ -56,8 +56,8 @@ _COUNTED = 2_000
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a look at a checkpoint found: the query's id, where it stands, and the flow's names of its sources
+class OldQuery:
+    """The query of a checkpoint to adopt: its id, where it stands, and the flow's names of its sources
     by its own.
 
     ``planned`` is the newest batch that it planned; ``operators`` are those that keep state. ``log_is_whole``
@@ -100,32 +100,36 @@ def plan(settings: Settings, manifest: Manifest, request: AdoptRequest, recovery
     flow = manifest.find(request.flow)
     home = open_home(settings, flow.full_name)
     newest = _check_new(home)
-    found = _look(settings, manifest, flow, request)
-    asked = ResetRequest((flow.full_name,), StartAt(AFTER_LAST), state=EMPTY, accept=request.accept)
-    entry = found.standing.offsets()
+    query = _look(settings, manifest, flow, request)
+    reset_request = ResetRequest((flow.full_name,), StartAt(AFTER_LAST), state=EMPTY, accept=request.accept)
+    entry = query.standing.offsets()
     assert entry is not None, "a checkpoint without a batch is refused"
-    prices = tuple(
-        _price(
-            price_of(
-                opened_if_possible(source, settings), found.standing, entry.sources, asked.restart, False
+    impacts = tuple(
+        _impact(
+            impact_of(
+                opened_if_possible(source, settings),
+                query.standing,
+                entry.sources,
+                reset_request.restart,
+                False,
             ),
-            found,
+            query,
             entry.sources,
             settings.table_path(flow.declaration.target),
         )
         for source in flow.sources
     )
     number = 1 if newest is None else newest + 1
-    safe, stateful = is_safe_to_repeat(flow, found.operators), bool(found.operators)
-    present = FlowNow(number - 1, found.standing, entry.sources, found.operators, stateful, safe, None)
-    start = StartAt(ADOPTED, checkpoint=request.checkpoint, query_id=found.query_id, sources=found.names)
-    notes = tuple(adopt_notes.notes(settings, flow, request, found))
-    again = _written_again(flow, found)
-    planned = next_plan(flow, present, Restart(start, COPIED), prices, notes, again=again)
+    safe, stateful = is_safe_to_repeat(flow, query.operators), bool(query.operators)
+    present = FlowNow(number - 1, query.standing, entry.sources, query.operators, stateful, safe, None)
+    start = StartAt(ADOPTED, checkpoint=request.checkpoint, query_id=query.query_id, sources=query.names)
+    notes = tuple(adopt_notes.notes(settings, flow, request, query))
+    again = _written_again(flow, query)
+    planned = next_plan(flow, present, Restart(start, COPIED), impacts, notes, again=again)
     planned = replace(
-        planned, generation=newest, previous=None, position={**planned.position, "planned": found.planned}
+        planned, generation=newest, previous=None, position={**planned.position, "planned": query.planned}
     )
-    refusals = (*_refusals(settings, flow, request, found), *refusals_of(prices, asked, False))
+    refusals = (*_refusals(settings, flow, request, query), *refusals_of(impacts, reset_request, False))
     return Plan(
         recovery=RECOVERY,
         recovery_id=recovery_id,
@@ -134,7 +138,7 @@ def plan(settings: Settings, manifest: Manifest, request: AdoptRequest, recovery
         request=asdict(request),
         flows=(planned,),
         steps=KIND.step_names,
-        copies=(_copy(found.standing.checkpoint, home, number),),
+        copies=(_copy(query.standing.checkpoint, home, number),),
         refusals=tuple(replace(refusal, flow=flow.full_name) for refusal in refusals),
         at=now(),
     )
@@ -155,7 +159,7 @@ def _check_new(home: FlowHome) -> int | None:
     return next(reversed(home.generations()), None)
 
 
-def _look(settings: Settings, manifest: Manifest, flow: Flow, request: AdoptRequest) -> Found:
+def _look(settings: Settings, manifest: Manifest, flow: Flow, request: AdoptRequest) -> OldQuery:
     """Look at a checkpoint, and at what the table's log says of its query."""
     _check_outside(settings, request.checkpoint)
     raw = Checkpoint(open_storage(request.checkpoint), "")
@@ -182,7 +186,7 @@ def _look(settings: Settings, manifest: Manifest, flow: Flow, request: AdoptRequ
     names = match_sources(raw, raw.offsets(bare.batch), sources, request.sources)
     named = AdoptedCheckpoint(raw.storage, "", names)
     operators = tuple(operator.name for operator in raw.operators())
-    return Found(
+    return OldQuery(
         query_id,
         names,
         replace(bare, checkpoint=named),
@@ -239,58 +243,59 @@ def _check_not_ours(settings: Settings, manifest: Manifest, adopter: Flow, query
                 )
 
 
-def _price(price: SourcePrice, found: Found, offsets: dict[str, Any], table: str) -> SourcePrice:
-    """Return a source's price in the words of an adoption; without a table, what was read is lost."""
-    offset = describe(offsets.get(price.source))
-    none = f"there is no table at {table}; rows that the old job read up to batch {found.batch} are not in it"
+def _impact(impact: SourceImpact, query: OldQuery, offsets: dict[str, Any], table: str) -> SourceImpact:
+    """Return a source's impact in the words of an adoption; without a table, what was read is lost."""
+    offset = describe(offsets.get(impact.source))
+    none = f"there is no table at {table}; rows that the old job read up to batch {query.batch} are not in it"
     blocked = (
-        f"an adopted checkpoint continues right after its last batch, and {price.source} no longer has what"
-        f" follows there ({in_words(price.lost)}). Without an adoption the flow starts as its sources declare"
+        f"an adopted checkpoint continues right after its last batch, and {impact.source} no longer has what"
+        f" follows there ({in_words(impact.lost)}). Without an adoption the flow starts as its sources"
+        " declare"
         " (start=)"
     )
     return replace(
-        price,
-        blocked=blocked if price.expired else price.blocked,
+        impact,
+        blocked=blocked if impact.expired else impact.blocked,
         now=offset,
-        then=f"after batch {found.batch} of the old job: {offset}",
-        lost=price.lost if found.has_table else unknown(none),
+        then=f"after batch {query.batch} of the old job: {offset}",
+        lost=impact.lost if query.has_table else unknown(none),
     )
 
 
-def _refusals(settings: Settings, flow: Flow, request: AdoptRequest, found: Found) -> Iterator[Refusal]:
-    for why in adopt_notes.obstacles(flow, request, found):
-        yield Refusal(None, f"It cannot be carried out: {why}")
+def _refusals(settings: Settings, flow: Flow, request: AdoptRequest, query: OldQuery) -> Iterator[Refusal]:
+    for obstacle in adopt_notes.obstacles(flow, request, query):
+        yield Refusal(None, f"It cannot be carried out: {obstacle}")
     table = settings.table_path(flow.declaration.target)
-    costs: dict[Price, str] = {}
-    if found.is_unknown_to_table:
-        costs[UNKNOWN_PRICE] = (
-            f"nothing in the log of the table at {table} names the query {found.query_id}. It may have"
+    costs: dict[Impact, str] = {}
+    if query.is_unknown_to_table:
+        costs[UNKNOWN_IMPACT] = (
+            f"nothing in the log of the table at {table} names the query {query.query_id}. It may have"
             " written by foreachBatch, or to another table, so it is unknown whether its last batch is in"
             " this one"
         )
-        safe = flow.declaration.replaces or is_safe_to_repeat(flow, found.operators)
-        if found.under_way is not None and not safe:
-            costs[REPEATS] = (
-                f"batch {found.under_way}, which was planned and not committed, may be in the table, and is"
+        safe = flow.declaration.replaces or is_safe_to_repeat(flow, query.operators)
+        if query.under_way is not None and not safe:
+            costs[DUPLICATES] = (
+                f"batch {query.under_way}, which was planned and not committed, may be in the table, and is"
                 " read again"
             )
-    for word, why in costs.items():
+    for word, reason in costs.items():
         if word not in request.accept:
-            yield Refusal(word, f"{PRICES[word]} ({why}). To continue anyway, accept `{word}`.")
+            yield Refusal(word, f"{IMPACTS[word]} ({reason}). To continue anyway, accept `{word}`.")
 
 
-def _written_again(flow: Flow, found: Found) -> Amount | None:
+def _written_again(flow: Flow, query: OldQuery) -> Amount | None:
     """Return what of a batch under way may be in the table: nothing where the table's log knows the query,
     since then it rules.
     """
-    if flow.declaration.replaces or is_safe_to_repeat(flow, found.operators):
+    if flow.declaration.replaces or is_safe_to_repeat(flow, query.operators):
         return None
-    if found.is_unknown_to_table and found.under_way is not None:
-        why = (
-            f"the table's log does not name the query {found.query_id}, so it is unknown whether the table"
-            f" has batch {found.under_way}"
+    if query.is_unknown_to_table and query.under_way is not None:
+        reason = (
+            f"the table's log does not name the query {query.query_id}, so it is unknown whether the table"
+            f" has batch {query.under_way}"
         )
-        return unknown(why)
+        return unknown(reason)
     return NONE
 
 

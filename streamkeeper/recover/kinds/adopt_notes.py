@@ -17,7 +17,7 @@ from streamkeeper.settings import Settings
 from streamkeeper.times import describe_age
 
 if TYPE_CHECKING:
-    from streamkeeper.recover.kinds.adopt import Found
+    from streamkeeper.recover.kinds.adopt import OldQuery
 
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _IDS = "spark.sql.streaming.stateStore.checkpointFormatVersion"
@@ -28,15 +28,15 @@ declares.
 _SCHEMA_LOG = "_schema_log"
 
 
-def notes(settings: Settings, flow: Flow, request: AdoptRequest, found: Found) -> Iterator[str]:
+def notes(settings: Settings, flow: Flow, request: AdoptRequest, query: OldQuery) -> Iterator[str]:
     """Return what a person should know who approves the plan."""
-    where, raw = found.standing, _raw(found)
+    position, raw = query.standing, _raw(query)
     yield (
-        f"The checkpoint at {request.checkpoint}, of the query {found.query_id}, is copied, and is not"
+        f"The checkpoint at {request.checkpoint}, of the query {query.query_id}, is copied, and is not"
         " changed."
     )
-    yield from _told_of_sink(settings.table_path(flow.declaration.target), found)
-    if found.has_table and flow.sink is None:
+    yield from _sink_notes(settings.table_path(flow.declaration.target), query)
+    if query.has_table and flow.sink is None:
         table = settings.table_path(flow.declaration.target)
         yield f"The table that it looked at, and continues, is {table}: the flow's has no other place."
     yield (
@@ -48,44 +48,45 @@ def notes(settings: Settings, flow: Flow, request: AdoptRequest, found: Found) -
         f" (airflow dags unpause {flow.dag_id}): while it is paused nothing starts the flow. The DAG of the"
         " old job stays paused."
     )
-    named = ", ".join(f"{key} is {name}" for key, name in found.names.items() if key != name)
+    named = ", ".join(f"{key} is {name}" for key, name in query.names.items() if key != name)
     if named:
         yield f"Its sources get the flow's names: {named}. The offset log is written as v2, by name."
-    written = raw.committed_at(where.last_commit)
+    written = raw.committed_at(position.last_commit)
     if written is not None:
         yield (
             f"Its last commit was written {describe_age(max(0.0, time.time() - written))} ago. It must not"
             " change until the step decide."
         )
-    entry = where.offsets()
+    entry = position.offsets()
     if entry is not None:
         yield from _pinned(flow, entry, raw)
-    if found.operators:
-        kept = ", ".join(found.operators)
+    if query.operators:
+        operators = ", ".join(query.operators)
         yield (
-            f"It keeps state ({kept}), which is copied. The rehearsal finds a declaration that does not fit"
-            f" it; it cannot find another output mode (the flow's is {flow.declaration.mode}), another"
+            f"It keeps state ({operators}), which is copied. The rehearsal finds a declaration that does not"
+            f" fit it; it cannot find another output mode (the flow's is {flow.declaration.mode}), another"
             " watermark delay or time bound, or a filter that was moved."
         )
     yield "Batches before the last one are not copied: a rewind can return to that one at the earliest."
 
 
-def obstacles(flow: Flow, request: AdoptRequest, found: Found) -> Iterator[str]:
+def obstacles(flow: Flow, request: AdoptRequest, query: OldQuery) -> Iterator[str]:
     """Return what stands in the way of the adoption, as sentences."""
-    where, raw = found.standing, _raw(found)
+    position, raw = query.standing, _raw(query)
     if not request.old_job_is_stopped:
         yield (
             "the request does not confirm that the old job is stopped. Stop it for good, and set"
             " old_job_is_stopped."
         )
-    if where.missing_in_sink is not None:
+    if position.missing_in_sink is not None:
         yield (
-            f"the checkpoint has committed {where.missing_in_sink}, which the table lacks: it was replaced"
+            f"the checkpoint has committed {position.missing_in_sink}, which the table lacks: it was replaced"
             " or restored from an older copy, or the query wrote elsewhere. Restore the newer table."
         )
     for problem in raw.problems():
         if problem.severity == ERROR:
-            yield f"the checkpoint is damaged: {problem.file or raw.path()} {problem.what}. {problem.advice}."
+            file = problem.file or raw.path()
+            yield f"the checkpoint is damaged: {file} {problem.description}. {problem.advice}."
     tracked = [source.name for source in flow.sources if source.track_schema]
     logs = [
         f"sources/{key}"
@@ -104,42 +105,42 @@ def obstacles(flow: Flow, request: AdoptRequest, found: Found) -> Iterator[str]:
             f"state/{without[0]} has no metadata of its operator, as Spark before 3.5 leaves it: how many"
             " partitions it has is not known."
         )
-    yield from _state_ids(flow, found, raw)
+    yield from _state_ids(flow, query, raw)
 
 
-def _raw(found: Found) -> Checkpoint:
+def _raw(query: OldQuery) -> Checkpoint:
     """Return the checkpoint under its own names, in which what is wrong with it is said."""
-    return Checkpoint(found.standing.checkpoint.storage, found.standing.checkpoint.folder)
+    return Checkpoint(query.standing.checkpoint.storage, query.standing.checkpoint.folder)
 
 
-def _told_of_sink(table: str, found: Found) -> Iterator[str]:
-    where = found.standing
-    if not found.has_table:
+def _sink_notes(table: str, query: OldQuery) -> Iterator[str]:
+    position = query.standing
+    if not query.has_table:
         yield (
             f"There is no table at {table}, where the flow's table has its place, and the flow would make an"
             " empty one. If the old job's table lies elsewhere, bring it there first, while nothing writes"
             " it: move or copy its whole folder with its _delta_log, or link it on a local disk; then plan"
             " again."
         )
-    elif not found.log_is_whole:
+    elif not query.log_is_whole:
         yield (
             f"The log of {table} does not say what the query wrote last. The driver reads it with Spark,"
             " and the later of both counts."
         )
-    elif where.ruled_by == "sink":
+    elif position.ruled_by == "sink":
         yield (
-            f"The table has batch {found.batch}, the checkpoint only {where.last_commit}: the table's log"
-            f" counts, so that batch {found.batch} is not written twice."
+            f"The table has batch {query.batch}, the checkpoint only {position.last_commit}: the table's log"
+            f" counts, so that batch {query.batch} is not written twice."
         )
-    elif where.last_transaction is not None:
-        yield f"Checkpoint and table agree: batch {found.batch} is the last."
-    if where.last_transaction is not None and found.under_way is not None:
-        yield (f"Batch {found.under_way} was planned and is not in the table: its input is read again.")
-    if where.sealed:
-        yield "The query is already sealed in the table."
+    elif position.last_transaction is not None:
+        yield f"Checkpoint and table agree: batch {query.batch} is the last."
+    if position.last_transaction is not None and query.under_way is not None:
+        yield (f"Batch {query.under_way} was planned and is not in the table: its input is read again.")
+    if position.fenced:
+        yield "The query is already fenced in the table."
     else:
         yield (
-            "The query is sealed in the table before the flow starts: later commits of the old job are"
+            "The query is fenced in the table before the flow starts: later commits of the old job are"
             " skipped silently, also if it is started again."
         )
 
@@ -152,28 +153,28 @@ def _pinned(flow: Flow, entry: OffsetEntry, raw: Checkpoint) -> Iterator[str]:
         if other != value:
             yield f"The checkpoint pins {name} to {value}; {other} of the flow has no effect on it."
     partitions = max((operator.partitions for operator in raw.operators()), default=0)
-    wanted = flow.declaration.spark_conf.get(PARTITIONS)
-    if partitions and wanted not in (None, str(partitions)):
+    declared_partitions = flow.declaration.spark_conf.get(PARTITIONS)
+    if partitions and declared_partitions not in (None, str(partitions)):
         yield (
-            f"The state has {partitions} partitions, and keeps them; {wanted} of the flow has no effect"
-            " on it."
+            f"The state has {partitions} partitions, and keeps them; {declared_partitions} of the flow has no"
+            " effect on it."
         )
 
 
-def _state_ids(flow: Flow, found: Found, raw: Checkpoint) -> Iterator[str]:
+def _state_ids(flow: Flow, query: OldQuery, raw: Checkpoint) -> Iterator[str]:
     """Whether versions of the state have ids is pinned nowhere: the flow has to declare what the old job
     had.
     """
     commits = raw.commit_batches()
-    if not found.operators or not commits:
+    if not query.operators or not commits:
         return
     try:
         has_ids = raw.commit(commits[-1]).state_unique_ids is not None
     except CheckpointError:  # told as damage
         return
-    wanted, declared = "2" if has_ids else "1", flow.declaration.spark_conf.get(_IDS, "1")
-    if wanted != declared:
+    old_format, declared = "2" if has_ids else "1", flow.declaration.spark_conf.get(_IDS, "1")
+    if old_format != declared:
         yield (
-            f"the old job ran with {_IDS} {wanted}, and the flow with {declared}. Declare it in the flow's"
-            f" spark_conf: {_IDS}={wanted}."
+            f"the old job ran with {_IDS} {old_format}, and the flow with {declared}. Declare it in the"
+            f" flow's spark_conf: {_IDS}={old_format}."
         )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from streamkeeper.amounts import REPEATS, Amount, in_words
+from streamkeeper.amounts import DUPLICATES, Amount, in_words
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.model import Source
 from streamkeeper.delta import log as delta_log
@@ -59,7 +59,7 @@ def plan(settings: Settings, manifest: Manifest, request: BackfillRequest, recov
     if request.read != BACKUP:
         _check_state(flow, begun[1].operators if begun else ())
         _check_schemas(flow, request, begun[1].schemas if begun else {})
-    chosen, backup, reading = _what(settings, flow, home, request)
+    chosen, backup, reading = _resolve(settings, flow, home, request)
     keyed = flow.declaration.spec is not None
     return Plan(
         recovery=RECOVERY,
@@ -72,7 +72,7 @@ def plan(settings: Settings, manifest: Manifest, request: BackfillRequest, recov
         at=now(),
         details=asdict(FillingIn(flow.full_name, flow.fingerprint, reading.amount, backup)),
         notes=tuple(_notes(flow, chosen, reading, keyed)),
-        refusals=() if keyed or REPEATS in request.accept else (_repeats(flow, reading.amount),),
+        refusals=() if keyed or DUPLICATES in request.accept else (_repeats(flow, reading.amount),),
     )
 
 
@@ -81,14 +81,14 @@ def verify(work: Work) -> dict[str, Any]:
 
     :raises RecoveryError: a chunk is missing: someone replaced the table, or put it back.
     """
-    found = work.result(FILL, Filled)
-    if not found.done or found.missing:
+    filled = work.result(FILL, Filled)
+    if not filled.done or filled.missing:
         raise RecoveryError(
-            f"The table {work.plan.tables[0]} lacks {found.missing or 'the end'} of the backfill:"
+            f"The table {work.plan.tables[0]} lacks {filled.missing or 'the end'} of the backfill:"
             " the table was replaced or restored during the backfill. Give this recovery up, and plan the"
             " backfill again."
         )
-    return {"table": work.plan.tables[0], "chunks": 0 if found.batch is None else found.batch + 1}
+    return {"table": work.plan.tables[0], "chunks": 0 if filled.batch is None else filled.batch + 1}
 
 
 def unlock(work: Work) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def own_home(work: Work) -> FlowHome:
     return FlowHome(
         work.book.storage,
         work.plan.pipeline,
-        name_of(work.plan.known(FillingIn).flow.partition(".")[2], work.plan.recovery_id),
+        name_of(work.plan.details_as(FillingIn).flow.partition(".")[2], work.plan.recovery_id),
     )
 
 
@@ -151,17 +151,17 @@ def _check_state(flow: Flow, operators: tuple[str, ...]) -> None:
         )
 
 
-def _check_schemas(flow: Flow, request: BackfillRequest, known: Mapping[str, str]) -> None:
+def _check_schemas(flow: Flow, request: BackfillRequest, schemas: Mapping[str, str]) -> None:
     """Check that the views can be computed without a file of the flow's other sources.
 
-    :param known: the schemas that the flow's generation has inferred.
+    :param schemas: those that the flow's generation has inferred.
     :raises RequestError: one of them declares no schema, and none is known.
     """
     others = [source for source in flow.sources if source.name != request.source]
     unknown = [
         source.name
         for source in others
-        if source.reads_files and source.schema is None and source.name not in known
+        if source.reads_files and source.schema is None and source.name not in schemas
     ]
     if unknown:
         raise RequestError(
@@ -172,7 +172,7 @@ def _check_schemas(flow: Flow, request: BackfillRequest, known: Mapping[str, str
         )
 
 
-def _what(
+def _resolve(
     settings: Settings, flow: Flow, home: FlowHome, request: BackfillRequest
 ) -> tuple[BackfillRequest, Backup | None, Reading]:
     """Return the request with all that was left open filled in, where a backup lies, and how much is read.
@@ -185,17 +185,17 @@ def _what(
         entry = backups.find(
             open_storage(settings.state), flow.pipeline.name, flow.declaration.target, request.backup
         )
-        held = Reading(Amount(entry.copy.files, entry.copy.bytes, entry.copy.checksum.rows))
-        return replace(request, backup=entry.id), Backup(entry.copy.path), _chosen(held, request)
+        reading = Reading(Amount(entry.copy.files, entry.copy.bytes, entry.copy.checksum.rows))
+        return replace(request, backup=entry.id), Backup(entry.copy.path), _chosen(reading, request)
     declared = next(source for source in flow.sources if source.name == request.source)
     if request.read == HISTORY and declared.kind.records and request.to_offsets is None:
-        request = replace(request, to_offsets=_stands_at(home, declared))
+        request = replace(request, to_offsets=_read_upto(home, declared))
     source = opened_if_possible(raw_source(declared, request), settings)
     bounds: tuple[Any, Any] = (request.from_offsets, request.to_offsets)
     if request.from_version is not None:
         bounds = (request.from_version, request.to_version)
-    held = format_of(source).held(source, *bounds)
-    return request, None, _chosen(held, request)
+    reading = format_of(source).reading(source, *bounds)
+    return request, None, _chosen(reading, request)
 
 
 def _chosen(reading: Reading, request: BackfillRequest) -> Reading:
@@ -205,22 +205,22 @@ def _chosen(reading: Reading, request: BackfillRequest) -> Reading:
     return replace(reading, amount=replace(reading.amount, at_most=True))
 
 
-def _stands_at(home: FlowHome, source: Source) -> dict[str, dict[str, int]] | None:
+def _read_upto(home: FlowHome, source: Source) -> dict[str, dict[str, int]] | None:
     """Return the offsets that a flow has read a Kafka source up to; None where it read nothing yet."""
     begun = flow_position.last_begun(home)
     if begun is None:
         return None
     checkpoint = Checkpoint(home.storage, begun[1].checkpoint)
     last = generations.committed(home, begun[0].number, checkpoint.last_commit())
-    found: dict[str, dict[str, int]] | None = (
+    offsets: dict[str, dict[str, int]] | None = (
         checkpoint.offsets(last).sources.get(source.name) if last is not None else None
     )
-    return found
+    return offsets
 
 
 def _notes(flow: Flow, request: BackfillRequest, reading: Reading, keyed: bool) -> list[str]:
     target = flow.declaration.target
-    what = {
+    origin = {
         HISTORY: f"what the source {request.source} still has"
         if request.from_version is None
         else f"versions {request.from_version} to {request.to_version} of the source {request.source}",
@@ -229,7 +229,7 @@ def _notes(flow: Flow, request: BackfillRequest, reading: Reading, keyed: bool) 
     notes = [
         (
             f"Read: {in_words(reading.amount)}, from"
-            f" {what}{f', where {request.predicate}' if request.predicate else ''}."
+            f" {origin}{f', where {request.predicate}' if request.predicate else ''}."
         ),
         *reading.notes,
         (
@@ -259,9 +259,10 @@ def _notes(flow: Flow, request: BackfillRequest, reading: Reading, keyed: bool) 
 def _repeats(flow: Flow, read: Amount) -> Refusal:
     again = read if read.rows is None else Amount(None, 0, read.rows, at_most=True)
     return Refusal(
-        REPEATS,
+        DUPLICATES,
         f"{flow.full_name} appends: rows among these that it has read, or will read, are duplicated in"
-        f" {flow.declaration.target} ({in_words(again)}). Accept `{REPEATS}`, or limit the backfill to rows"
+        f" {flow.declaration.target} ({in_words(again)}). Accept `{DUPLICATES}`, or limit the backfill to"
+        " rows"
         " that are missing from the table.",
         flow.full_name,
     )
@@ -279,7 +280,7 @@ KIND = Kind(
         LOCK,
         StepKind(
             FILL,
-            "read the rows chunk by chunk, in the writers' turn if the table has one; after an"
+            "read the rows chunk by chunk, under the write lock if the table has one; after an"
             " interruption continue with the next chunk",
             "streamkeeper_jobs.recover.backfill:fill_step",
             changes=True,

@@ -73,7 +73,7 @@ def copy(work: Work) -> dict[str, Any]:
     """Copy the files of what was pinned, then write the commit that makes them a table; what is there already
     is left.
     """
-    table, folder = work.result(PIN, Pinned).table, work.plan.known(Copying).folder
+    table, folder = work.result(PIN, Pinned).table, work.plan.details_as(Copying).folder
     commit = open_storage(folder).read(COMMIT)
     if commit is None:
         raise RecoveryError(
@@ -90,7 +90,7 @@ def enter(work: Work) -> dict[str, Any]:
     """Write the entry that makes the copies a backup."""
     pinned = work.result(PIN, Pinned)
     [table] = work.plan.tables
-    asked = work.plan.request  # of this recovery, or of one that backs the table up first
+    request = work.plan.request  # of this recovery, or of one that backs the table up first
     verified = work.result(VERIFY, Verified)
     copied = {item.name: getattr(pinned.table, item.name) for item in fields(CopiedVersion)}
     entry = Backup(
@@ -101,8 +101,8 @@ def enter(work: Work) -> dict[str, Any]:
         by=work.plan.by,
         copy=TableBackup(**copied, checksum=verified.checksum, schema=verified.schema),
         flows=pinned.flows,
-        kept_days=asked.get("kept_days"),
-        keep_last=asked.get("keep_last"),
+        kept_days=request.get("kept_days"),
+        keep_last=request.get("keep_last"),
         reason=work.plan.reason,
     )
     return {"backup": backups.to_value(backups.enter(work.book.storage, entry))}
@@ -112,8 +112,8 @@ def is_entered(work: Work) -> bool:
     """Return whether the entry of the backup is written."""
     [table] = work.plan.tables
     return any(
-        found.id == work.plan.recovery_id
-        for found in backups.listed(work.book.storage, work.plan.pipeline, table)
+        backup.id == work.plan.recovery_id
+        for backup in backups.listed(work.book.storage, work.plan.pipeline, table)
     )
 
 

@@ -37,7 +37,7 @@ from streamkeeper.recover.steps.clean_up import (
     needed,
     remove,
     remove_backups,
-    remove_beside,
+    remove_side_table,
 )
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage
@@ -98,11 +98,11 @@ def plan(
     tombstones = tuple(
         Forgetting(table, in_iso(item.before)) for table, item in forgets.items() if item.before is not None
     )
-    left = tuple(side_table.left_over(settings, pipeline.name))
+    beside = tuple(side_table.left_over(settings, pipeline.name))
     expired = backups.expired(settings, datetime.fromtimestamp(moment, timezone.utc))
     without_entry = backups.left_over(settings)
     copies = tuple(
-        BackupRemoval(item.table, item.id, item.why, unfinished=item in without_entry.unfinished)
+        BackupRemoval(item.table, item.id, item.reason, unfinished=item in without_entry.unfinished)
         for item in (*expired, *without_entry.unfinished)
         if item.pipeline == pipeline.name
     )
@@ -114,16 +114,16 @@ def plan(
         request=asdict(request),
         flows=(),
         steps=KIND.step_names,
-        details=asdict(CleanUp(removals, copies, tombstones, left)),
+        details=asdict(CleanUp(removals, copies, tombstones, beside)),
         notes=(
-            *(item.why for item in removals),
+            *(item.note for item in removals),
             *notes,
-            *(f"The backup {item.id} of {item.table} is removed: {item.why}." for item in copies),
+            *(f"The backup {item.id} of {item.table} is removed: {item.reason}." for item in copies),
             *_strange_copies(without_entry.strange),
             *_tombstone_notes(forgets),
             *(
                 f"The table that {one} built and did not use is removed: that recovery is over."
-                for one in left
+                for one in beside
             ),
             *_strange_notes(storage, manifest),
         ),
@@ -139,16 +139,16 @@ def _of_flows(
     :raises RequestError: a flow is to be forgotten of which nothing is kept.
     """
     declared = {flow.name for flow in pipeline.flows}
-    kept = [home for home in kept_flows(around.storage, pipeline.name) if _has_past(home)]
-    names = {home.flow for home in kept}
+    homes = [home for home in kept_flows(around.storage, pipeline.name) if _has_past(home)]
+    names = {home.flow for home in homes}
     if unknown := sorted(set(request.forget_flows) - names):
         strange = ", ".join(sorted(names - declared)) or "none"
         raise RequestError(
             f"forget_flows names {', '.join(unknown)}, which have no state. Flows with state that are not"
             f" declared: {strange}."
         )
-    for home in kept:
-        if not side_flow.is_beside(home.flow):
+    for home in homes:
+        if not side_flow.is_side_flow(home.flow):
             yield from _of_kept(home, home.flow in declared, request, around, notes)
 
 
@@ -166,11 +166,12 @@ def _forgets(
 def _tombstone_notes(forgets: Mapping[str, Forgets]) -> Iterator[str]:
     for table, item in forgets.items():
         if item.before is None:
-            yield f"The table {table} forgets no deletes and truncates: {item.why}."
+            yield f"The table {table} forgets no deletes and truncates: {item.reason}."
         else:
-            why = "" if item.why is None else f"; it keeps later ones, since {item.why}"
+            reason = "" if item.reason is None else f"; it keeps later ones, since {item.reason}"
             yield (
-                f"The table {table} forgets deletes and truncates received before {in_iso(item.before)}{why}."
+                f"The table {table} forgets deletes and truncates received before"
+                f" {in_iso(item.before)}{reason}."
             )
 
 
@@ -235,34 +236,34 @@ def _of_flow(home: FlowHome, around: _Around, notes: list[str]) -> Iterator[Remo
         ]
         if not mine:
             continue
-        why = _why_kept(home, number, starts, around)
-        if why is None:
-            said = (
+        reason = _why_kept(home, number, starts, around)
+        if reason is None:
+            note = (
                 f"the checkpoint of generation {number} of {home.full_name} is removed: it was retired"
                 " longer ago than the retention."
             )
-            yield _removal(home, number, mine, said)
+            yield _removal(home, number, mine, note)
             continue
         if number != max(starts):
-            notes.append(f"The checkpoint of generation {number} of {home.full_name} stays: {why}.")
+            notes.append(f"The checkpoint of generation {number} of {home.full_name} stays: {reason}.")
         aborted = [name for name in mine if name not in (own, f"{own}-listing")]
         if aborted and _long_ago(start.at, around.before):
-            said = (
+            note = (
                 f"{len(aborted)} unused attempts to start generation {number} of {home.full_name} are"
                 " removed."
             )
-            yield _removal(home, None, aborted, said)
+            yield _removal(home, None, aborted, note)
     old = home.epochs()[:-EPOCHS]
     if old:
         files = (home.heartbeat, home.left, home.failed, home.silent, home.lease)
         names = [name(epoch) for epoch in old for name in files]
-        why = f"leases of {home.full_name} up to epoch {old[-1]} are removed: the newest {EPOCHS} stay."
-        yield Removal(home.flow, None, tuple(names), why)
+        note = f"leases of {home.full_name} up to epoch {old[-1]} are removed: the newest {EPOCHS} stay."
+        yield Removal(home.flow, None, tuple(names), note)
 
 
-def _removal(home: FlowHome, number: int | None, folders: list[str], why: str) -> Removal:
+def _removal(home: FlowHome, number: int | None, folders: list[str], note: str) -> Removal:
     names = tuple(f"{home.root}/checkpoints/{name}" for name in folders)
-    return Removal(home.flow, number, names, why[:1].upper() + why[1:])
+    return Removal(home.flow, number, names, note[:1].upper() + note[1:])
 
 
 def _why_kept(
@@ -285,12 +286,12 @@ def _why_kept(
 
 def _within(home: FlowHome, following: int, at: str, around: _Around) -> str | None:
     """Return the retention that still keeps a replaced generation's checkpoint; None if none does."""
-    for what, before in (
+    for limit, before in (
         ("retention", around.before),
         ("flow's rewind_window", around.windows.get(home.flow, around.before)),
     ):
         if not _long_ago(at, before):
-            return f"generation {following} took over at {at}, which is within the {what}"
+            return f"generation {following} took over at {at}, which is within the {limit}"
     return None
 
 
@@ -305,13 +306,13 @@ def _forgotten(home: FlowHome, around: _Around) -> Removal:
             f"{home.full_name} cannot be removed: the recovery {open_ones[0]} is not over. Continue it, or"
             " abandon it."
         )
-    why = f"{home.full_name} is removed, as requested: all its state but the list of its generations."
-    return _all_of(home, why)
+    note = f"{home.full_name} is removed, as requested: all its state but the list of its generations."
+    return _all_of(home, note)
 
 
-def _all_of(home: FlowHome, why: str) -> Removal:
+def _all_of(home: FlowHome, note: str) -> Removal:
     names = [f"{home.root}/{name}" for name in home.storage.names(home.root) if name not in _SMALL]
-    return Removal(home.flow, None, tuple(names), why, forget=True)
+    return Removal(home.flow, None, tuple(names), note, forget=True)
 
 
 def _of_backfill(home: FlowHome, around: _Around) -> Iterator[Removal]:
@@ -323,8 +324,8 @@ def _of_backfill(home: FlowHome, around: _Around) -> Iterator[Removal]:
         if name.endswith(mark)
     ]
     if all((end := book.end()) is not None and _long_ago(end.at, around.before) for book in books):
-        what = f"The files of the backfill {home.full_name}"
-        yield _all_of(home, f"{what} are removed: it ended longer ago than the retention.")
+        subject = f"The files of the backfill {home.full_name}"
+        yield _all_of(home, f"{subject} are removed: it ended longer ago than the retention.")
 
 
 def _has_past(home: FlowHome) -> bool:
@@ -336,7 +337,7 @@ def _long_ago(at: str, before: float) -> bool:
 
 
 def _nothing_to_forget(work: Work) -> dict[str, Any] | None:
-    return None if work.plan.known(CleanUp).tombstones else {"forgotten": {}, "left": {}}
+    return None if work.plan.details_as(CleanUp).tombstones else {"forgotten": {}, "left": {}}
 
 
 KIND = Kind(
@@ -360,14 +361,14 @@ KIND = Kind(
             remove_backups,
         ),
         StepKind(
-            "remove_beside",
-            "remove unused tables that recoveries built beside others",
-            remove_beside,
+            "remove_side_table",
+            "remove unused side tables that recoveries built",
+            remove_side_table,
         ),
         StepKind(
             "forget_deletes",
             "let AUTO CDC tables forget deletes and truncates that are older than their retention, in the"
-            " writers' turn",
+            " write lock",
             "streamkeeper_jobs.recover.clean_up:act",
             idle=_nothing_to_forget,
         ),

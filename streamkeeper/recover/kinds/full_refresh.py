@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import asdict, replace
 
-from streamkeeper.amounts import NONE, SourcePrice, in_words, unknown
+from streamkeeper.amounts import NONE, SourceImpact, in_words, unknown
 from streamkeeper.declare.model import Source
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.summary import check_rows_may_go
@@ -23,7 +23,7 @@ from streamkeeper.flows.position import last_begun
 from streamkeeper.manifest.environment import opened_if_possible
 from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.recover.kinds import reset_checkpoint
-from streamkeeper.recover.plans.consent import price_of_others, price_of_readers
+from streamkeeper.recover.plans.consent import impact_of_others, impact_of_readers
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.requests.form import declared_table
@@ -35,7 +35,7 @@ from streamkeeper.recover.restart.next_generation import Planned, never_begun, p
 from streamkeeper.recover.steps import rehearse
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
-from streamkeeper.sources.cost import price_of
+from streamkeeper.sources.impacts import impact_of
 from streamkeeper.tables import other_writers
 from streamkeeper.tables.other_writers import OtherWriters
 from streamkeeper.tables.past_versions import is_emptied
@@ -81,8 +81,8 @@ def plan(
         notes=(*_notes(request, path, newest, felt.all), *_notes_of_others(others)),
         refusals=(
             *reset_checkpoint.refusals_of_all(planned),
-            *price_of_others(others.found, request.accept),
-            *price_of_readers(felt, request.accept),
+            *impact_of_others(others.descriptions, request.accept),
+            *impact_of_readers(felt, request.accept),
         ),
     )
 
@@ -96,32 +96,32 @@ def _plan_flow(settings: Settings, flow: Flow, request: RefreshRequest) -> Plann
         return replace(never_begun(settings, flow, note), start=StartAt(EARLIEST)), ()
     present = look_at(settings, flow, strict=False)
     start, infer = StartAt(EARLIEST), request.infer_schemas
-    asked = ResetRequest((flow.full_name,), start, REBUILT, infer, accept=request.accept)
+    reset_request = ResetRequest((flow.full_name,), start, REBUILT, infer, accept=request.accept)
     sources = [opened_if_possible(source, settings) for source in flow.sources]
-    prices = tuple(_price(source, present, asked) for source in sources)
+    impacts = tuple(_impact(source, present, reset_request) for source in sources)
     notes = (
         *(("It runs once, and will be run again.",) if flow.declaration.once else ()),
         *pinned_settings.changes(flow, present.standing),
     )
-    return plan_next(flow, present, asked, prices, notes, free=True)
+    return plan_next(flow, present, reset_request, impacts, notes, free=True)
 
 
-def _price(source: Source, present: FlowNow, asked: ResetRequest) -> SourcePrice:
+def _impact(source: Source, present: FlowNow, request: ResetRequest) -> SourceImpact:
     """Return what a source has lost since it was read. What it still has is read again into a table that is
     empty: nothing comes twice.
 
     What is gone is what a rebuild of all state from the history would lack.
     """
-    again = price_of(source, present.standing, present.position, asked.restart, present.stateful)
+    again = impact_of(source, present.standing, present.position, request.restart, present.stateful)
     if not source.kind.history:
         doubt = unknown(f"{source.format} keeps no history: {HISTORY}")
         return replace(again, lost=doubt, repeated=doubt)
     try:
-        rebuilt = price_of(
+        rebuilt = impact_of(
             source,
             present.standing,
             present.position,
-            Restart(StartAt(generations.AFTER_LAST), asked.state),
+            Restart(StartAt(generations.AFTER_LAST), request.state),
             True,
         )
     except (CheckpointError, RequestError, StorageError) as error:
@@ -155,10 +155,10 @@ def _notes(request: RefreshRequest, path: str, newest: int, felt: Collection[str
 
 
 def _notes_of_others(others: OtherWriters) -> Iterator[str]:
-    if others.found:
+    if others.descriptions:
         yield (
             "Rows written by others are lost, since no flow can produce them again:"
-            f" {'; '.join(others.found)}."
+            f" {'; '.join(others.descriptions)}."
         )
     if others.deleted:
         yield (
@@ -178,7 +178,7 @@ def _emptied_any(work: Work) -> bool:
         for flow in work.plan.flows
         if flow.previous is not None
     )
-    return shut or is_emptied(work.plan.known(Emptying).path, work.plan.recovery_id)
+    return shut or is_emptied(work.plan.details_as(Emptying).path, work.plan.recovery_id)
 
 
 KIND = Kind(
@@ -193,7 +193,7 @@ KIND = Kind(
         shared_steps.PLAN_AGAIN,
         StepKind(
             "empty_tables",
-            "seal the old generations in the table, then remove all its rows in one commit",
+            "fence the old generations in the table, then remove all its rows in one commit",
             "streamkeeper_jobs.recover.full_refresh:empty_tables",
             changes=True,
             changed=_emptied_any,

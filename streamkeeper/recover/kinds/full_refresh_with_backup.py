@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
-from streamkeeper.amounts import REPEATS
+from streamkeeper.amounts import DUPLICATES
 from streamkeeper.flows import generations
 from streamkeeper.flows.backfill_flow import BACKUP
 from streamkeeper.flows.files import open_home
@@ -45,8 +45,8 @@ def plan(settings: Settings, manifest: Manifest, request: WithBackupRequest, rec
     refresh = full_refresh.plan(
         settings, manifest, request, recovery_id, others_go=request.fill_from == SOURCES
     )
-    asked = BackupRequest(request.table, request.kept_days, request.keep_last)
-    backup = backup_table.plan(settings, manifest, asked, recovery_id)
+    backup_request = BackupRequest(request.table, request.kept_days, request.keep_last)
+    backup = backup_table.plan(settings, manifest, backup_request, recovery_id)
     flows, refusals, details = refresh.flows, refresh.refusals, {**refresh.details, **backup.details}
     writers = [flow for flow in manifest.flows() if flow.full_name in {planned.flow for planned in flows}]
     if request.fill_from == BACKUP:
@@ -72,7 +72,7 @@ def plan(settings: Settings, manifest: Manifest, request: WithBackupRequest, rec
 
 
 def enter(work: Work) -> dict[str, Any]:
-    """Enter the backup, if the price is accepted: nothing is emptied without it."""
+    """Enter the backup, if the impact is accepted: nothing is emptied without it."""
     shared_steps.check_go(work)
     return backup_table.enter(work)
 
@@ -99,8 +99,10 @@ def _nothing_to_fill(work: Work) -> dict[str, Any] | None:
 def _filling(request: WithBackupRequest, flow: Flow, backup: Plan) -> FillingIn:
     """Return what the step ``fill`` needs, where the backup fills the table."""
     [copy] = backup.copies
-    asked = BackfillRequest(flow.full_name, BACKUP, backup=backup.recovery_id)
-    return FillingIn(flow.full_name, flow.fingerprint, None, Backup(copy.destination), asdict(asked))
+    backfill_request = BackfillRequest(flow.full_name, BACKUP, backup=backup.recovery_id)
+    return FillingIn(
+        flow.full_name, flow.fingerprint, None, Backup(copy.destination), asdict(backfill_request)
+    )
 
 
 def _goes_on(
@@ -111,13 +113,15 @@ def _goes_on(
         return planned, ()
     home = open_home(settings, flow.full_name)
     if flow.declaration.once and generations.finished(home) is not None:
-        return replace(planned, next_generation=None, prices=(), notes=("It runs once, and stays done.",)), ()
+        return replace(
+            planned, next_generation=None, impacts=(), notes=("It runs once, and stays done.",)
+        ), ()
     # Where changes that come again change nothing, the state need not know what came before: its history may
     # be gone.
     state = EMPTY if look_at(settings, flow, strict=True).is_safe_to_repeat else REBUILT
-    asked = ResetRequest((flow.full_name,), StartAt(AFTER_LAST), state, accept=request.accept)
-    going_on, refused = reset_checkpoint.plan_flow(settings, flow, asked)
-    return going_on, tuple(item for item in refused if item.price != REPEATS)
+    reset_request = ResetRequest((flow.full_name,), StartAt(AFTER_LAST), state, accept=request.accept)
+    going_on, refused = reset_checkpoint.plan_flow(settings, flow, reset_request)
+    return going_on, tuple(item for item in refused if item.impact != DUPLICATES)
 
 
 def _notes(request: WithBackupRequest, recovery_id: str) -> Iterator[str]:

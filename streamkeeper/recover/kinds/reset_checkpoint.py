@@ -16,14 +16,14 @@ from streamkeeper.recover.plans.kind import Kind
 from streamkeeper.recover.plans.plan import Plan, Refusal
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.restart import pinned_settings
-from streamkeeper.recover.restart.begun_anew import price_of_begun_anew
+from streamkeeper.recover.restart.begun_anew import impact_of_begun_anew
 from streamkeeper.recover.restart.flow_now import FlowNow, look_at
 from streamkeeper.recover.restart.next_generation import Planned, StartOptions, plan_next, plan_place
 from streamkeeper.recover.restart.written_again import NextStart, written_again
 from streamkeeper.recover.steps import rehearse
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
-from streamkeeper.sources.cost import price_of
+from streamkeeper.sources.impacts import impact_of
 from streamkeeper.times import now
 
 RECOVERY = "reset_checkpoint"
@@ -61,7 +61,7 @@ def refusals_of_all(planned: Sequence[Planned]) -> tuple[Refusal, ...]:
 
 
 def plan_flow(settings: Settings, flow: Flow, request: ResetRequest) -> Planned:
-    """Plan the next generation of one flow, and give the prices that the request does not accept.
+    """Plan the next generation of one flow, and give the impacts that the request does not accept.
 
     :param request: of this flow (:meth:`ResetRequest.of`).
     :raises RequestError: the flow has no checkpoint to reset, or the position asked for is not one of its
@@ -73,19 +73,19 @@ def plan_flow(settings: Settings, flow: Flow, request: ResetRequest) -> Planned:
     present = look_at(settings, flow, strict=request.start.mode == AFTER_LAST)
     standing, safe = present.standing, present.is_safe_to_repeat
     sources = (opened_if_possible(source, settings) for source in flow.sources)
-    prices = tuple(
-        price_of(source, standing, present.position, request.restart, present.stateful) for source in sources
+    impacts = tuple(
+        impact_of(source, standing, present.position, request.restart, present.stateful) for source in sources
     )
-    again = written_again(settings, flow, present, prices, NextStart(request.start, request.state))
+    again = written_again(settings, flow, present, impacts, NextStart(request.start, request.state))
     notes = (
         *_notes(flow, present, request),
         *pinned_settings.changes(flow, standing),
     )
     missing = standing.missing_in_sink
     planned, refused = plan_next(
-        flow, present, request, prices, notes, free=safe, again=again, missing=missing
+        flow, present, request, impacts, notes, free=safe, again=again, missing=missing
     )
-    return planned, (*refused, *price_of_begun_anew(settings, flow, standing.generation.number, request))
+    return planned, (*refused, *impact_of_begun_anew(settings, flow, standing.generation.number, request))
 
 
 def _from_generation(settings: Settings, flow: Flow, request: ResetRequest) -> Planned:
@@ -143,13 +143,16 @@ def _notes(flow: Flow, present: FlowNow, request: ResetRequest) -> Iterator[str]
             "State starts empty: rows that the old state would have dropped as duplicates count as new, so"
             " the target may get them again."
         )
-    known = set(standing.start.positions) | set(present.position or {})
-    new = [source.name for source in flow.sources if known and source.name not in known]
+    old_sources = set(standing.start.positions) | set(present.position or {})
+    new = [source.name for source in flow.sources if old_sources and source.name not in old_sources]
     if new and request.start.mode == AFTER_LAST:
         yield f"New sources start at their beginning: {', '.join(new)}."
-    left = sorted(known - {source.name for source in flow.sources})
-    if left:
-        yield (f"Sources that the flow no longer reads: {', '.join(left)}. Unread rows in them are not read.")
+    dropped_sources = sorted(old_sources - {source.name for source in flow.sources})
+    if dropped_sources:
+        yield (
+            f"Sources that the flow no longer reads: {', '.join(dropped_sources)}. Unread rows in them are"
+            " not read."
+        )
     yield f"The table {flow.declaration.target} and the old checkpoint {standing.start.checkpoint} are kept."
 
 

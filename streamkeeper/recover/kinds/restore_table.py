@@ -19,7 +19,7 @@ from streamkeeper.delta.summary import check_may_become, newest_summary
 from streamkeeper.errors import RequestError
 from streamkeeper.flows.files import open_home
 from streamkeeper.manifest.manifest import Flow, Manifest
-from streamkeeper.recover.plans.consent import price_of_other_writers, price_of_readers
+from streamkeeper.recover.plans.consent import impact_of_other_writers, impact_of_readers
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.plan import CopyPlan, FlowPlan, Plan, Refusal
 from streamkeeper.recover.requests.form import declared_table
@@ -86,8 +86,8 @@ def plan(settings: Settings, manifest: Manifest, request: RestoreRequest, recove
     felt = effects_on_readers(settings, manifest, settings.table_path(table.name))
     refusals: tuple[Refusal, ...] = (
         *(refusal for _, refused in planned for refusal in refused),
-        *price_of_other_writers(chosen.other_commits, chosen.version, request.accept),
-        *price_of_readers(felt, request.accept),
+        *impact_of_other_writers(chosen.other_commits, chosen.version, request.accept),
+        *impact_of_readers(felt, request.accept),
     )
     return Plan(
         recovery=RECOVERY,
@@ -117,8 +117,8 @@ def _chosen(
     settings: Settings, pipeline: Pipeline, table: str, writers: list[Flow], request: RestoreRequest
 ) -> _Chosen:
     if request.backup is not None:
-        found = backups.find(open_storage(settings.state), pipeline.name, table, request.backup)
-        return _of_backup(settings.table_path(table), found)
+        backup = backups.find(open_storage(settings.state), pipeline.name, table, request.backup)
+        return _of_backup(settings.table_path(table), backup)
     assert request.version is not None, "a request has one of the two"
     return _of_version(settings, table, writers, request.version)
 
@@ -131,19 +131,19 @@ def _of_backup(path: str, backup: Backup) -> _Chosen:
     )
     files = CopyPlan(TARGET, copy.path, path, copy.bytes, copy.checksum.rows, copy.files)
     words = f"the backup {backup.id} of {backup.at}, version {copy.version} of the table then"
-    rest = "Rows written by others since then are lost too: no flow can produce them again."
+    note = "Rows written by others since then are lost too: no flow can produce them again."
     wrote = {action["appId"]: int(action["version"]) for action in _actions(copy.path, "txn")}
     flows = {flow.flow: flow for flow in backup.flows}
-    return _Chosen(words, table, flows, copies=(files,), notes=(rest,), wrote=wrote)
+    return _Chosen(words, table, flows, copies=(files,), notes=(note,), wrote=wrote)
 
 
 def _of_version(settings: Settings, table: str, writers: list[Flow], version: int) -> _Chosen:
     path = settings.table_path(table)
     newest = delta_log.latest_version(path)
     if newest is None or version > newest:
-        what = "there is no table" if newest is None else f"its newest is {newest}"
+        reason = "there is no table" if newest is None else f"its newest is {newest}"
         raise RequestError(
-            f"The table {table} at {path} has no version {version}: {what}. Choose one that is there, or a"
+            f"The table {table} at {path} has no version {version}: {reason}. Choose one that is there, or a"
             " backup."
         )
     homes = [open_home(settings, flow.full_name) for flow in writers]
@@ -202,7 +202,7 @@ def _notes(table: str, chosen: _Chosen, flows: list[FlowPlan], felt: Collection[
 
 PUT_BACK = StepKind(
     "put_back",
-    "seal the flows' old generations in the table, and restore it",
+    "fence the flows' old generations in the table, and restore it",
     "streamkeeper_jobs.recover.restore_table:put_back",
     changes=True,
 )

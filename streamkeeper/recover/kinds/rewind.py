@@ -19,7 +19,7 @@ from streamkeeper.flows.past_positions import Place
 from streamkeeper.flows.position import last_begun
 from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.recover.kinds import reset_checkpoint
-from streamkeeper.recover.plans.consent import price_of_other_writers, price_of_readers
+from streamkeeper.recover.plans.consent import impact_of_other_writers, impact_of_readers
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.plan import Plan, Refusal
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
@@ -78,7 +78,7 @@ def plan(settings: Settings, manifest: Manifest, request: RewindRequest, recover
     planned, rewinding, notes, refusals = _planned(table, flow, request)
     if rewinding.put_back:
         felt = effects_on_readers(settings, manifest, table.path)
-        notes, refusals = (*notes, *felt.all), (*refusals, *price_of_readers(felt, request.accept))
+        notes, refusals = (*notes, *felt.all), (*refusals, *impact_of_readers(felt, request.accept))
     return Plan(
         recovery=RECOVERY,
         recovery_id=recovery_id,
@@ -100,8 +100,8 @@ Parts = tuple[list[Planned], Rewinding, tuple[str, ...], tuple[Refusal, ...]]
 def _planned(table: _Table, flow: Flow, request: RewindRequest) -> Parts:
     """Return the plans of the flows, what is restored, and what is to be said of the table."""
     if request.to.mode == OFFSETS:
-        asked = ResetRequest((flow.full_name,), request.to, request.state, accept=request.accept)
-        return [reset_checkpoint.plan_flow(table.settings, flow, asked)], Rewinding(), (), ()
+        reset_request = ResetRequest((flow.full_name,), request.to, request.state, accept=request.accept)
+        return [reset_checkpoint.plan_flow(table.settings, flow, reset_request)], Rewinding(), (), ()
     place = _place(table, flow, request)
     way = StartOptions(request.state, request.accept, request.target == RESTORED)
     first = plan_place(table.settings, flow, place, way)
@@ -146,18 +146,18 @@ def _others(
         if not undone:
             planned.append((held_meanwhile(table.settings, other), ()))
         elif other.full_name not in request.along:
-            said = (
+            message = (
                 f"It cannot be carried out: {other.full_name} wrote {undone:,} batches into {table.target}"
                 f" since version {past.version}, which the restore would undo. Rewind it too (along:"
                 f" {other.full_name}), or keep the target."
             )
-            missing.append(Refusal(None, said))
+            missing.append(Refusal(None, message))
         elif stood is None:
-            said = (
+            message = (
                 f"It cannot be carried out: the position of {other.full_name} at version {past.version} is"
                 " no longer in the table's log."
             )
-            missing.append(Refusal(None, said))
+            missing.append(Refusal(None, message))
         else:
             planned.append(_along(table, other, stood, way))
     return planned, missing
@@ -183,7 +183,7 @@ def _table_refusals(
                 f" {back.path} needs, such as {lacking[0]}. Name a newer batch, keep the target, or"
                 " restore a backup with restore_table.",
             )
-    yield from price_of_other_writers(past.other_commits, past.version, request.accept)
+    yield from impact_of_other_writers(past.other_commits, past.version, request.accept)
 
 
 def _table_notes(past: PastVersion) -> Iterator[str]:
@@ -203,7 +203,7 @@ def _nothing_to_put_back(work: Work) -> dict[str, Any] | None:
 
 PUT_BACK = StepKind(
     "put_back",
-    "seal the flows' old generations in the table, and restore it to the version of the batch, if requested",
+    "fence the flows' old generations in the table, and restore it to the version of the batch, if requested",
     "streamkeeper_jobs.recover.rewind:act",
     changes=True,
     idle=_nothing_to_put_back,

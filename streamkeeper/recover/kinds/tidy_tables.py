@@ -42,14 +42,14 @@ _HOURS = {"hour": 1.0, "day": 24.0, "week": 168.0}
 class TableTidy:
     """What is done to one table.
 
-    ``turns`` says that it is an AUTO CDC table, and compaction takes its turn among the writers.
+    ``locked`` says that it is an AUTO CDC table, and compaction takes the write lock.
     ``retention_hours`` is None where nothing is vacuumed. With ``left_alone`` nothing is done, for that
     reason. ``notes`` say what was found.
     """
 
     pipeline: str
     table: str
-    turns: bool
+    locked: bool
     retention_hours: float | None
     notes: tuple[str, ...] = ()
     left_alone: str | None = None
@@ -59,12 +59,12 @@ class TableTidy:
         name = f"{self.pipeline}.{self.table}"
         if self.left_alone is not None:
             return f"{name} is skipped: {self.left_alone}."
-        kept = (
+        retention = (
             "nothing is vacuumed"
             if self.retention_hours is None
             else f"files of the last {self.retention_hours:,.0f} h are kept"
         )
-        return f"{name}: small files are compacted; {kept}." + "".join(f" {note}" for note in self.notes)
+        return f"{name}: small files are compacted; {retention}." + "".join(f" {note}" for note in self.notes)
 
 
 @dataclass(frozen=True)
@@ -119,20 +119,22 @@ def plan(
 
 def left_alone(plan: Plan) -> dict[str, str]:
     """Return the tables that a plan leaves alone, and why."""
-    return {tidy.table: tidy.left_alone for tidy in plan.known(Tidying).tables if tidy.left_alone is not None}
+    return {
+        tidy.table: tidy.left_alone for tidy in plan.details_as(Tidying).tables if tidy.left_alone is not None
+    }
 
 
 def property_hours(duration: str) -> float | None:
     """Read a table's ``delta.deletedFileRetentionDuration`` (``interval 30 days``) in hours; None where it
     says something else.
     """
-    found = _DURATION.fullmatch(duration.strip())
-    return float(found[1]) * _HOURS[found[2].lower()] if found else None
+    match = _DURATION.fullmatch(duration.strip())
+    return float(match[1]) * _HOURS[match[2].lower()] if match else None
 
 
 def _plan(around: _Around, request: TidyRequest, pipeline: Pipeline, table: Table) -> TableTidy:
     path = around.settings.table_path(table.name)
-    bare = TableTidy(pipeline.name, table.name, pipeline.takes_turns(table.name), None)
+    bare = TableTidy(pipeline.name, table.name, pipeline.needs_write_lock(table.name), None)
     try:
         at_work = recovery_at_work(around.storage, bare)
         history = delta_history.read_history(path)
@@ -142,13 +144,15 @@ def _plan(around: _Around, request: TidyRequest, pipeline: Pipeline, table: Tabl
             return replace(bare, left_alone="there is no table yet")
         if not request.vacuum:
             return bare
-        found = readers(around.settings, around.manifest, path)
-        needs = [need for flow, source in found for need in needs_of(around.storage, flow, source, history)]
+        table_readers = readers(around.settings, around.manifest, path)
+        needs = [
+            need for flow, source in table_readers for need in needs_of(around.storage, flow, source, history)
+        ]
         hours = [_hours(around, history, need) for need in needs]
     except StreamkeeperError as error:
         return replace(bare, left_alone=f"the files to keep are unknown: {error}")
-    kept, notes = max([request.retention_hours, *hours]), tuple(need.why for need in needs)
-    return replace(bare, retention_hours=kept, notes=notes)
+    retention_hours, notes = max([request.retention_hours, *hours]), tuple(need.reason for need in needs)
+    return replace(bare, retention_hours=retention_hours, notes=notes)
 
 
 def recovery_at_work(storage: Storage, tidy: TableTidy) -> str | None:
@@ -166,8 +170,10 @@ def _hours(around: _Around, history: delta_history.History, need: Need) -> float
 
 
 def _nothing_to_tidy(work: Work) -> dict[str, Any] | None:
-    left = left_alone(work.plan)
-    return {"tables": [], "left": left} if len(left) == len(work.plan.known(Tidying).tables) else None
+    skipped = left_alone(work.plan)
+    return (
+        {"tables": [], "left": skipped} if len(skipped) == len(work.plan.details_as(Tidying).tables) else None
+    )
 
 
 KIND = Kind(
@@ -178,7 +184,7 @@ KIND = Kind(
     steps=(
         StepKind(
             "tidy",
-            "compact small files, in the writers' turn if the table has one, and remove files that are not"
+            "compact small files, under the write lock if the table has one, and remove files that are not"
             " needed",
             "streamkeeper_jobs.recover.tidy_tables:act",
             patient=True,

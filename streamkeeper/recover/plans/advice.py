@@ -42,7 +42,9 @@ def advised(settings: Settings, plan: Plan) -> Plan:
     """Return a plan with its ways out: strategy and reason for each parked flow, and existing backups."""
     storage = open_storage(settings.state)
     newest = {
-        table: found[-1] for table in plan.tables if (found := backups.listed(storage, plan.pipeline, table))
+        table: entries[-1]
+        for table in plan.tables
+        if (entries := backups.listed(storage, plan.pipeline, table))
     }
     return replace(plan, ways=tuple(_advise(plan, newest)))
 
@@ -50,8 +52,8 @@ def advised(settings: Settings, plan: Plan) -> Plan:
 def _advise(plan: Plan, newest: Mapping[str, Backup]) -> Iterator[str]:
     for flow in plan.flows:
         if flow.failure:
-            fits, why = fitting(flow)
-            yield f"Recommended for {flow.flow}: {fits}. {why}"
+            fits, reason = fitting(flow)
+            yield f"Recommended for {flow.flow}: {fits}. {reason}"
             yield from _besides(flow, newest.get(flow.target))
 
 
@@ -67,7 +69,7 @@ def _besides(flow: FlowPlan, backup: Backup | None) -> Iterator[str]:
             f"There is no backup of {flow.target}: `full_refresh_with_backup` makes one before it empties the"
             " table."
         )
-    lost = [price.source for price in flow.prices if not price.lost.nothing]
+    lost = [impact.source for impact in flow.impacts if not impact.lost.nothing]
     if lost:
         yield (
             f"If the lost rows of {', '.join(lost)} exist elsewhere (files, a table, a topic), `backfill`"
@@ -82,12 +84,12 @@ def _besides(flow: FlowPlan, backup: Backup | None) -> Iterator[str]:
 
 def fitting(flow: FlowPlan) -> tuple[str, str]:
     """Return the strategy that fits a parked flow according to its plan, and the reason in a sentence."""
-    lost = [price.source for price in flow.prices if not price.lost.nothing]
-    blocked = [price.source for price in flow.prices if price.blocked is not None]
-    gone = [price.source for price in flow.prices if not price.gone.nothing]
+    lost = [impact.source for impact in flow.impacts if not impact.lost.nothing]
+    blocked = [impact.source for impact in flow.impacts if impact.blocked is not None]
+    gone = [impact.source for impact in flow.impacts if not impact.gone.nothing]
     unreadable = flow.position.get("offsets", {}) is None
     if blocked or unreadable or (lost and flow.start.mode == "after-last"):
-        what = (
+        reason = (
             f"data of {', '.join(lost or blocked)} no longer exists"
             if lost or blocked
             else "the old positions are unreadable"
@@ -95,7 +97,7 @@ def fitting(flow: FlowPlan) -> tuple[str, str]:
         return (
             FULL_REFRESH_WITH_BACKUP,
             (
-                f"The flow cannot continue after its last batch: {what}. A backup keeps the rows of the"
+                f"The flow cannot continue after its last batch: {reason}. A backup keeps the rows of the"
                 " table. A reset from explicit offsets or a timestamp is cheaper if the data loss in its"
                 " plan is acceptable."
             ),

@@ -1,49 +1,51 @@
-"""Prices that must be accepted before a plan is carried out."""
+"""Impacts that must be accepted before a plan is carried out."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
 from streamkeeper import amounts
-from streamkeeper.amounts import DOWNSTREAM, LOSS, PRICES, Amount, Price, SourcePrice, in_words
+from streamkeeper.amounts import DATA_LOSS, DOWNSTREAM, IMPACTS, Amount, Impact, SourceImpact, in_words
 from streamkeeper.flows.generations import EARLIEST, LATEST
 from streamkeeper.recover.plans.plan import IN_THE_TABLE, Refusal
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.tables.readers import ReaderEffects
 
 
-def price_of_readers(felt: ReaderEffects, accepted: Collection[str]) -> Iterator[Refusal]:
-    """Yield the prices of removing and repeating rows of a table that has readers, unless accepted."""
+def impact_of_readers(felt: ReaderEffects, accepted: Collection[str]) -> Iterator[Refusal]:
+    """Yield the impacts of removing and repeating rows of a table that has readers, unless accepted."""
     yield from _unless_accepted(DOWNSTREAM, "", felt.all, accepted)
-    yield from _unless_accepted(LOSS, "in tables of readers, nobody knows how many: ", felt.losses, accepted)
+    yield from _unless_accepted(
+        DATA_LOSS, "in tables of readers, nobody knows how many: ", felt.losses, accepted
+    )
 
 
-def price_of_other_writers(
+def impact_of_other_writers(
     commits: Collection[str], version: int, accepted: Collection[str]
 ) -> Iterator[Refusal]:
-    """Yield the price of undoing commits by other writers than flows, unless it is accepted.
+    """Yield the impact of undoing commits by other writers than flows, unless it is accepted.
 
     :param version: of the table, after which they came.
     """
-    said = f"commits by other writers since version {version} are undone and cannot be repeated: "
-    return _unless_accepted(LOSS, said, commits, accepted)
+    heading = f"commits by other writers since version {version} are undone and cannot be repeated: "
+    return _unless_accepted(DATA_LOSS, heading, commits, accepted)
 
 
-def price_of_others(others: Collection[str], accepted: Collection[str]) -> Iterator[Refusal]:
-    """Yield the price of removing rows that others than the table's flows wrote, unless it is accepted."""
-    said = "rows written by others are lost: no flow can produce them again: "
-    return _unless_accepted(LOSS, said, others, accepted)
+def impact_of_others(others: Collection[str], accepted: Collection[str]) -> Iterator[Refusal]:
+    """Yield the impact of removing rows that others than the table's flows wrote, unless it is accepted."""
+    heading = "rows written by others are lost: no flow can produce them again: "
+    return _unless_accepted(DATA_LOSS, heading, others, accepted)
 
 
 def _unless_accepted(
-    price: Price, said: str, covers: Collection[str], accepted: Collection[str]
+    impact: Impact, heading: str, covers: Collection[str], accepted: Collection[str]
 ) -> Iterator[Refusal]:
-    if covers and price not in accepted:
-        yield _refusal(price, f"{said}{'; '.join(covers)}", covers)
+    if covers and impact not in accepted:
+        yield _refusal(impact, f"{heading}{'; '.join(covers)}", covers)
 
 
 def refusals_of(
-    prices: tuple[SourcePrice, ...],
+    impacts: tuple[SourceImpact, ...],
     request: ResetRequest,
     stateful: bool | None,
     missing_in_sink: str | None = None,
@@ -51,17 +53,17 @@ def refusals_of(
     target: str = "",
     again: Amount | None = None,
 ) -> Iterator[Refusal]:
-    """Yield every price that the request does not accept.
+    """Yield every impact that the request does not accept.
 
     :param again: duplicates in the table ``target``, according to its log; None if that is not counted, and
         what is read again counts.
     :param missing_in_sink: the batches that the checkpoint counts as done and the table lacks, in words.
     """
-    for price in prices:
-        if price.blocked is not None:
-            yield Refusal(None, f"It cannot be carried out: {price.blocked}.")
-    found = _of_sources(prices, stateful)
-    lost, repeated = found[amounts.LOSS], found[amounts.REPEATS]
+    for impact in impacts:
+        if impact.blocked is not None:
+            yield Refusal(None, f"It cannot be carried out: {impact.blocked}.")
+    impactd_parts = _of_sources(impacts, stateful)
+    lost, repeated = impactd_parts[amounts.DATA_LOSS], impactd_parts[amounts.DUPLICATES]
     if request.start.mode == LATEST and not lost:
         lost["what arrives"] = (
             "nothing is unread now, but rows that arrive before the new generation begins are skipped and"
@@ -76,39 +78,39 @@ def refusals_of(
             repeated[IN_THE_TABLE] = f"the table {target}: {in_words(again)} that it has"
     elif again is not None:
         unclear = f"duplicates in the table {target}: {again.rows_unknown}"
-        found[amounts.UNKNOWN_PRICE][IN_THE_TABLE] = unclear
-    for word, parts in found.items():
+        impactd_parts[amounts.UNKNOWN_IMPACT][IN_THE_TABLE] = unclear
+    for word, parts in impactd_parts.items():
         if parts and word not in request.accept:
             yield _refusal(word, "; ".join(parts.values()), parts)
 
 
-def _refusal(price: Price, why: str, covers: Collection[str]) -> Refusal:
-    said = f"{PRICES[price]} ({why}). To continue anyway, accept `{price}`."
-    return Refusal(price, said, covers=tuple(covers))
+def _refusal(impact: Impact, reason: str, covers: Collection[str]) -> Refusal:
+    message = f"{IMPACTS[impact]} ({reason}). To continue anyway, accept `{impact}`."
+    return Refusal(impact, message, covers=tuple(covers))
 
 
-def _of_sources(prices: tuple[SourcePrice, ...], stateful: bool | None) -> dict[Price, dict[str, str]]:
-    """Return the prices of sources in words, by the word of acceptance and the source."""
-    unknown = [price for price in prices if price.unknown]
-    counted = [price for price in prices if not price.unknown]
+def _of_sources(impacts: tuple[SourceImpact, ...], stateful: bool | None) -> dict[Impact, dict[str, str]]:
+    """Return the impacts of sources in words, by the word of acceptance and the source."""
+    unknown = [impact for impact in impacts if impact.unknown]
+    counted = [impact for impact in impacts if not impact.unknown]
     return {
-        amounts.LOSS: {
-            price.source: f"{price.source}: {in_words(price.lost)}"
-            for price in counted
-            if not price.lost.nothing
+        amounts.DATA_LOSS: {
+            impact.source: f"{impact.source}: {in_words(impact.lost)}"
+            for impact in counted
+            if not impact.lost.nothing
         },
-        amounts.REPEATS: {
-            price.source: f"{price.source}: {in_words(price.repeated)}"
-            for price in counted
-            if not price.repeated.nothing
+        amounts.DUPLICATES: {
+            impact.source: f"{impact.source}: {in_words(impact.repeated)}"
+            for impact in counted
+            if not impact.repeated.nothing
         },
         amounts.MISSING_HISTORY: {
-            price.source: f"{price.source}: {in_words(price.gone)}"
+            impact.source: f"{impact.source}: {in_words(impact.gone)}"
             + ("" if stateful else ", and whether the query keeps state is not known")
-            for price in counted
-            if not price.gone.nothing and stateful is not False
+            for impact in counted
+            if not impact.gone.nothing and stateful is not False
         },
-        amounts.UNKNOWN_PRICE: {
-            price.source: f"{price.source}: {price.lost.rows_unknown}" for price in unknown
+        amounts.UNKNOWN_IMPACT: {
+            impact.source: f"{impact.source}: {impact.lost.rows_unknown}" for impact in unknown
         },
     }

@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterator
 
 from streamkeeper.amounts import (
+    DATA_LOSS,
     DOWNSTREAM,
-    LOSS,
+    DUPLICATES,
     MISSING_HISTORY,
-    REPEATS,
-    UNKNOWN_PRICE,
+    UNKNOWN_IMPACT,
     Amount,
-    Price,
+    Impact,
     counted,
     in_words,
     size_in_words,
@@ -64,8 +64,8 @@ def headline(plan: Plan) -> str:
 def _becomes(flow: FlowPlan) -> str:
     if flow.next_generation is None:
         return "held during the recovery; it keeps its generation"
-    left = "none yet" if flow.previous is None else flow.previous
-    return f"generation {left} → {flow.next_generation}, start {flow.start.mode}{_state(flow)}"
+    previous = "none yet" if flow.previous is None else flow.previous
+    return f"generation {previous} → {flow.next_generation}, start {flow.start.mode}{_state(flow)}"
 
 
 def _state(flow: FlowPlan) -> str:
@@ -87,15 +87,15 @@ def _failure(flow: FlowPlan, short: bool = False) -> Iterator[str]:
 def _copy(copy: CopyPlan) -> str:
     rows = "rows not counted" if copy.rows is None else f"{copy.rows:,} rows"
     return (
-        f"{copy.what}: {copy.files:,} files, {size_in_words(copy.bytes)}, {rows}, from {copy.source} to"
+        f"{copy.label}: {copy.files:,} files, {size_in_words(copy.bytes)}, {rows}, from {copy.source} to"
         f" {copy.destination}"
     )
 
 
 def _steps(plan: Plan) -> Iterator[str]:
-    known = kind(plan.recovery)
+    recovery_kind = kind(plan.recovery)
     for number, step in enumerate(plan.steps, start=1):
-        yield f"{number}. `{step}`: {known.step(step).does}"
+        yield f"{number}. `{step}`: {recovery_kind.step(step).does}"
 
 
 SCREEN = 280
@@ -122,8 +122,8 @@ def _markdown(plan: Plan) -> Iterator[str]:
     yield from (f"- Copied: {plain(_copy(copy))}" for copy in plan.copies)
     yield from (f"- {plain(advice)}" for advice in plan.ways[:1])
     yield ""
-    why = literal(plan.reason) if plan.reason else "none given"
-    yield f"Recovery `{plan.recovery_id}`, asked by {literal(plan.by)}. Reason: {why}."
+    reason = literal(plan.reason) if plan.reason else "none given"
+    yield f"Recovery `{plan.recovery_id}`, asked by {literal(plan.by)}. Reason: {reason}."
 
 
 def _flow_markdown(flow: FlowPlan, several: bool) -> Iterator[str]:
@@ -135,20 +135,20 @@ def _flow_markdown(flow: FlowPlan, several: bool) -> Iterator[str]:
     yield from (f"{_NOTE}- {plain(line)}" for line in flow.notes)
     if flow.written_again is not None and not flow.written_again.nothing:
         yield (f"- Written again to the table {flow.target}, by its log: {in_words(flow.written_again)}.")
-    replayed = any(not price.replayed.nothing for price in flow.prices)
-    if flow.prices:
+    replayed = any(not impact.replayed.nothing for impact in flow.impacts)
+    if flow.impacts:
         heads = ["source", "position", "new generation starts", "lost", "repeated"]
         heads += ["replayed, not written"] if replayed else []
         yield ""
         yield f"| {' | '.join(heads)} |"
         yield f"{'|---' * len(heads)}|"
-    for price in flow.prices:
-        amounts = (price.lost, price.repeated, *((price.replayed,) if replayed else ()))
-        cells = (price.source, price.now, price.then, *map(in_words, amounts))
+    for impact in flow.impacts:
+        amounts = (impact.lost, impact.repeated, *((impact.replayed,) if replayed else ()))
+        cells = (impact.source, impact.now, impact.then, *map(in_words, amounts))
         yield f"| {' | '.join(map(plain, cells))} |"
     yield ""
-    for price in flow.prices:
-        yield from (f"{_NOTE}- {plain(f'{price.source}: {note}')}" for note in price.notes)
+    for impact in flow.impacts:
+        yield from (f"{_NOTE}- {plain(f'{impact.source}: {note}')}" for note in impact.notes)
 
 
 _ACCEPT = re.compile(r" To continue(?: anyway)?, accept `[a-z-]+`\.$")
@@ -172,29 +172,29 @@ def literal(text: str) -> str:
     return f"`{' '.join(text.replace('`', chr(39)).split())}`"
 
 
-_VERBS = {LOSS: "lose", REPEATS: "repeat"}
+_VERBS = {DATA_LOSS: "lose", DUPLICATES: "repeat"}
 _OTHERWISE = {
-    LOSS: "lose rows",
-    REPEATS: "repeat rows",
+    DATA_LOSS: "lose rows",
+    DUPLICATES: "repeat rows",
     MISSING_HISTORY: "rebuild state without part of its history",
-    UNKNOWN_PRICE: "accept an unknown price",
+    UNKNOWN_IMPACT: "accept an unknown impact",
     DOWNSTREAM: "disturb streams that read the table",
 }
 
 
 def consent(plan: Plan) -> str:
-    """Return the label of the approving button, with the accepted prices: ``Approve, and lose 12 rows``."""
-    words = dict.fromkeys(item.price for item in plan.refusals if item.price is not None)
-    said = [_cost(plan, word) for word in words]
-    return f"Approve, and {' and '.join(said)}" if said else "Approve"
+    """Return the label of the approving button, with the accepted impacts: ``Approve, and lose 12 rows``."""
+    words = dict.fromkeys(item.impact for item in plan.refusals if item.impact is not None)
+    costs = [_cost(plan, word) for word in words]
+    return f"Approve, and {' and '.join(costs)}" if costs else "Approve"
 
 
-def _cost(plan: Plan, word: Price) -> str:
-    """Return a price as a verb and a number of rows, if all that is accepted with it was counted.
+def _cost(plan: Plan, word: Impact) -> str:
+    """Return an impact as a verb and a number of rows, if all that is accepted with it was counted.
 
     Else in general words.
     """
-    covered = [amount for item in plan.refusals if item.price == word for amount in _covered(plan, item)]
+    covered = [amount for item in plan.refusals if item.impact == word for amount in _covered(plan, item)]
     amounts = [amount for amount in covered if amount is not None and not amount.nothing]
     if (
         word not in _VERBS
@@ -216,10 +216,11 @@ def _covered(plan: Plan, refusal: Refusal) -> list[Amount | None]:
         return [None]
     if IN_THE_TABLE in refusal.covers:
         return [flow.written_again]  # what is read again of the sources is written there
-    found = {
-        price.source: price.repeated if refusal.price == REPEATS else price.lost for price in flow.prices
+    amounts = {
+        impact.source: impact.repeated if refusal.impact == DUPLICATES else impact.lost
+        for impact in flow.impacts
     }
-    return [found.get(name) for name in refusal.covers or ("",)]
+    return [amounts.get(name) for name in refusal.covers or ("",)]
 
 
 def _text(plan: Plan) -> Iterator[str]:
@@ -238,21 +239,21 @@ def _text(plan: Plan) -> Iterator[str]:
 
 
 def _trade_off(row: tuple[str, ...]) -> str:
-    return "; ".join(f"{what} {value}" for what, value in zip(TRADE_OFFS[0][1:], row[1:], strict=True))
+    return "; ".join(f"{heading} {value}" for heading, value in zip(TRADE_OFFS[0][1:], row[1:], strict=True))
 
 
 def _flow_text(flow: FlowPlan, several: bool) -> Iterator[str]:
     if several:
         yield f"  {flow.flow}: {_becomes(flow)}"
     yield from (f"  {line}" for line in (*_failure(flow), *flow.notes))
-    for price in flow.prices:
-        yield f"  source {price.source}"
-        yield f"    position  {price.now}"
-        yield f"    starts    {price.then}"
-        yield f"    lost      {in_words(price.lost)}"
-        yield f"    repeated  {in_words(price.repeated)}"
-        yield f"    replayed  {in_words(price.replayed)} (state only, not written)"
-        yield from (f"    - {note}" for note in price.notes)
+    for impact in flow.impacts:
+        yield f"  source {impact.source}"
+        yield f"    position  {impact.now}"
+        yield f"    starts    {impact.then}"
+        yield f"    lost      {in_words(impact.lost)}"
+        yield f"    repeated  {in_words(impact.repeated)}"
+        yield f"    replayed  {in_words(impact.replayed)} (state only, not written)"
+        yield from (f"    - {note}" for note in impact.notes)
     if flow.written_again is not None:
         yield f"  table {flow.target}"
         yield f"    written again  {in_words(flow.written_again)}"

@@ -29,7 +29,7 @@ KINDS: dict[str, str] = {
     "reset_checkpoint": "streamkeeper.recover.kinds.reset_checkpoint:KIND",
     "restore_table": "streamkeeper.recover.kinds.restore_table:KIND",
     "full_refresh": "streamkeeper.recover.kinds.full_refresh:KIND",
-    "full_refresh_beside": "streamkeeper.recover.kinds.full_refresh_beside:KIND",
+    "rebuild_without_downtime": "streamkeeper.recover.kinds.rebuild_without_downtime:KIND",
     "full_refresh_with_backup": "streamkeeper.recover.kinds.full_refresh_with_backup:KIND",
     "rewind": "streamkeeper.recover.kinds.rewind:KIND",
     "rehearse": "streamkeeper.recover.rehearse:KIND",
@@ -60,11 +60,11 @@ class Work:
         done = self.book.find(f"{step}.done")
         return done.evidence if done else None
 
-    def result(self, step: str, of: type[T]) -> T:
+    def result(self, step: str, result_type: type[T]) -> T:
         """Return what an earlier step handed on."""
-        found = self.evidence(step)
-        assert found is not None, "steps are carried out in their order"
-        return read_as(of, found)
+        evidence = self.evidence(step)
+        assert evidence is not None, "steps are carried out in their order"
+        return read_as(result_type, evidence)
 
     def progress(self, **numbers: Any) -> None:
         """Write the step's progress to the ledger and the log.
@@ -175,12 +175,12 @@ class Kind:
 
         :raises RequestError: the kind has no such step.
         """
-        known = [*self.unasked, *self.asked]
-        found = next((step for step in known if step.name == name), None)
-        if found is None:
-            names = ", ".join(step.name for step in known)
+        steps = [*self.unasked, *self.after_approval]
+        named_step = next((step for step in steps if step.name == name), None)
+        if named_step is None:
+            names = ", ".join(step.name for step in steps)
             raise RequestError(f"{self.name} has no step {name!r}. Its steps are {names}.")
-        return found
+        return named_step
 
     @property
     def step_names(self) -> tuple[str, ...]:
@@ -194,7 +194,7 @@ class Kind:
         return (*first, *(step for step in self.steps if step.unasked))
 
     @property
-    def asked(self) -> tuple[StepKind, ...]:
+    def after_approval(self) -> tuple[StepKind, ...]:
         """The steps that run after approval."""
         return tuple(step for step in self.steps if not step.unasked)
 
@@ -213,6 +213,6 @@ def kind(name: str) -> Kind:
     if place is None:
         raise RequestError(f"There is no recovery {name!r}. There are: {', '.join(sorted(KINDS))}.")
     module, _, attribute = place.partition(":")
-    found = getattr(importlib.import_module(module), attribute)
-    assert isinstance(found, Kind) and found.name == name, f"{place} is no kind named {name}"
-    return found
+    recovery_kind = getattr(importlib.import_module(module), attribute)
+    assert isinstance(recovery_kind, Kind) and recovery_kind.name == name, f"{place} is no kind named {name}"
+    return recovery_kind

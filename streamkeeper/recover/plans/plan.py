@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, TypeVar, cast
 
-from streamkeeper.amounts import NONE, Amount, Price, SourcePrice, in_words
+from streamkeeper.amounts import NONE, Amount, Impact, SourceImpact, in_words
 from streamkeeper.errors import StorageError
 from streamkeeper.flows.generations import InitialState, StartAt
 from streamkeeper.json_values import read_as
@@ -25,22 +25,22 @@ IN_THE_TABLE = "in the table"
 
 @dataclass(frozen=True)
 class Refusal:
-    """A price that must be accepted first, or a reason why the plan cannot be carried out.
+    """An impact that must be accepted first, or a reason why the plan cannot be carried out.
 
-    ``price`` is the word by which it is accepted; None if nothing makes the plan possible. ``flow`` is the
-    flow that has the price, or None if it is the plan's as a whole. ``covers`` names what is accepted with
+    ``impact`` is the word by which it is accepted; None if nothing makes the plan possible. ``flow`` is the
+    flow that has the impact, or None if it is the plan's as a whole. ``covers`` names what is accepted with
     it, such as commits or readers: more of them need another approval.
     """
 
-    price: Price | None
+    impact: Impact | None
     message: str
     flow: str | None = None
     covers: tuple[str, ...] = ()
 
     @property
     def parts(self) -> frozenset[tuple[str | None, str | None, str]]:
-        """What is accepted with it, each by flow, price and name."""
-        return frozenset((self.flow, self.price, name) for name in self.covers or ("",))
+        """What is accepted with it, each by flow, impact and name."""
+        return frozenset((self.flow, self.impact, name) for name in self.covers or ("",))
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class FlowPlan:
     position: dict[str, Any] = field(default_factory=dict)
     stateful: bool | None = None
     operators_before: tuple[str, ...] = ()
-    prices: tuple[SourcePrice, ...] = ()
+    impacts: tuple[SourceImpact, ...] = ()
     notes: tuple[str, ...] = ()
     keeps_schemas: bool = True
     once: bool = False
@@ -86,7 +86,7 @@ class FlowPlan:
 class CopyPlan:
     """Bytes that a recovery copies. ``rows`` is None if they were not counted."""
 
-    what: str
+    label: str
     source: str
     destination: str
     bytes: int
@@ -131,7 +131,7 @@ class Plan:
 
     @property
     def accept(self) -> tuple[str, ...]:
-        """The prices that were accepted beforehand."""
+        """The impacts that were accepted beforehand."""
         return tuple(self.request.get("accept") or ())
 
     @property
@@ -140,10 +140,13 @@ class Plan:
         tables = ", ".join(f"{self.pipeline}.{table}" for table in self.tables)
         return ", ".join(flow.flow for flow in self.flows) or tables or self.pipeline
 
-    def known(self, of: type[T]) -> T:
-        """Return that of :attr:`details` which one part of a recovery works with: the fields of ``of``."""
-        names = {field.name for field in fields(cast("Any", of))}
-        return read_as(of, {name: value for name, value in self.details.items() if name in names})
+    def details_as(self, part_type: type[T]) -> T:
+        """Return that of :attr:`details` which one part of a recovery works with.
+
+        :param part_type: the dataclass of that part; its fields are read.
+        """
+        names = {field.name for field in fields(cast("Any", part_type))}
+        return read_as(part_type, {name: value for name, value in self.details.items() if name in names})
 
     def flow(self, name: str) -> FlowPlan | None:
         """Return the part of one flow, by its full name."""
@@ -169,7 +172,7 @@ def from_json(value: dict[str, Any]) -> Plan:
         ) from error
 
 
-def kept(plan: Plan) -> Plan:
+def as_stored(plan: Plan) -> Plan:
     """Return a plan as it comes back from the ledger: without secrets, and as JSON converts its values."""
     return from_json(json.loads(json.dumps(redact(to_json(plan)))))
 
@@ -179,22 +182,22 @@ def worse(approved: Plan, again: Plan) -> list[str]:
     accepted = frozenset[tuple[str | None, str | None, str]]().union(
         *(old.parts for old in approved.refusals)
     )
-    found = [f"new refusal: {item.message}" for item in again.refusals if not item.parts <= accepted]
-    copied = {copy.what for copy in approved.copies}
-    found += [
-        f"a copy of {copy.what} was not in the approved plan"
+    reasons = [f"new refusal: {item.message}" for item in again.refusals if not item.parts <= accepted]
+    copied = {copy.label for copy in approved.copies}
+    reasons += [
+        f"a copy of {copy.label} was not in the approved plan"
         for copy in again.copies
-        if copy.what not in copied
+        if copy.label not in copied
     ]
     several = len(again.flows) > 1
     for flow in again.flows:
         old = approved.flow(flow.flow)
         if old is None:
-            found.append(f"flow {flow.flow} was not in the approved plan")
+            reasons.append(f"flow {flow.flow} was not in the approved plan")
         else:
             costs = [*_worse_sources(old, flow), *_more_written(old, flow), *_other_state(old, flow)]
-            found += [f"flow {flow.flow}, {item}" if several else item for item in costs]
-    return found
+            reasons += [f"flow {flow.flow}, {item}" if several else item for item in costs]
+    return reasons
 
 
 def _other_state(approved: FlowPlan, again: FlowPlan) -> Iterator[str]:
@@ -209,16 +212,16 @@ def _more_written(approved: FlowPlan, again: FlowPlan) -> Iterator[str]:
 
 
 def _worse_sources(approved: FlowPlan, again: FlowPlan) -> Iterator[str]:
-    before = {price.source: price for price in approved.prices}
-    for price in again.prices:
-        old = before.get(price.source)
+    before = {impact.source: impact for impact in approved.impacts}
+    for impact in again.impacts:
+        old = before.get(impact.source)
         if old is None:
-            yield f"source {price.source} was not in the approved plan"
+            yield f"source {impact.source} was not in the approved plan"
             continue
         for name in ("lost", "repeated", "gone"):
-            was, now = getattr(old, name), getattr(price, name)
+            was, now = getattr(old, name), getattr(impact, name)
             if _grew(was, now):
-                yield f"source {price.source}: {name} went from {in_words(was)} to {in_words(now)}"
+                yield f"source {impact.source}: {name} went from {in_words(was)} to {in_words(now)}"
 
 
 def _grew(was: Amount, now: Amount) -> bool:

@@ -95,8 +95,8 @@ class Evidence:
 
     ``plan`` is the plan that was made and carried out on the copy; None if there was no recovery.
     ``pipelines`` is the folder with the declarations, ``environment`` the name of where it was rehearsed.
-    ``files`` and ``bytes`` are those of the copy, shared ones included. ``left`` are the steps that were not
-    rehearsed, since one before them was stopped at its bounds.
+    ``files`` and ``bytes`` are those of the copy, shared ones included. ``skipped_steps`` were not rehearsed,
+    since one before them was stopped at its bounds.
     """
 
     plan: Plan | None
@@ -108,19 +108,19 @@ class Evidence:
     drivers: tuple[DriverEvidence, ...] = ()
     tables: tuple[TableEvidence, ...] = ()
     environment: str = ""
-    left: tuple[str, ...] = ()
+    skipped_steps: tuple[str, ...] = ()
 
     def in_words(self) -> Iterator[str]:
         """Yield it as sentences, without the tables."""
         steps = ", ".join(f"{one.step} {one.seconds:,.1f} s" for one in self.steps)
-        where = f", in the environment {self.environment}" if self.environment else ""
+        environment = f", in the environment {self.environment}" if self.environment else ""
         yield (
             f"Rehearsed in {self.seconds:,.0f} s on a copy of {self.files:,} files"
-            f" ({size_in_words(self.bytes)}), with the declarations in {self.pipelines}{where}."
+            f" ({size_in_words(self.bytes)}), with the declarations in {self.pipelines}{environment}."
         )
         yield from ((f"Steps: {steps}.",) if steps else ())
-        if self.left:
-            yield f"Not rehearsed, since the bounds were reached: {', '.join(self.left)}."
+        if self.skipped_steps:
+            yield f"Not rehearsed, since the bounds were reached: {', '.join(self.skipped_steps)}."
         yield from (one.in_words() for one in self.drivers)
         yield from (
             f"{one.flow}, for real: about {seconds:,.0f} s, at this rate."
@@ -136,7 +136,9 @@ class Evidence:
             return driver.seconds * driver.total / driver.rows if driver.rows else None
         flow = self.plan.flow(driver.flow) if self.plan is not None else None
         amounts = (
-            [amount for price in flow.prices for amount in (price.repeated, price.replayed)] if flow else []
+            [amount for impact in flow.impacts for amount in (impact.repeated, impact.replayed)]
+            if flow
+            else []
         )
         rows = [amount.rows for amount in amounts if not amount.nothing]
         if not rows or not driver.rows or any(count is None for count in rows):
@@ -182,9 +184,9 @@ class Evidence:
             yield from (f"- column of one of the two: {literal(name)}" for name in one.columns)
 
 
-def read(found: dict[str, Any]) -> Evidence:
+def read(evidence: dict[str, Any]) -> Evidence:
     """Return the evidence of a step from its JSON object."""
-    return read_as(Evidence, found["rehearsed"])
+    return read_as(Evidence, evidence["rehearsed"])
 
 
 def settled(settings: Settings, manifest: Manifest, plan: Plan, request: Any) -> Plan:
@@ -198,7 +200,7 @@ def settled(settings: Settings, manifest: Manifest, plan: Plan, request: Any) ->
         return plan
     # A backfill's plan says nothing of its flow, but names the sink.
     writers = [flow for table in plan.tables for flow in manifest.writers(plan.pipeline, table)]
-    if sinks := [said for flow in writers if (said := not_for_sinks(flow))]:
+    if sinks := [reason for flow in writers if (reason := not_for_sinks(flow))]:
         return replace(plan, refusals=(*plan.refusals, Refusal(None, sinks[0]))) if request.rehearse else plan
     if request.rehearse:
         return replace(plan, steps=(REHEARSE, *plan.steps))
@@ -207,11 +209,11 @@ def settled(settings: Settings, manifest: Manifest, plan: Plan, request: Any) ->
     pipeline = next((one for one in manifest.pipelines if one.name == plan.pipeline), None)
     if pipeline is None or plan.recovery not in pipeline.rehearse:
         return plan
-    said = (
+    message = (
         f"The pipeline {plan.pipeline} demands that a {plan.recovery} is rehearsed (configure_pipeline)."
         " Choose Rehearse first (rehearse), or name the rehearsal that was done (rehearsal)."
     )
-    return replace(plan, refusals=(*plan.refusals, Refusal(None, said)))
+    return replace(plan, refusals=(*plan.refusals, Refusal(None, message)))
 
 
 def not_for_sinks(flow: Flow) -> str | None:
@@ -239,8 +241,8 @@ def _backed(settings: Settings, plan: Plan, rehearsal: str) -> Plan:
     notes = (f"Rehearsed by {rehearsal}, {done.at}:", *evidence.in_words(), *evidence._rows())
     if not differ:
         return replace(plan, notes=(*plan.notes, *notes))
-    said = f"The rehearsal {rehearsal} was of something else: {'; '.join(differ)}. Rehearse it anew."
-    return replace(plan, refusals=(*plan.refusals, Refusal(None, said)))
+    message = f"The rehearsal {rehearsal} was of something else: {'; '.join(differ)}. Rehearse it anew."
+    return replace(plan, refusals=(*plan.refusals, Refusal(None, message)))
 
 
 def _differences(rehearsed: Plan | None, plan: Plan) -> Iterator[str]:
@@ -266,12 +268,12 @@ def _differences(rehearsed: Plan | None, plan: Plan) -> Iterator[str]:
 
 
 def _shown(value: Any) -> str:
-    given = (
+    without_nulls = (
         {name: item for name, item in value.items() if item is not None} if isinstance(value, dict) else value
     )
-    return repr(given)
+    return repr(without_nulls)
 
 
 def _essence(plan: Plan) -> dict[str, Any]:
-    request = plans.kept(plan).request
+    request = plans.as_stored(plan).request
     return {name: value for name, value in request.items() if name not in _OF_PEOPLE}

@@ -1,7 +1,7 @@
 """Recoveries that a pipeline schedules.
 
 For example ``dp.schedule("backup_table", table="customers", cron="0 3 * * *")``. They run unattended:
-approval is off, so a plan with a price that the declaration does not accept ends with an alert, and changes
+approval is off, so a plan with an impact that the declaration does not accept ends with an alert, and changes
 nothing.
 """
 
@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from streamkeeper.declare.model import Pipeline, Schedule, Where
+from streamkeeper.declare.model import Location, Pipeline, Schedule
 from streamkeeper.errors import DeclarationError, RequestError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _FIELD = re.compile(r"(?:[0-9*,/-]|[a-z]{3})+")
 _TEMPLATE = ("{{", "{%", "{#")
 
 
-def check_cron(cron: object, where: Where) -> str:
+def check_cron(cron: object, location: Location) -> str:
     """Return a cron expression as Airflow takes it: five fields, or one of :data:`PRESETS`.
 
     A driver may lack croniter, by which Airflow reads the fields: it runs no schedule, and checks none.
@@ -43,8 +43,8 @@ def check_cron(cron: object, where: Where) -> str:
     fields = text.split()
     if len(fields) != 5 or not all(map(_FIELD.fullmatch, fields)):
         raise DeclarationError(
-            f"{where}: the schedule has cron {cron!r}. Give five fields (minute, hour, day of month, month,"
-            f" day of week) of numbers, names, *, -, / and commas, such as '0 3 * * mon', or one of"
+            f"{location}: the schedule has cron {cron!r}. Give five fields (minute, hour, day of month,"
+            f" month, day of week) of numbers, names, *, -, / and commas, such as '0 3 * * mon', or one of"
             f" {', '.join(PRESETS)}."
         )
     try:
@@ -55,13 +55,13 @@ def check_cron(cron: object, where: Where) -> str:
         croniter.expand(text, strict=fields[4] == "*")  # a day of the week is another way to be met
     except CroniterError as error:
         raise DeclarationError(
-            f"{where}: the schedule has cron {cron!r}: {error}. Correct the field."
+            f"{location}: the schedule has cron {cron!r}: {error}. Correct the field."
         ) from error
     return text
 
 
 def declared(
-    recovery: object, cron: object, name: object, values: Mapping[str, Any], where: Where
+    recovery: object, cron: object, name: object, values: Mapping[str, Any], location: Location
 ) -> Schedule:
     """Return the schedule that a pipeline file declares.
 
@@ -73,35 +73,38 @@ def declared(
 
     if recovery not in KINDS:
         raise DeclarationError(
-            f"{where}: there is no recovery {recovery!r} to schedule. There are: {', '.join(sorted(KINDS))}."
+            f"{location}: there is no recovery {recovery!r} to schedule. There are:"
+            f" {', '.join(sorted(KINDS))}."
         )
     if _APPROVAL in values:
         raise DeclarationError(
-            f"{where}: the schedule of {recovery} sets approval. A schedule cannot ask for approval: leave"
+            f"{location}: the schedule of {recovery} sets approval. A schedule cannot ask for approval: leave"
             " it out."
         )
     try:
         plain = json.loads(json.dumps(dict(values)))
     except (TypeError, ValueError) as error:
         raise DeclarationError(
-            f"{where}: the schedule of {recovery} has a value that is not JSON ({error})."
+            f"{location}: the schedule of {recovery} has a value that is not JSON ({error})."
         ) from error
     template = _template_in(plain)
     if template is not None:
         raise DeclarationError(
-            f"{where}: the schedule of {recovery} has the value {template!r}. Airflow would render it as a"
+            f"{location}: the schedule of {recovery} has the value {template!r}. Airflow would render it as a"
             " template, passwords of connections included. Give the value itself, without {{, {% and {#."
         )
-    of = next((str(values[key]) for key in ("table", "flow") if isinstance(values.get(key), str)), "")
+    subject = next((str(values[key]) for key in ("table", "flow") if isinstance(values.get(key), str)), "")
     named = (
-        "__".join(part for part in (str(recovery), of.rpartition(".")[2]) if part) if name is None else name
+        "__".join(part for part in (str(recovery), subject.rpartition(".")[2]) if part)
+        if name is None
+        else name
     )
     if not isinstance(named, str) or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,99}", named):
         raise DeclarationError(
-            f"{where}: the schedule's name {named!r} cannot be used. A name has letters, digits and"
+            f"{location}: the schedule's name {named!r} cannot be used. A name has letters, digits and"
             " underscores, a letter first."
         )
-    return Schedule(named, str(recovery), check_cron(cron, where), plain, where)
+    return Schedule(named, str(recovery), check_cron(cron, location), plain, location)
 
 
 def _template_in(value: Any) -> str | None:
@@ -109,7 +112,7 @@ def _template_in(value: Any) -> str | None:
     if isinstance(value, str):
         return value if any(mark in value for mark in _TEMPLATE) else None
     inner = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else []
-    return next((found for item in inner if (found := _template_in(item)) is not None), None)
+    return next((template for item in inner if (template := _template_in(item)) is not None), None)
 
 
 def dag_id(pipeline: Pipeline, schedule: Schedule) -> str:
@@ -121,9 +124,9 @@ def conf_of(pipeline: Pipeline, schedule: Schedule) -> dict[str, Any]:
     """Return the form's values with which a scheduled recovery is triggered: full names, without approval."""
     values, names = dict(schedule.values), _naming(schedule.recovery, "flow", "table")
     for key in names & values.keys():
-        given = values[key]
+        value = values[key]
         values[key] = (
-            [_whole(pipeline, name) for name in given] if isinstance(given, list) else _whole(pipeline, given)
+            [_whole(pipeline, name) for name in value] if isinstance(value, list) else _whole(pipeline, value)
         )
     if values.get("flows") and "flow" not in values and "flow" in names:
         values["flow"], *values["flows"] = values["flows"]
@@ -144,17 +147,17 @@ def check_schedules(pipeline: Pipeline, manifest: Manifest) -> None:
             kind(schedule.recovery).parse(conf_of(pipeline, schedule), manifest, BY)
         except RequestError as error:
             raise DeclarationError(
-                f"{schedule.where}: the schedule {schedule.name} of {schedule.recovery}: {error}"
+                f"{schedule.location}: the schedule {schedule.name} of {schedule.recovery}: {error}"
             ) from error
 
 
-def _naming(recovery: str, *what: str) -> set[str]:
+def _naming(recovery: str, *sorts: str) -> set[str]:
     """Return the fields of a recovery's form that name what is declared of some sorts."""
     from streamkeeper.manifest.manifest import Manifest
     from streamkeeper.recover.plans.kind import kind
 
     form = kind(recovery).form(Manifest("", (), {}, {}))
-    return {field.name for field in form if field.names in what}
+    return {field.name for field in form if field.names in sorts}
 
 
 def _whole(pipeline: Pipeline, name: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 from streamkeeper.flows.adopted_checkpoint import normal_place
 from streamkeeper.manifest.manifest import Flow
-from streamkeeper.recover.requests.form import FLOW, Asking, Request, accepted, asked
+from streamkeeper.recover.requests.form import FLOW, Asking, Request, accepted, form_field
 
 
 @dataclass(frozen=True)
@@ -21,23 +21,23 @@ class AdoptRequest(Request):
 
     refused = "The adoption was not planned"
 
-    flow: str = asked(
+    flow: str = form_field(
         "string", "Flow", "The flow that continues with the checkpoint. It must never have run.", names=FLOW
     )
-    checkpoint: str = asked(
+    checkpoint: str = form_field(
         "string",
         "Checkpoint",
         "What the old job has as its checkpointLocation: an absolute path, or a URL such as"
         " s3://bucket/folder. It is copied and not changed.",
     )
-    old_job_is_stopped: bool = asked(
+    old_job_is_stopped: bool = form_field(
         "boolean",
         "The old job is stopped",
         "Streamkeeper cannot check this. If it still runs, rows that it processes from now on are lost or"
         " duplicated.",
         False,
     )
-    sources: dict[str, str] | None = asked(
+    sources: dict[str, str] | None = form_field(
         "object",
         "Sources",
         "Which source of the flow each source of the checkpoint is, if it has several without names, in the"
@@ -50,11 +50,11 @@ class AdoptRequest(Request):
     @classmethod
     def check(cls, values: Mapping[str, Any], asking: Asking) -> Mapping[str, Any]:
         """Check that the path is absolute, and that each source of the flow is named once."""
-        given, sources = values["checkpoint"], values["sources"] or None
-        place = normal_place(given) if given is not None else ""
-        if given is not None and not (place.startswith("/") or "://" in place):
+        checkpoint, sources = values["checkpoint"], values["sources"] or None
+        place = normal_place(checkpoint) if checkpoint is not None else ""
+        if checkpoint is not None and not (place.startswith("/") or "://" in place):
             asking.wrong.append(
-                f"checkpoint is {given!r}. Allowed is an absolute path, or a URL such as s3://bucket/folder."
+                f"checkpoint is {checkpoint!r}. Allowed is an absolute path, or a URL such as s3://bucket/folder."
             )
         if asking.flow is not None and sources is not None:
             asking.wrong += _misfits(sources, asking.flow)

@@ -11,7 +11,7 @@ from streamkeeper.declare.offsets import check_fits
 from streamkeeper.errors import RequestError
 from streamkeeper.flows.backfill_flow import BACKUP, FILES, HISTORY, READS, TABLE, check_backup_fits
 from streamkeeper.manifest.manifest import Flow
-from streamkeeper.recover.requests.form import FLOW, Asking, asked
+from streamkeeper.recover.requests.form import FLOW, Asking, form_field
 from streamkeeper.recover.requests.rehearsal import Rehearsable
 
 OF_KAFKA, OF_DELTA, OF_PATH, OF_BACKUP, WHICH = (
@@ -48,13 +48,13 @@ class BackfillRequest(Rehearsable):
 
     refused = "The backfill was not planned"
 
-    flow: str = asked(
+    flow: str = form_field(
         "string",
         "Flow",
         "The flow whose table gets the rows, through its views. It keeps running.",
         names=FLOW,
     )
-    read: str = asked(
+    read: str = form_field(
         "string",
         "Read",
         "What to read. Open its section below, and leave the others as they are. history: what the flow's"
@@ -64,7 +64,7 @@ class BackfillRequest(Rehearsable):
         HISTORY,
         enum=READS,
     )
-    source: str | None = asked(
+    source: str | None = form_field(
         "string",
         "Source",
         "The flow's source that the rows replace. May be empty if there is only one, and for a backup. The"
@@ -72,28 +72,28 @@ class BackfillRequest(Rehearsable):
         nullable=True,
         section=WHICH,
     )
-    path: str | None = asked(
+    path: str | None = form_field(
         "string",
         "Path",
         "For files and table: the folder, absolute or a URL.",
         nullable=True,
         section=OF_PATH,
     )
-    table: str | None = asked(
+    table: str | None = form_field(
         "string",
         "Table",
         "For table: one of the warehouse, in place of a path.",
         nullable=True,
         section=OF_PATH,
     )
-    backup: str | None = asked(
+    backup: str | None = form_field(
         "string",
         "Backup",
         "Its id, or newest (the default).",
         nullable=True,
         section=OF_BACKUP,
     )
-    from_offsets: dict[str, dict[str, int]] | None = asked(
+    from_offsets: dict[str, dict[str, int]] | None = form_field(
         "object",
         "From offsets",
         'Start: {"orders": {"0": 5, "1": -2}}; -2 is earliest. Partitions that are left out are not'
@@ -101,14 +101,14 @@ class BackfillRequest(Rehearsable):
         nullable=True,
         section=OF_KAFKA,
     )
-    to_offsets: dict[str, dict[str, int]] | None = asked(
+    to_offsets: dict[str, dict[str, int]] | None = form_field(
         "object",
         "To offsets",
         "End: for each partition, the first offset that is not read. Empty: the flow's current position.",
         nullable=True,
         section=OF_KAFKA,
     )
-    from_version: int | None = asked(
+    from_version: int | None = form_field(
         "number",
         "From version",
         "For a Delta source: the first commit whose rows are read, those that it added or changed. Of a"
@@ -119,7 +119,7 @@ class BackfillRequest(Rehearsable):
         least=0,
         section=OF_DELTA,
     )
-    to_version: int | None = asked(
+    to_version: int | None = form_field(
         "number",
         "To version",
         "The last commit whose rows are read.",
@@ -128,7 +128,7 @@ class BackfillRequest(Rehearsable):
         least=0,
         section=OF_DELTA,
     )
-    predicate: str | None = asked(
+    predicate: str | None = form_field(
         "string",
         "Only rows where",
         "SQL over the columns of the source (of the table, for a backup), such as customer_id < 1000. Empty:"
@@ -136,7 +136,7 @@ class BackfillRequest(Rehearsable):
         nullable=True,
         section=WHICH,
     )
-    chunk: int | None = asked(
+    chunk: int | None = form_field(
         "number",
         "Chunk",
         "Number of files, or Kafka records, in a chunk. Each chunk is one commit; after an interruption"
@@ -183,7 +183,7 @@ class BackfillRequest(Rehearsable):
 
 def _source(name: Any, flow: Flow, read: str, wrong: list[str]) -> Source | None:
     sources = flow.sources
-    known = ", ".join(source.name for source in sources)
+    names = ", ".join(source.name for source in sources)
     if read == BACKUP:
         if name is not None:
             wrong.append(
@@ -193,10 +193,10 @@ def _source(name: Any, flow: Flow, read: str, wrong: list[str]) -> Source | None
         return None
     if name is None and len(sources) == 1:
         return sources[0]
-    found = next((source for source in sources if source.name == name), None)
-    if found is None:
-        wrong.append(f"source is {name!r}; {flow.full_name} reads {known}. Name the one whose rows are read.")
-    return found
+    source = next((source for source in sources if source.name == name), None)
+    if source is None:
+        wrong.append(f"source is {name!r}; {flow.full_name} reads {names}. Name the one whose rows are read.")
+    return source
 
 
 def _check_place(values: Mapping[str, Any], flow: Flow, source: Source | None, wrong: list[str]) -> None:
@@ -250,8 +250,8 @@ def _check_history(values: Mapping[str, Any], source: Source, wrong: list[str]) 
                 f"from_version is {first} and to_version {last}. Give both, the last one not below the first."
             )
     for name in ("from_offsets", "to_offsets"):
-        given = values[name]
-        if given is None:
+        offsets = values[name]
+        if offsets is None:
             continue
         if not source.kind.records:
             wrong.append(
@@ -259,9 +259,9 @@ def _check_history(values: Mapping[str, Any], source: Source, wrong: list[str]) 
                 " predicate instead."
             )
             continue
-        misfit = check_fits(source.format, given)
+        misfit = check_fits(source.format, offsets)
         low = (
-            [part for parts in given.values() for part, at in parts.items() if at < 0]
+            [part for parts in offsets.values() for part, at in parts.items() if at < 0]
             if misfit is None and name == "to_offsets"
             else []
         )

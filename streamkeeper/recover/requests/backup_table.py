@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from streamkeeper.recover.requests.form import MOST_DAYS, TABLE, Request, asked
+from streamkeeper.recover.requests.form import MOST_DAYS, TABLE, Request, form_field
 
 
 def kept_days() -> Any:
     """Declare the retention of a backup by its age."""
-    return asked(
+    return form_field(
         "number",
         "Days kept",
         "Days after which clean_up may remove the backup. Empty: not because of its age. The newest backup"
@@ -25,7 +25,7 @@ def kept_days() -> Any:
 
 def keep_last() -> Any:
     """Declare the retention of a backup by the number of newer ones."""
-    return asked(
+    return form_field(
         "number",
         "Last ones kept",
         "clean_up may remove the backup once there are this many newer ones. Empty: not because of their"
@@ -46,6 +46,8 @@ class BackupRequest(Request):
 
     refused = "The backup was not planned"
 
-    table: str = asked("string", "Table", "The table to copy, together with its tombstones.", names=TABLE)
+    table: str = form_field(
+        "string", "Table", "The table to copy, together with its tombstones.", names=TABLE
+    )
     kept_days: float | None = kept_days()
     keep_last: int | None = keep_last()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamkeeper.declare.model import NAME
-from streamkeeper.recover.requests.form import MOST_DAYS, PIPELINE, Asking, Request, asked
+from streamkeeper.recover.requests.form import MOST_DAYS, PIPELINE, Asking, Request, form_field
 
 DAYS = 30.0
 
@@ -23,8 +23,8 @@ class CleanUpRequest(Request):
 
     refused = "Nothing was cleaned up"
 
-    pipeline: str = asked("string", "Pipeline", "The pipeline to clean up.", names=PIPELINE)
-    keep_days: float = asked(
+    pipeline: str = form_field("string", "Pipeline", "The pipeline to clean up.", names=PIPELINE)
+    keep_days: float = form_field(
         "number",
         "Checkpoints",
         "Days to keep the checkpoint of a generation after the next one started. A rewind can return to it"
@@ -34,7 +34,7 @@ class CleanUpRequest(Request):
         most=MOST_DAYS,
         unit="days",
     )
-    tombstone_days: float = asked(
+    tombstone_days: float = form_field(
         "number",
         "Tombstones",
         "Days that an AUTO CDC table remembers deletes and truncates. A change that arrives later is"
@@ -44,7 +44,7 @@ class CleanUpRequest(Request):
         most=MOST_DAYS,
         unit="days",
     )
-    forget_flows: tuple[str, ...] = asked(
+    forget_flows: tuple[str, ...] = form_field(
         "string",
         "Forget flows",
         "Flows that are no longer declared and whose state may be removed, such as old_flow, other_flow."
@@ -56,12 +56,12 @@ class CleanUpRequest(Request):
     @classmethod
     def check(cls, values: Mapping[str, Any], asking: Asking) -> Mapping[str, Any]:
         """Read the names of flows; the pipeline may declare none of them."""
-        told = values["forget_flows"]
-        named = tuple(name for name in re.split(r"[,\s]+", told) if name)
+        forget_flows = values["forget_flows"]
+        named = tuple(name for name in re.split(r"[,\s]+", forget_flows) if name)
         if not all(NAME.fullmatch(name) for name in named):
             asking.wrong.append(
-                f"forget_flows is {told!r}. Allowed are names of flows, without their pipeline's, such as"
-                " old_flow, other_flow."
+                f"forget_flows is {forget_flows!r}. Allowed are names of flows, without their pipeline's,"
+                " such as old_flow, other_flow."
             )
         declared = {flow.name for flow in asking.manifest.flows() if flow.pipeline.name == values["pipeline"]}
         if still := sorted(declared & set(named)):

@@ -7,8 +7,8 @@ ledgers are derived from one declaration::
     class RestoreRequest(Request):
         refused = "The restore was not planned"
 
-        table: str = asked("string", "Table", "The table that is replaced.", names=TABLE)
-        version: int | None = asked(
+        table: str = form_field("string", "Table", "The table that is replaced.", names=TABLE)
+        version: int | None = form_field(
             "number", "Version", "A version of the table itself.", nullable=True, whole=True, least=0
         )
         accept: tuple[str, ...] = accepted()
@@ -28,7 +28,7 @@ from functools import partial
 from math import isfinite
 from typing import Any, ClassVar, Final, Literal, TypeVar
 
-from streamkeeper.amounts import PRICES
+from streamkeeper.amounts import IMPACTS
 from streamkeeper.declare.model import Pipeline, Table
 from streamkeeper.errors import RequestError
 from streamkeeper.flows.generations import REBUILT, STATES
@@ -93,35 +93,35 @@ class FormField:
         return self.default is None and not self.nullable and not self.many
 
 
-def asked(type: str, title: str, description: str, default: Any = None, **more: Any) -> Any:
+def form_field(type: str, title: str, description: str, default: Any = None, **more: Any) -> Any:
     """Declare a field of a request with one form field, named as the dataclass field.
 
     Parameters as those of FormField.
     """
-    return asked_in_parts(FormField("", type, title, description, default, **more))
+    return form_fields(FormField("", type, title, description, default, **more))
 
 
-def asked_in_parts(*parts: FormField, default: Any = MISSING) -> Any:
+def form_fields(*parts: FormField, default: Any = MISSING) -> Any:
     """Declare a field of a request with several form fields, which the kind's ``check`` combines."""
-    given = default
-    if given is MISSING and len(parts) == 1 and not parts[0].required:
-        given = tuple(parts[0].default or ()) if parts[0].many else parts[0].default
-    return dataclasses.field(default=given, metadata={"form": parts})
+    field_default = default
+    if field_default is MISSING and len(parts) == 1 and not parts[0].required:
+        field_default = tuple(parts[0].default or ()) if parts[0].many else parts[0].default
+    return dataclasses.field(default=field_default, metadata={"form": parts})
 
 
 def accepted() -> Any:
-    """Declare the field for prices that are accepted beforehand."""
-    said = (
-        "Prices that are accepted in advance: "
-        + "; ".join(f"{word}: {meaning}" for word, meaning in PRICES.items())
+    """Declare the field for impacts that are accepted beforehand."""
+    description = (
+        "Impacts that are accepted in advance: "
+        + "; ".join(f"{word}: {meaning}" for word, meaning in IMPACTS.items())
         + "."
     )
-    return asked(
+    return form_field(
         "array",
-        "Accepted price",
-        said,
+        "Accepted impact",
+        description,
         [],
-        enum=tuple(map(str, PRICES)),
+        enum=tuple(map(str, IMPACTS)),
         many=True,
         section="Approval",
         unattended=True,
@@ -130,7 +130,7 @@ def accepted() -> Any:
 
 def state_then() -> Any:
     """Declare the field for the state with which a stateful query goes on after its table went back."""
-    return asked(
+    return form_field(
         "string",
         "State",
         "For a query with state: as it was then (copied if it still exists, otherwise rebuilt from history"
@@ -143,7 +143,7 @@ def state_then() -> Any:
 
 def schemas_inferred(section: str) -> Any:
     """Declare the field for schemas that are inferred from the sources' files again."""
-    return asked(
+    return form_field(
         "boolean",
         "Infer schemas again",
         "Infer the schemas of sources that declare none from their files again. Off: the schemas of the"
@@ -233,13 +233,16 @@ class Request:
         :raises RequestError: any value does not fit; all misfits are listed.
         """
         form = cls.form(manifest)
-        given, wrong = read_values(values, form)
+        checked_values, wrong = read_values(values, form)
         asking = Asking(manifest, by, now or datetime.now(timezone.utc), wrong)
-        given = {"by": by, **{field.name: asking.settle(field, given[field.name]) for field in form}}
-        given |= cls.check(given, asking)
+        checked_values = {
+            "by": by,
+            **{field.name: asking.settle(field, checked_values[field.name]) for field in form},
+        }
+        checked_values |= cls.check(checked_values, asking)
         refuse(cls.refused, wrong)
         names = {field.name for field in dataclasses.fields(cls)}
-        return read_as(cls, {name: value for name, value in given.items() if name in names})
+        return read_as(cls, {name: value for name, value in checked_values.items() if name in names})
 
     @classmethod
     def check(cls, values: Mapping[str, Any], asking: Asking) -> Mapping[str, Any]:
@@ -327,25 +330,25 @@ def _out_of_bounds(field: FormField, value: float) -> list[str]:
     return [f"{field.name} is {value!r}; it must be {number}{bounds}."]
 
 
-def refuse(what: str, wrong: Sequence[str]) -> None:
+def refuse(refused: str, wrong: Sequence[str]) -> None:
     """Raise if anything is wrong.
 
-    :param what: was not done, as the start of a sentence.
+    :param refused: what was not done, as the start of a sentence.
     :raises RequestError: something is; all of it is listed.
     """
     if wrong:
         raise RequestError(
-            "\n".join([f"{what}, and nothing was changed:", *(f"- {item}" for item in wrong)]), wrong
+            "\n".join([f"{refused}, and nothing was changed:", *(f"- {item}" for item in wrong)]), wrong
         )
 
 
 def find_flow(name: Any, manifest: Manifest, wrong: list[str]) -> Flow | None:
     """Return a flow by the given name, or add to ``wrong`` why there is none."""
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_.]+", name):
-        known = ", ".join(flow.full_name for flow in manifest.flows()) or "none"
+        declared_names = ", ".join(flow.full_name for flow in manifest.flows()) or "none"
         wrong.append(
             f"flow is {name!r}, which is no flow's name (letters, digits, underscores and one dot). Declared"
-            f" are: {known}."
+            f" are: {declared_names}."
         )
         return None
     try:
@@ -370,32 +373,32 @@ def find_table(name: Any, manifest: Manifest, wrong: list[str]) -> tuple[Pipelin
                     " change them. Reset or rewind its flows."
                 )
                 return None
-    known = ", ".join(_names(TABLE, manifest)) or "none"
-    wrong.append(f"table is {name!r}, which no pipeline declares. Declared are: {known}.")
+    declared_names = ", ".join(_names(TABLE, manifest)) or "none"
+    wrong.append(f"table is {name!r}, which no pipeline declares. Declared are: {declared_names}.")
     return None
 
 
-def declared_table(name: str, manifest: Manifest, what: str) -> tuple[Pipeline, Table]:
+def declared_table(name: str, manifest: Manifest, refused: str) -> tuple[Pipeline, Table]:
     """Return the table that a checked request names.
 
-    :param what: was not done, as the start of a sentence.
+    :param refused: what was not done, as the start of a sentence.
     :raises RequestError: it is no longer declared.
     """
     wrong: list[str] = []
-    found = find_table(name, manifest, wrong)
-    refuse(what, wrong)
-    assert found is not None, "what is missing was listed as wrong"
-    return found
+    declared = find_table(name, manifest, wrong)
+    refuse(refused, wrong)
+    assert declared is not None, "what is missing was listed as wrong"
+    return declared
 
 
-def _names(of: Named, manifest: Manifest) -> tuple[str, ...]:
+def _names(entity: Named, manifest: Manifest) -> tuple[str, ...]:
     """Return the declared flows, tables or pipelines by the names in forms:
 
     `pipeline.flow`, `pipeline.table`.
     """
-    if of == FLOW:
+    if entity == FLOW:
         return tuple(flow.full_name for flow in manifest.flows())
-    if of == TABLE:
+    if entity == TABLE:
         return tuple(
             f"{pipeline.name}.{table.name}"
             for pipeline in manifest.pipelines
@@ -408,9 +411,9 @@ def _names(of: Named, manifest: Manifest) -> tuple[str, ...]:
 def _with_names(field: FormField, manifest: Manifest, ill: Mapping[str, str]) -> FormField:
     if field.names is None:
         return field
-    known = _names(field.names, manifest)
-    first = tuple(name for name in ill if name in known)
-    enum = (*first, *(name for name in known if name not in first))
+    declared_names = _names(field.names, manifest)
+    first = tuple(name for name in ill if name in declared_names)
+    enum = (*first, *(name for name in declared_names if name not in first))
     if not first or not field.mends:
         return replace(field, enum=enum)
     return replace(

@@ -1,4 +1,4 @@
-"""The requests of ``full_refresh``, ``full_refresh_beside`` and ``full_refresh_with_backup``."""
+"""The requests of ``full_refresh``, ``rebuild_without_downtime`` and ``full_refresh_with_backup``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from streamkeeper.errors import RequestError
 from streamkeeper.flows.backfill_flow import BACKUP, check_backup_fits
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.recover.requests.backup_table import keep_last, kept_days
-from streamkeeper.recover.requests.form import TABLE, Asking, asked, schemas_inferred
+from streamkeeper.recover.requests.form import TABLE, Asking, form_field, schemas_inferred
 from streamkeeper.recover.requests.rehearsal import Rehearsable
 
 SOURCES = "sources"
@@ -18,8 +18,8 @@ FILLS = (SOURCES, BACKUP)
 """What an emptied table is filled from."""
 
 
-def _table(said: str) -> Any:
-    return asked("string", "Table", said, names=TABLE)
+def _table(description: str) -> Any:
+    return form_field("string", "Table", description, names=TABLE)
 
 
 def _writers(asking: Asking) -> list[Flow]:
@@ -59,12 +59,12 @@ class RefreshRequest(Rehearsable):
 
 
 @dataclass(frozen=True)
-class BesideRequest(RefreshRequest):
-    """A full refresh beside the table, as requested. ``table`` is ``pipeline.table``."""
+class RebuildRequest(RefreshRequest):
+    """A rebuild without downtime the table, as requested. ``table`` is ``pipeline.table``."""
 
     table: str = _table(
         "The table to rebuild; every flow that writes it reads its sources from the beginning, into a new"
-        " table beside the old one."
+        " table in a side table."
     )
 
 
@@ -76,7 +76,7 @@ class WithBackupRequest(RefreshRequest):
     """
 
     table: str = _table("The table to back up, empty and fill again.")
-    fill_from: str = asked(
+    fill_from: str = form_field(
         "string",
         "Filled from",
         "sources: every flow reads its sources again from the beginning; the backup allows a restore."

@@ -15,8 +15,8 @@ from streamkeeper.recover.requests.form import (
     Asking,
     FormField,
     Request,
-    asked,
-    asked_in_parts,
+    form_field,
+    form_fields,
 )
 
 DEADLINE = 600.0
@@ -55,9 +55,9 @@ class HoldRequest(Request):
     refused = "No flow was held"
     run = (FormField("reason", "string", "Reason", "Reason, shown to others.", "", section="Stop"),)
 
-    flows: tuple[str, ...] = asked_in_parts(*_which("hold"))
+    flows: tuple[str, ...] = form_fields(*_which("hold"))
     owner: str = ""
-    deadline: float | None = asked(
+    deadline: float | None = form_field(
         "number",
         "Deadline",
         "Seconds that drivers have to end their batch and stop. After that they get SIGTERM, and a minute"
@@ -68,7 +68,7 @@ class HoldRequest(Request):
         unit="seconds",
         section="Stop",
     )
-    hours: float | None = asked(
+    hours: float | None = form_field(
         "number",
         "For",
         "Hours after which the hold ends by itself, as for maintenance. Empty: when it is released.",
@@ -98,8 +98,8 @@ class ReleaseRequest(Request):
     refused = "No flow was released"
     run = ()
 
-    flows: tuple[str, ...] = asked_in_parts(*_which("release"))
-    owner: str | None = asked_in_parts(
+    flows: tuple[str, ...] = form_fields(*_which("release"))
+    owner: str | None = form_fields(
         FormField(
             "owner",
             "string",
@@ -138,7 +138,9 @@ class AbandonRequest(Request):
     refused = "Nothing was abandoned"
     run = (FormField("reason", "string", "Reason", "Reason, kept in its ledger.", ""),)
 
-    recovery: str = asked("string", "Recovery", "Id of the recovery, as its page and its alerts name it.", "")
+    recovery: str = form_field(
+        "string", "Recovery", "Id of the recovery, as its page and its alerts name it.", ""
+    )
 
 
 def release(home: FlowHome, owner: str | None, by: str) -> tuple[list[str], list[Hold]]:
@@ -152,30 +154,32 @@ def release(home: FlowHome, owner: str | None, by: str) -> tuple[list[str], list
     return [name for name in owners if holds.release(home, name, by)], holds.all_of(home)
 
 
-def describe_release(owner: str | None, released: list[str], left: list[Hold]) -> str:
+def describe_release(owner: str | None, released: list[str], remaining_holds: list[Hold]) -> str:
     """Return what :func:`release` did to a flow, and who still holds it."""
     if owner is None:
         first = f"released from {', '.join(released)}" if released else "no person held it"
     else:
         first = "released" if released else f"{owner} had no hold"
-    return f"{first}; {'still held by ' + ', '.join(hold.owner for hold in left) if left else 'free to run'}"
+    owners = ", ".join(hold.owner for hold in remaining_holds)
+    return f"{first}; {f'still held by {owners}' if owners else 'free to run'}"
 
 
 def _flows(values: Mapping[str, Any], asking: Asking) -> tuple[str, ...]:
     if asking.wrong:  # values of a wrong type were replaced by defaults, so the given ones cannot be counted
         return ()
-    given = [name for name in ("flows", "pipeline", "all") if values[name]]
-    if len(given) != 1:
+    filled_fields = [name for name in ("flows", "pipeline", "all") if values[name]]
+    if len(filled_fields) != 1:
         asking.wrong.append(
-            f"Given are {' and '.join(given) or 'none'} of flows, pipeline and all. Give exactly one of them."
+            f"Given are {' and '.join(filled_fields) or 'none'} of flows, pipeline and all. Give exactly one"
+            " of them."
         )
         return ()
     flows = [
         flow for flow in asking.manifest.flows() if values["all"] or flow.pipeline.name == values["pipeline"]
     ]
-    found = tuple(values["flows"]) or tuple(flow.full_name for flow in flows)
-    if not found:
+    flow_names = tuple(values["flows"]) or tuple(flow.full_name for flow in flows)
+    if not flow_names:
         asking.wrong.append(
             "No flow is declared there, so there is nothing to do. Declare one, and run `streamkeeper check`."
         )
-    return found
+    return flow_names

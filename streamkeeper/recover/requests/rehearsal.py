@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamkeeper.declare.model import REHEARSABLE
-from streamkeeper.recover.requests.form import RUN, Request, accepted, asked
+from streamkeeper.recover.requests.form import RUN, Request, accepted, form_field
 
 MINUTES = 10.0
 """Minutes for which a rehearsed driver reads, if nothing else is asked for."""
@@ -17,11 +17,11 @@ _APPROVAL = RUN[0].section
 
 @dataclass(frozen=True, kw_only=True)
 class Rehearsable(Request):
-    """A request of a recovery that can be rehearsed, and has prices. ``rehearsal`` is the id of one that was,
-    or empty.
+    """A request of a recovery that can be rehearsed, and has impacts. ``rehearsal`` is the id of one that
+    was, or empty.
     """
 
-    rehearse: bool = asked(
+    rehearse: bool = form_field(
         "boolean",
         "Rehearse first",
         "Before the approval: carry it out on a copy of the tables and checkpoints, and show with the plan"
@@ -29,11 +29,11 @@ class Rehearsable(Request):
         False,
         section=_APPROVAL,
     )
-    rehearsal: str = asked(
+    rehearsal: str = form_field(
         "string",
         "Rehearsed before",
         "The id of a rehearsal of just this. Its evidence is shown with the plan. The plan is refused if the"
-        " generation, the declaration or the price is another one now.",
+        " generation, the declaration or the impact is another one now.",
         "",
         section=_APPROVAL,
     )
@@ -50,28 +50,30 @@ class RehearseRequest(Request):
 
     refused = "The rehearsal was not planned"
 
-    flow: str = asked("string", "Flow", "The flow whose pipeline is rehearsed.", names="flow", mends=True)
-    recovery: str = asked(
+    flow: str = form_field(
+        "string", "Flow", "The flow whose pipeline is rehearsed.", names="flow", mends=True
+    )
+    recovery: str = form_field(
         "string",
         "Recovery",
         "Recovery to rehearse. none: rehearse only the declaration, for example one from another folder.",
         NO_RECOVERY,
         enum=(NO_RECOVERY, *REHEARSABLE),
     )
-    request: dict[str, Any] | None = asked(
+    request: dict[str, Any] | None = form_field(
         "object",
         "Values",
         'The values of that recovery\'s form, such as {"start": "earliest"}. The flow above, or'
         " its table, is filled in.",
         nullable=True,
     )
-    pipelines: str = asked(
+    pipelines: str = form_field(
         "string",
         "Folder",
         "A folder with the pipelines to rehearse, such as a branch's checkout. Empty: what is deployed.",
         "",
     )
-    minutes: float = asked(
+    minutes: float = form_field(
         "number",
         "Minutes",
         "A driver that has not read all its input then ends its batch, and what it did counts.",
@@ -81,7 +83,7 @@ class RehearseRequest(Request):
         unit="minutes",
         section="Bounds",
     )
-    files: int | None = asked(
+    files: int | None = form_field(
         "number",
         "Files a batch",
         "At most so many files, or records of Kafka, of each source in a batch; the driver ends after one.",

@@ -31,9 +31,9 @@ from streamkeeper.recover.requests.form import (
     FLOW,
     Asking,
     FormField,
-    asked,
-    asked_in_parts,
     find_flow,
+    form_field,
+    form_fields,
     schemas_inferred,
 )
 from streamkeeper.recover.requests.rehearsal import Rehearsable
@@ -47,7 +47,7 @@ class ResetRequest(Rehearsable):
 
     refused = "The reset was not planned"
 
-    flows: tuple[str, ...] = asked_in_parts(
+    flows: tuple[str, ...] = form_fields(
         FormField("flow", "string", "Flow", "The flow to give a new checkpoint.", names=FLOW, mends=True),
         FormField(
             "flows",
@@ -61,7 +61,7 @@ class ResetRequest(Rehearsable):
             section="Further flows",
         ),
     )
-    start: StartAt = asked_in_parts(
+    start: StartAt = form_fields(
         FormField(
             "start",
             "string",
@@ -107,7 +107,7 @@ class ResetRequest(Rehearsable):
             section=WHERE,
         ),
     )
-    state: InitialState = asked(
+    state: InitialState = form_field(
         "string",
         "State",
         "For a query with state: rebuilt from history without writing it again, or empty (old keys then"
@@ -128,10 +128,10 @@ class ResetRequest(Rehearsable):
         cls, values: Mapping[str, Any], manifest: Manifest, by: str, now: datetime | None = None
     ) -> ResetRequest:
         """Return a request from a form's values; if ``flow`` is missing, it is the first of ``flows``."""
-        given, flows = dict(values), values.get("flows")
-        if given.get("flow") is None and isinstance(flows, (list, tuple)) and flows:
-            given["flow"], *given["flows"] = flows
-        return super().parse(given, manifest, by, now)
+        form_values, flows = dict(values), values.get("flows")
+        if form_values.get("flow") is None and isinstance(flows, (list, tuple)) and flows:
+            form_values["flow"], *form_values["flows"] = flows
+        return super().parse(form_values, manifest, by, now)
 
     @classmethod
     def check(cls, values: Mapping[str, Any], asking: Asking) -> Mapping[str, Any]:
@@ -145,18 +145,22 @@ class ResetRequest(Rehearsable):
 
         :raises RequestError: no JSON follows ``offsets:``.
         """
-        mode, _, rest = values.get("start", "").partition(":")
-        if not rest or mode not in (TIMESTAMP, OFFSETS, GENERATION):
+        mode, _, argument = values.get("start", "").partition(":")
+        if not argument or mode not in (TIMESTAMP, OFFSETS, GENERATION):
             return values
         if mode == OFFSETS:
             try:
-                return {**values, "start": mode, mode: json.loads(rest)}
+                return {**values, "start": mode, mode: json.loads(argument)}
             except ValueError as error:
                 raise RequestError(
                     f"--start {values['start']!r}: what follows offsets: is not JSON ({error}). "
                     'Example: offsets:{"events_raw": {"logOffset": 7}}'
                 ) from error
-        return {**values, "start": mode, mode: int(rest) if rest.isdecimal() and mode == GENERATION else rest}
+        return {
+            **values,
+            "start": mode,
+            mode: int(argument) if argument.isdecimal() and mode == GENERATION else argument,
+        }
 
     def of(self, flow: Flow) -> ResetRequest:
         """Return the request of one of the flows: explicit offsets are limited to its sources."""
@@ -180,14 +184,14 @@ def start_of(start: StartAt, flow: Flow) -> StartAt:
 def _flows(values: Mapping[str, Any], asking: Asking) -> tuple[Flow, ...]:
     """Return the flows in the fields ``flow`` and ``flows``, each once."""
     further = (find_flow(name, asking.manifest, asking.wrong) for name in values["flows"])
-    found = {flow.full_name: flow for flow in (asking.flow, *further) if flow is not None}
-    pipelines = sorted({flow.pipeline.name for flow in found.values()})
+    named_flows = {flow.full_name: flow for flow in (asking.flow, *further) if flow is not None}
+    pipelines = sorted({flow.pipeline.name for flow in named_flows.values()})
     if len(pipelines) > 1:
         asking.wrong.append(
             f"The flows belong to several pipelines: {', '.join(pipelines)}. One recovery is of one pipeline:"
             " trigger one for each of them."
         )
-    return tuple(found.values())
+    return tuple(named_flows.values())
 
 
 def parse_start(values: Mapping[str, Any], flows: Sequence[Flow], asking: Asking) -> StartAt | None:
@@ -281,13 +285,13 @@ def _check_offsets(offsets: Any, flows: Sequence[Flow], wrong: list[str]) -> Non
     named = {flow: value for flow, value in offsets.items() if flow in read}
     shared = {name: value for name, value in offsets.items() if name not in read}
     ours = {flow: sources for flow, sources in read.items() if flow not in named}
-    known = list(dict.fromkeys(source.name for sources in ours.values() for source in sources))
-    unknown = sorted(set(shared) - set(known))
+    source_names = list(dict.fromkeys(source.name for sources in ours.values() for source in sources))
+    unknown = sorted(set(shared) - set(source_names))
     if unknown:
         reads = (
-            f"It reads {', '.join(known)}."
+            f"It reads {', '.join(source_names)}."
             if len(flows) == 1
-            else f"Sources of the flows not named are {', '.join(known) or 'none'}."
+            else f"Sources of the flows not named are {', '.join(source_names) or 'none'}."
         )
         wrong.append(
             f"offsets name {', '.join(unknown)}, which the flow{'' if len(flows) == 1 else 's'} does not"
@@ -300,8 +304,8 @@ def _check_offsets(offsets: Any, flows: Sequence[Flow], wrong: list[str]) -> Non
                 " names."
             )
             continue
-        of = f" of {flow}" if len(flows) > 1 else ""
-        _check_positions(named.get(flow, shared), sources, of, wrong)
+        flow_suffix = f" of {flow}" if len(flows) > 1 else ""
+        _check_positions(named.get(flow, shared), sources, flow_suffix, wrong)
     for name in shared:
         readers = [flow for flow, sources in ours.items() if any(one.name == name for one in sources)]
         files = any(one.name == name and one.reads_files for sources in ours.values() for one in sources)
@@ -313,13 +317,15 @@ def _check_offsets(offsets: Any, flows: Sequence[Flow], wrong: list[str]) -> Non
             )
 
 
-def _check_positions(offsets: dict[str, Any], sources: Sequence[Source], of: str, wrong: list[str]) -> None:
+def _check_positions(
+    offsets: dict[str, Any], sources: Sequence[Source], flow_suffix: str, wrong: list[str]
+) -> None:
     names = [source.name for source in sources]
     missing = [name for name in names if name not in offsets]
     if missing:
         wrong.append(
-            f"offsets{of} leave out {', '.join(missing)}. Give a position for every source of the flow:"
-            f" {', '.join(names)}."
+            f"offsets{flow_suffix} leave out {', '.join(missing)}. Give a position for every source of the"
+            f" flow: {', '.join(names)}."
         )
     for source in sources:
         if source.name in offsets and offsets[source.name] is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamkeeper.flows.generations import InitialState
-from streamkeeper.recover.requests.form import TABLE, Asking, asked, state_then
+from streamkeeper.recover.requests.form import TABLE, Asking, form_field, state_then
 from streamkeeper.recover.requests.rehearsal import Rehearsable
 from streamkeeper.tables.backups import NEWEST
 
@@ -22,15 +22,17 @@ class RestoreRequest(Rehearsable):
 
     refused = "The restore was not planned"
 
-    table: str = asked("string", "Table", "The table to replace, together with its tombstones.", names=TABLE)
-    backup: str | None = asked(
+    table: str = form_field(
+        "string", "Table", "The table to replace, together with its tombstones.", names=TABLE
+    )
+    backup: str | None = form_field(
         "string",
         "Backup",
         "The id of the backup to restore, as streamkeeper backups lists it, or newest. Empty: a version is"
         " restored.",
         nullable=True,
     )
-    version: int | None = asked(
+    version: int | None = form_field(
         "number",
         "Version",
         "Or: a version of the table itself whose files VACUUM has not removed.",
@@ -45,12 +47,12 @@ class RestoreRequest(Rehearsable):
         """Check that a backup or a version is named, and not both."""
         backup, version = values["backup"] or None, values["version"]
         if (backup is None) == (version is None):
-            given = (
+            choice = (
                 "neither a backup nor a version"
                 if backup is None
                 else f"both a backup ({backup!r}) and a version ({version!r})"
             )
             asking.wrong.append(
-                f"{given} is given. Give one: a backup's id or {NEWEST!r}, or a version's number."
+                f"{choice} is given. Give one: a backup's id or {NEWEST!r}, or a version's number."
             )
         return {"backup": backup}

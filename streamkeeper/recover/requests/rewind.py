@@ -13,9 +13,9 @@ from streamkeeper.recover.requests.form import (
     FLOW,
     Asking,
     FormField,
-    asked,
-    asked_in_parts,
     find_flow,
+    form_field,
+    form_fields,
     state_then,
 )
 from streamkeeper.recover.requests.rehearsal import Rehearsable
@@ -41,8 +41,8 @@ class RewindRequest(Rehearsable):
 
     refused = "The rewind was not planned"
 
-    flow: str = asked("string", "Flow", "The flow to rewind.", names=FLOW, mends=True)
-    to: StartAt = asked_in_parts(
+    flow: str = form_field("string", "Flow", "The flow to rewind.", names=FLOW, mends=True)
+    to: StartAt = form_fields(
         FormField(
             "batch",
             "string",
@@ -70,7 +70,7 @@ class RewindRequest(Rehearsable):
             section=WHERE,
         ),
     )
-    target: str = asked(
+    target: str = form_field(
         "string",
         "Target",
         "kept: rows that are read again are duplicated, except in a table that is updated by key."
@@ -79,7 +79,7 @@ class RewindRequest(Rehearsable):
         enum=TARGETS,
         section="Table",
     )
-    along: tuple[str, ...] = asked(
+    along: tuple[str, ...] = form_field(
         "array",
         "Other flows",
         "Other flows of the table to rewind with this one. Needed if the table is restored: every flow"
@@ -117,24 +117,24 @@ class RewindRequest(Rehearsable):
 
 
 def _to(values: Mapping[str, Any], flow: Flow | None, asking: Asking) -> StartAt | None:
-    given = [name for name in _TO if values[name] not in (None, "", {})]
-    if len(given) != 1:
-        said = f"{' and '.join(given)} are given" if given else "none is given"
+    filled_fields = [name for name in _TO if values[name] not in (None, "", {})]
+    if len(filled_fields) != 1:
+        problem = f"{' and '.join(filled_fields)} are given" if filled_fields else "none is given"
         asking.wrong.append(
-            f"{said}. Give exactly one target: batch (such as 17 or 2/17), timestamp, or offsets."
+            f"{problem}. Give exactly one target: batch (such as 17 or 2/17), timestamp, or offsets."
         )
         return None
-    if given[0] != "batch":
-        start = {"start": given[0], given[0]: values[given[0]]}
-        return parse_start(start, (flow,) if flow is not None and given[0] == OFFSETS else (), asking)
-    found = _BATCH.fullmatch(values["batch"])
-    if found is None:
+    if filled_fields[0] != "batch":
+        start = {"start": filled_fields[0], filled_fields[0]: values[filled_fields[0]]}
+        return parse_start(start, (flow,) if flow is not None and filled_fields[0] == OFFSETS else (), asking)
+    match = _BATCH.fullmatch(values["batch"])
+    if match is None:
         asking.wrong.append(
             f"batch is {values['batch']!r}. Allowed is a batch such as 17, or one of a generation such as"
             " 2/17."
         )
         return None
-    return StartAt(BATCH, generation=None if found[1] is None else int(found[1]), batch=int(found[2]))
+    return StartAt(BATCH, generation=None if match[1] is None else int(match[1]), batch=int(match[2]))
 
 
 def _misfit(name: str, flow: Flow, asking: Asking) -> str | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from streamkeeper.recover.requests.form import APPROVAL, PIPELINE, RUN, TABLE, Asking, Request, asked
+from streamkeeper.recover.requests.form import APPROVAL, PIPELINE, RUN, TABLE, Asking, Request, form_field
 
 LEAST_HOURS = 168.0
 """Least retention in hours: a week, Delta's own default.
@@ -25,10 +25,10 @@ class TidyRequest(Request):
     refused = "No table was tidied"
     run = tuple(replace(field, default=False) if field.name == APPROVAL else field for field in RUN)
 
-    pipeline: str = asked(
+    pipeline: str = form_field(
         "string", "Pipeline", "The pipeline whose tables are compacted and vacuumed.", names=PIPELINE
     )
-    tables: tuple[str, ...] = asked(
+    tables: tuple[str, ...] = form_field(
         "array",
         "Tables",
         "Tables of the pipeline. None: all its tables.",
@@ -36,7 +36,7 @@ class TidyRequest(Request):
         many=True,
         names=TABLE,
     )
-    retention_hours: float = asked(
+    retention_hours: float = form_field(
         "number",
         "Retention",
         "Hours of the table's history that stay readable: for running queries, time travel, rewind and"
@@ -46,7 +46,7 @@ class TidyRequest(Request):
         least=LEAST_HOURS,
         unit="hours",
     )
-    vacuum: bool = asked(
+    vacuum: bool = form_field(
         "boolean", "Vacuum", "Also remove files that no version within the retention needs.", True
     )
 

@@ -18,43 +18,51 @@ from streamkeeper.sources.formats import format_of
 
 
 def match_sources(
-    checkpoint: Checkpoint, entry: OffsetEntry, sources: Sequence[Source], asked: Mapping[str, str] | None
+    checkpoint: Checkpoint,
+    entry: OffsetEntry,
+    sources: Sequence[Source],
+    requested_names: Mapping[str, str] | None,
 ) -> dict[str, str]:
     """Return the flow's name of each source of a checkpoint, by the checkpoint's own.
 
     :param entry: the offsets of the batch that the flow is to continue after.
     :param sources: the flow's, opened.
-    :param asked: which is which, where someone said so.
+    :param requested_names: which is which, where someone said so.
     :raises RequestError: they do not fit, or several have no names; the message says what was found and what
         is declared.
     """
     keys = list(dict.fromkeys([*entry.sources, *checkpoint.sources()]))
-    found = "; ".join(f"{key}: {describe(entry.sources.get(key))}" for key in keys)
+    described_sources = "; ".join(f"{key}: {describe(entry.sources.get(key))}" for key in keys)
     declared = ", ".join(f"{source.name} ({source.format})" for source in sources)
-    told = f"The checkpoint at {checkpoint.path()} has the sources {found}. The flow declares {declared}."
-    if asked is not None and set(asked) != set(keys):
+    comparison = (
+        f"The checkpoint at {checkpoint.path()} has the sources {described_sources}. The flow"
+        f" declares {declared}."
+    )
+    if requested_names is not None and set(requested_names) != set(keys):
         raise RequestError(
-            f"{told} `sources` must name each of {', '.join(keys)}; it names {', '.join(asked)}. Nothing"
-            " was changed."
+            f"{comparison} `sources` must name each of {', '.join(keys)}; it names "
+            f"{', '.join(requested_names)}. Nothing was changed."
         )
     if len(keys) != len(sources):
         raise RequestError(
-            f"{told} Their numbers differ. Nothing was changed. Declare the sources that the old job reads,"
-            " and plan again."
+            f"{comparison} Their numbers differ. Nothing was changed. Declare the sources that the old job"
+            " reads, and plan again."
         )
     by_name = {source.name: source for source in sources}
-    names = dict(asked or {}) or ({name: name for name in by_name} if set(keys) == set(by_name) else {})
+    names = dict(requested_names or {}) or (
+        {name: name for name in by_name} if set(keys) == set(by_name) else {}
+    )
     if not names and len(keys) > 1:
         example = json.dumps(dict(zip(keys, by_name, strict=True)))
         raise RequestError(
-            f"{told} The plan cannot match them. Nothing was changed. Set `sources`, such as {example}."
+            f"{comparison} The plan cannot match them. Nothing was changed. Set `sources`, such as {example}."
         )
     names = names or dict(zip(keys, by_name, strict=True))
     wrong = [_misfit(checkpoint, key, entry.sources.get(key), by_name[name]) for key, name in names.items()]
     if any(wrong):
         raise RequestError(
-            f"{told} They do not fit: {'; '.join(filter(None, wrong))}. Declare what the old job reads, and"
-            " plan again; nothing was changed."
+            f"{comparison} They do not fit: {'; '.join(filter(None, wrong))}. Declare what the old job"
+            " reads, and plan again; nothing was changed."
         )
     return names
 

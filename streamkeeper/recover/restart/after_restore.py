@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from streamkeeper.amounts import PRICES, REPEATS, UNKNOWN_PRICE, unknown
+from streamkeeper.amounts import DUPLICATES, IMPACTS, UNKNOWN_IMPACT, unknown
 from streamkeeper.checkpoint import Checkpoint, OffsetEntry
-from streamkeeper.delta.log import SEAL, Transactions
+from streamkeeper.delta.log import FENCE, Transactions
 from streamkeeper.errors import CheckpointError, RequestError
 from streamkeeper.flows import generations, past_positions
 from streamkeeper.flows.files import FlowHome, open_home
@@ -37,15 +37,17 @@ from streamkeeper.tables.flows_at_version import FlowAt, flow_at, query_ids
 
 @dataclass(frozen=True)
 class KeptPlace(Place):
-    """A place whose offsets a backup has kept: ``kept``, by the names that the flow's sources had then."""
+    """A place whose offsets a backup has kept: ``kept_offsets``, by the names that the flow's sources had
+    then.
+    """
 
-    kept: dict[str, Any] = field(default_factory=dict)
+    kept_offsets: dict[str, Any] = field(default_factory=dict)
     watermark_ms: int = 0
 
     @property
     def start_at(self) -> StartAt:
         """The start of a generation that begins there."""
-        return StartAt(OFFSETS, offsets=self.kept, generation=self.generation.number)
+        return StartAt(OFFSETS, offsets=self.kept_offsets, generation=self.generation.number)
 
     def lacking_state(self) -> str | None:
         """Return the file of its offsets: without it no checkpoint can be copied, whatever there is of the
@@ -55,7 +57,7 @@ class KeptPlace(Place):
 
     def offsets(self) -> OffsetEntry:
         """Return up to where its batch reads."""
-        read = {name: offset for name, offset in self.kept.items() if offset is not None}
+        read = {name: offset for name, offset in self.kept_offsets.items() if offset is not None}
         return OffsetEntry(self.batch, 2, self.watermark_ms, 0, {}, read)
 
 
@@ -98,7 +100,7 @@ def plan_restored(
             settings, flow, past_positions.at_batch(home, path, stood.generation, stood.batch), way
         )
     except RequestError:
-        place = _kept(home, stood)
+        place = _kept_place(home, stood)
         if place is None:
             raise
         return _with_kept(plan_place(settings, flow, place, way), place, way)
@@ -107,12 +109,12 @@ def plan_restored(
 def _by_transactions(home: FlowHome, wrote: Mapping[str, int]) -> FlowAt | None:
     """Return a flow's position by the transactions alone of what is restored; None where they do not tell.
 
-    A seal does not say what was the last batch before it, nor which generation had taken over by then.
+    A fence does not say what was the last batch before it, nor which generation had taken over by then.
     """
 
     def last(app_id: str) -> Transactions:
         version = wrote.get(app_id)
-        if version == SEAL:
+        if version == FENCE:
             raise CheckpointError(f"{app_id} was shut out")
         return Transactions(version, None, complete=True)
 
@@ -135,17 +137,21 @@ def _from_an_unknown_batch(planned: Planned, safe: bool, way: StartOptions) -> P
     )
     doubt = None if safe else unknown("the backup does not say up to which batch it has rows of the flow")
     flow = replace(flow, notes=(note, *flow.notes[1:]), written_again=doubt)
-    if safe or REPEATS in way.accept:
+    if safe or DUPLICATES in way.accept:
         return flow, refused
-    said = (
-        f"{PRICES[REPEATS]}: the backup has rows of {flow.flow}, which was not declared when it was made, and"
+    message = (
+        f"{IMPACTS[DUPLICATES]}: the backup has rows of {flow.flow}, which was not declared when it was"
+        " made, and"
         " does not say up to which batch. The flow starts with all that its sources have, so an unknown"
-        f" number of rows is duplicated. Choose another backup. To continue anyway, accept `{REPEATS}`."
+        f" number of rows is duplicated. Choose another backup. To continue anyway, accept `{DUPLICATES}`."
     )
-    return flow, (*(item for item in refused if item.price != REPEATS), Refusal(REPEATS, said, flow.flow))
+    return flow, (
+        *(item for item in refused if item.impact != DUPLICATES),
+        Refusal(DUPLICATES, message, flow.flow),
+    )
 
 
-def _kept(home: FlowHome, stood: FlowAt) -> KeptPlace | None:
+def _kept_place(home: FlowHome, stood: FlowAt) -> KeptPlace | None:
     """Return the place that the kept offsets say; None where nothing was kept, or the checkpoint that they
     speak of is gone.
     """
@@ -160,13 +166,13 @@ def _kept(home: FlowHome, stood: FlowAt) -> KeptPlace | None:
         return None
     if stood.generation not in past_positions.begun(home):
         return None
-    said = "its offsets were kept with the backup"
+    found_by = "its offsets were kept with the backup"
     return KeptPlace(
         generation,
         start,
         Checkpoint(home.storage, start.checkpoint),
         stood.batch,
-        said,
+        found_by,
         stood.offsets,
         stood.watermark_ms,
     )
@@ -177,11 +183,11 @@ def _with_kept(planned: Planned, place: KeptPlace, way: StartOptions) -> Planned
     continued.
     """
     flow, refused = planned
-    if not place.watermark_ms or flow.stateful is False or UNKNOWN_PRICE in way.accept:
+    if not place.watermark_ms or flow.stateful is False or UNKNOWN_IMPACT in way.accept:
         return flow, refused
-    said = (
-        f"{PRICES[UNKNOWN_PRICE]}: batch {place.batch} is no longer in the checkpoint, and the query has a"
+    message = (
+        f"{IMPACTS[UNKNOWN_IMPACT]}: batch {place.batch} is no longer in the checkpoint, and the query has a"
         " watermark: rows it had emitted by then may be emitted again. To continue anyway, accept"
-        f" `{UNKNOWN_PRICE}`."
+        f" `{UNKNOWN_IMPACT}`."
     )
-    return flow, (*refused, Refusal(UNKNOWN_PRICE, said, flow.flow))
+    return flow, (*refused, Refusal(UNKNOWN_IMPACT, message, flow.flow))

@@ -105,26 +105,26 @@ def raw_source(source: Source, request: BackfillRequest) -> Source:
 
     :param source: opened or not, with its schema filled in.
     """
-    kept = replace(_without_own_options(source), start="earliest")
+    raw = replace(_without_own_options(source), start="earliest")
     if request.read == FILES:
-        kept = replace(kept, path=request.path)
+        raw = replace(raw, path=request.path)
     if request.read == TABLE:
-        kept = Source(kept.name, DELTA, request.path, None, {}, source.where, table=request.table)
-    if kept.kind.records:
-        kept = replace(kept, start=request.from_offsets or "earliest")
-    chunk = request.chunk or (CHUNK_RECORDS if kept.kind.records else CHUNK_FILES)
-    return replace(kept, options={**kept.options, **starts_of(kept).chunks(chunk)})
+        raw = Source(raw.name, DELTA, request.path, None, {}, source.location, table=request.table)
+    if raw.kind.records:
+        raw = replace(raw, start=request.from_offsets or "earliest")
+    chunk = request.chunk or (CHUNK_RECORDS if raw.kind.records else CHUNK_FILES)
+    return replace(raw, options={**raw.options, **starts_of(raw).chunks(chunk)})
 
 
 def silent_source(source: Source) -> Source:
     """Return one of the flow's other sources as a backfill reads it, under another name: nothing of it is
     removed, and no file is listed.
     """
-    kept = _without_own_options(source)
-    if not kept.reads_files:
-        return kept
-    options = {key: value for key, value in kept.options.items() if key.lower() != _GLOB.lower()}
-    return replace(kept, options={**options, _GLOB: _NO_FILE})
+    silent = _without_own_options(source)
+    if not silent.reads_files:
+        return silent
+    options = {key: value for key, value in silent.options.items() if key.lower() != _GLOB.lower()}
+    return replace(silent, options={**options, _GLOB: _NO_FILE})
 
 
 def _without_own_options(source: Source) -> Source:
@@ -146,7 +146,7 @@ def _from_source(flow: Flow, request: BackfillRequest, filters: Filters) -> Flow
         raw = raw_source(source, request) if again else silent_source(source)
         sources.append(raw)
         views.append(
-            View(source.name, (raw.name,), "", source.where, filters.only if again else filters.none)
+            View(source.name, (raw.name,), "", source.location, filters.only if again else filters.none)
         )
     return replace(
         flow, pipeline=replace(flow.pipeline, sources=tuple(sources), views=(*views, *flow.pipeline.views))
@@ -159,14 +159,14 @@ def _from_backup(flow: Flow, request: BackfillRequest, filters: Filters, backup:
     options = {"maxFilesPerTrigger": str(request.chunk or CHUNK_FILES)}
     paths = {"backup__rows": backup.target, "backup__tombstones": backup.tombstones}
     sources = tuple(
-        Source(name, DELTA, path, None, options, declared.where)
+        Source(name, DELTA, path, None, options, declared.location)
         for name, path in paths.items()
         if path is not None
     )
     names = tuple(source.name for source in sources)
     views: tuple[View, ...]
     if declared.spec is not None:
-        views = (View("backup__changes", names, "", declared.where, filters.changes),)
+        views = (View("backup__changes", names, "", declared.location, filters.changes),)
         declared = AutoCdcFlow(
             declared.name,
             declared.target,
@@ -174,7 +174,7 @@ def _from_backup(flow: Flow, request: BackfillRequest, filters: Filters, backup:
             spec_of_backup(declared.spec, backup.parts),
             declared.trigger,
             declared.spark_conf,
-            declared.where,
+            declared.location,
             declared.on_failure,
             declared.once,
             declared.on_change,

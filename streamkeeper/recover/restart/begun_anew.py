@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from streamkeeper.amounts import LOSS, PRICES, UNKNOWN_PRICE
+from streamkeeper.amounts import DATA_LOSS, IMPACTS, UNKNOWN_IMPACT
 from streamkeeper.flows import generations, ledger
 from streamkeeper.flows.files import FlowHome, open_home
 from streamkeeper.flows.generations import AFTER_LAST, EARLIEST, Generation, StartAt
@@ -17,48 +17,50 @@ from streamkeeper.recover.plans.plan import Refusal
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.settings import Settings
 
-_EMPTIES = ("full_refresh", "full_refresh_beside", "full_refresh_with_backup", "restore_table")
+_EMPTIES = ("full_refresh", "rebuild_without_downtime", "full_refresh_with_backup", "restore_table")
 """Recoveries that replace the rows of a table, whatever they are asked for."""
 
 
-def price_of_begun_anew(settings: Settings, flow: Flow, after: int, asked: ResetRequest) -> Iterator[Refusal]:
-    """Yield the price of a start that passes over what later generations were to bring, unless it is
+def impact_of_begun_anew(
+    settings: Settings, flow: Flow, after: int, request: ResetRequest
+) -> Iterator[Refusal]:
+    """Yield the impact of a start that passes over what later generations were to bring, unless it is
     accepted.
 
     :param after: the generation by whose position the start is found.
     """
-    if asked.start.mode == EARLIEST:
+    if request.start.mode == EARLIEST:
         return
     home, target = open_home(settings, flow.full_name), flow.declaration.target
     begun = last_begun(home)
-    for found in (item for item in generations.decided(home) if item.number > after):
-        if found.start in (StartAt(AFTER_LAST), asked.start) or not _took_rows(home, found):
+    for generation in (item for item in generations.decided(home) if item.number > after):
+        if generation.start in (StartAt(AFTER_LAST), request.start) or not _took_rows(home, generation):
             continue
-        number = found.number
+        number = generation.number
         waits = begun is None or number > begun[0].number
-        price = LOSS if waits else UNKNOWN_PRICE
-        if price in asked.accept:
+        impact = DATA_LOSS if waits else UNKNOWN_IMPACT
+        if impact in request.accept:
             continue
-        what = "has not begun" if waits else "began after that position, and may not have come as far"
+        progress = "has not begun" if waits else "began after that position, and may not have come as far"
         yield Refusal(
-            price,
-            f"{PRICES[price]} (generation {number}, decided by {found.recovery}, {what}: it brings again rows"
-            f" that the recovery took from the table {target}, and this start passes over them). Choose"
-            f" `earliest`, or the start that generation {number} has: {found.start.mode}. To continue anyway,"
-            f" accept `{price}`.",
+            impact,
+            f"{IMPACTS[impact]} (generation {number}, decided by {generation.recovery}, {progress}: it brings"
+            f" again rows that the recovery took from the table {target}, and this start passes over them)."
+            f" Choose `earliest`, or the start that generation {number} has: {generation.start.mode}. To"
+            f" continue anyway, accept `{impact}`.",
             flow.full_name,
             covers=(f"generation {number}",),
         )
 
 
-def _took_rows(home: FlowHome, found: Generation) -> bool:
+def _took_rows(home: FlowHome, generation: Generation) -> bool:
     """Return whether the recovery that decided a generation took rows from the table, for it to bring
     again.
     """
-    if found.recovery is None:
+    if generation.recovery is None:
         return False
-    planned = ledger.open(home.storage, home.pipeline, found.recovery).find(PLANNED)
+    planned = ledger.open(home.storage, home.pipeline, generation.recovery).find(PLANNED)
     if planned is None:
         return True  # its ledger is gone, and nothing says that it did not
-    kind, asked = planned.evidence.get("recovery"), planned.evidence.get("request") or {}
-    return kind in _EMPTIES or (kind == "rewind" and asked.get("target") == "restored")
+    kind, request = planned.evidence.get("recovery"), planned.evidence.get("request") or {}
+    return kind in _EMPTIES or (kind == "rewind" and request.get("target") == "restored")

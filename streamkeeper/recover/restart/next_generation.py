@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from streamkeeper.amounts import LOSS, PRICES, REPEATS, Amount, SourcePrice
+from streamkeeper.amounts import DATA_LOSS, DUPLICATES, IMPACTS, Amount, SourceImpact
 from streamkeeper.declare.model import FILE_SINKS, UPDATE, quarantine_of
 from streamkeeper.errors import RequestError
 from streamkeeper.flows import generations
@@ -32,12 +32,12 @@ from streamkeeper.recover.plans.consent import refusals_of
 from streamkeeper.recover.plans.plan import FlowPlan, Refusal
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.restart import other_batches, pinned_settings
-from streamkeeper.recover.restart.begun_anew import price_of_begun_anew
+from streamkeeper.recover.restart.begun_anew import impact_of_begun_anew
 from streamkeeper.recover.restart.flow_now import FlowNow, look_at
 from streamkeeper.recover.restart.written_again import NextStart, written_again
 from streamkeeper.settings import Settings
 from streamkeeper.sources.base.format import Move, read_again
-from streamkeeper.sources.cost import price_from, price_of
+from streamkeeper.sources.impacts import impact_from, impact_of
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ Planned = tuple[FlowPlan, tuple[Refusal, ...]]
 
 
 def plan_place(settings: Settings, flow: Flow, place: Place, way: StartOptions) -> Planned:
-    """Plan a generation that begins after a place, and give the prices that were not accepted.
+    """Plan a generation that begins after a place, and give the impacts that were not accepted.
 
     :raises RequestError: the flow has no checkpoint, or the place's position is none of its sources any more.
     :raises CheckpointError: a checkpoint cannot be read as far as the plan needs it.
@@ -63,31 +63,31 @@ def plan_place(settings: Settings, flow: Flow, place: Place, way: StartOptions) 
     present = look_at(settings, flow, strict=False)
     sources = [opened_if_possible(source, settings) for source in flow.sources]
 
-    def priced(state: InitialState) -> tuple[SourcePrice, ...]:
+    def with_impact(state: InitialState) -> tuple[SourceImpact, ...]:
         move = Move(present.standing, present.position, place, state, present.stateful, way.restored)
-        return tuple(price_from(source, move) for source in sources)
+        return tuple(impact_from(source, move) for source in sources)
 
-    state, why = state_from(place, flow.fingerprint, way.state)
-    prices = priced(state)
-    if state == COPIED and (gone := [price.source for price in prices if price.expired]):
-        state, why = REBUILT, f"a copied one would continue with data that {', '.join(gone)} no longer has"
-        prices = priced(state)
+    state, reason = state_from(place, flow.fingerprint, way.state)
+    impacts = with_impact(state)
+    if state == COPIED and (gone := [impact.source for impact in impacts if impact.expired]):
+        state, reason = REBUILT, f"a copied one would continue with data that {', '.join(gone)} no longer has"
+        impacts = with_impact(state)
     begins = NextStart(place.start_at, state, place, way.restored)
-    again = written_again(settings, flow, present, prices, begins)
+    again = written_again(settings, flow, present, impacts, begins)
     notes = (
         f"It begins after {place} ({place.found_by}).",
-        f"Its state is {state}: {why}.",
+        f"Its state is {state}: {reason}.",
         *_table_notes(flow, present, way, again),
         *(pinned_settings.changes(flow, place.standing) if state != COPIED else ()),
     )
-    asked = ResetRequest((flow.full_name,), begins.start, state=state, accept=way.accept)
+    request = ResetRequest((flow.full_name,), begins.start, state=state, accept=way.accept)
     free = present.is_safe_to_repeat and begins.start.mode == BATCH
     planned, refused = plan_next(
-        flow, present, asked, prices, notes, free=free, again=again, standing=place.standing
+        flow, present, request, impacts, notes, free=free, again=again, standing=place.standing
     )
     if way.restored:
         return planned, refused
-    return planned, (*refused, *price_of_begun_anew(settings, flow, place.generation.number, asked))
+    return planned, (*refused, *impact_of_begun_anew(settings, flow, place.generation.number, request))
 
 
 def plan_beginning(settings: Settings, flow: Flow, way: StartOptions) -> Planned:
@@ -105,18 +105,18 @@ def plan_beginning(settings: Settings, flow: Flow, way: StartOptions) -> Planned
             " were declared to start elsewhere than at their beginning. That position is no longer known."
             " Keep the target, or reset the flow on its own."
         )
-    asked = ResetRequest((flow.full_name,), StartAt(EARLIEST), REBUILT, accept=way.accept)
+    request = ResetRequest((flow.full_name,), StartAt(EARLIEST), REBUILT, accept=way.accept)
     sources = (opened_if_possible(source, settings) for source in flow.sources)
-    found = (
-        price_of(source, present.standing, present.position, asked.restart, present.stateful)
+    restart_impacts = (
+        impact_of(source, present.standing, present.position, request.restart, present.stateful)
         for source in sources
     )
-    prices = tuple(read_again(price, price.repeated, way.restored) for price in found)
-    begins = NextStart(asked.start, REBUILT, restored=way.restored)
-    again = written_again(settings, flow, present, prices, begins)
+    impacts = tuple(read_again(impact, impact.repeated, way.restored) for impact in restart_impacts)
+    begins = NextStart(request.start, REBUILT, restored=way.restored)
+    again = written_again(settings, flow, present, impacts, begins)
     first = "It had written nothing at that version. It starts with all that its sources have."
     notes = (first, *_table_notes(flow, present, way, again))
-    return plan_next(flow, present, asked, prices, notes, free=present.is_safe_to_repeat, again=again)
+    return plan_next(flow, present, request, impacts, notes, free=present.is_safe_to_repeat, again=again)
 
 
 def held_meanwhile(settings: Settings, flow: Flow) -> FlowPlan:
@@ -174,7 +174,7 @@ def next_plan(
     flow: Flow,
     present: FlowNow,
     restart: Restart,
-    prices: tuple[SourcePrice, ...],
+    impacts: tuple[SourceImpact, ...],
     notes: tuple[str, ...],
     *,
     again: Amount | None = None,
@@ -199,7 +199,7 @@ def next_plan(
         position={**present.standing.evidence(), "offsets": present.position},
         stateful=present.stateful,
         operators_before=present.operators,
-        prices=prices,
+        impacts=impacts,
         notes=(
             *notes,
             *other_batches.notes_of(present, restart, standing or present.standing),
@@ -216,8 +216,8 @@ def next_plan(
 def plan_next(
     flow: Flow,
     present: FlowNow,
-    asked: ResetRequest,
-    prices: tuple[SourcePrice, ...],
+    request: ResetRequest,
+    impacts: tuple[SourceImpact, ...],
     notes: tuple[str, ...],
     *,
     free: bool,
@@ -225,66 +225,70 @@ def plan_next(
     missing: str | None = None,
     standing: CommittedPosition | None = None,
 ) -> Planned:
-    """Return the plan of a flow's next generation as it is asked for, and the prices that were not accepted.
+    """Return the plan of a flow's next generation as it is asked for, and the impacts that were not accepted.
 
     :param free: whether rows that are read again cost nothing in the table.
     :param missing: the batches that the checkpoint counts as done and the table has not, in words.
     :param standing: where it continues, if that is not where the flow stands now.
     """
-    stateful = False if asked.state == COPIED else present.stateful  # history is not looked at for a copy
+    stateful = False if request.state == COPIED else present.stateful  # history is not looked at for a copy
     replaces = flow.declaration.replaces
     refused = [
-        *refusals_of(prices, asked, stateful, missing, target=flow.declaration.target, again=again),
-        *_given_again(flow, present, asked),
-        *other_batches.price_of(flow, present, asked.restart, standing or present.standing, asked.accept),
-        *(_totals_lost(flow, asked, prices) if replaces else ()),
+        *refusals_of(impacts, request, stateful, missing, target=flow.declaration.target, again=again),
+        *_given_again(flow, present, request),
+        *other_batches.impact_of(
+            flow, present, request.restart, standing or present.standing, request.accept
+        ),
+        *(_totals_lost(flow, request, impacts) if replaces else ()),
     ]
-    schemas = not asked.infer_schemas
+    schemas = not request.infer_schemas
     notes = (*notes, *_result_notes(flow)) if replaces else notes
     planned = next_plan(
-        flow, present, asked.restart, prices, notes, again=again, keeps_schemas=schemas, standing=standing
+        flow, present, request.restart, impacts, notes, again=again, keeps_schemas=schemas, standing=standing
     )
     free = free or replaces  # what it writes again replaces what it wrote
     return planned, tuple(
-        replace(item, flow=flow.full_name) for item in refused if not (free and item.price == REPEATS)
+        replace(item, flow=flow.full_name) for item in refused if not (free and item.impact == DUPLICATES)
     )
 
 
-def _given_again(flow: Flow, present: FlowNow, asked: ResetRequest) -> Iterator[Refusal]:
-    """Yield the price of a batch that was given to a sink's function, which may have written it, unless it is
-    accepted.
+def _given_again(flow: Flow, present: FlowNow, request: ResetRequest) -> Iterator[Refusal]:
+    """Yield the impact of a batch that was given to a sink's function, which may have written it, unless it
+    is accepted.
     """
     sink = flow.sink
-    # Of files, Spark's log tells: the next driver looks there before it seals.
-    if sink is None or sink.sink in FILE_SINKS or REPEATS in asked.accept:
+    # Of files, Spark's log tells: the next driver looks there before it fences.
+    if sink is None or sink.sink in FILE_SINKS or DUPLICATES in request.accept:
         return
     planned, batch = max(present.standing.checkpoint.offset_batches(), default=-1), present.standing.batch
     if planned > (-1 if batch is None else batch):
         yield Refusal(
-            REPEATS,
-            f"{PRICES[REPEATS]} (batch {planned} may be in the sink {flow.declaration.target}, whose log does"
+            DUPLICATES,
+            f"{IMPACTS[DUPLICATES]} (batch {planned} may be in the sink {flow.declaration.target}, whose"
+            " log does"
             " not have it, and comes again under the new generation's transaction). To avoid that, start the"
-            f" flow once more, so that it ends the batch. To continue anyway, accept `{REPEATS}`.",
+            f" flow once more, so that it ends the batch. To continue anyway, accept `{DUPLICATES}`.",
             covers=("in the sink",),
         )
 
 
-def _totals_lost(flow: Flow, asked: ResetRequest, prices: Sequence[SourcePrice]) -> Iterator[Refusal]:
-    """Yield the price of results that lack rows which the present ones have, unless it is accepted."""
-    if LOSS in asked.accept or (asked.state != EMPTY and asked.start.mode != EARLIEST):
+def _totals_lost(flow: Flow, request: ResetRequest, impacts: Sequence[SourceImpact]) -> Iterator[Refusal]:
+    """Yield the impact of results that lack rows which the present ones have, unless it is accepted."""
+    if DATA_LOSS in request.accept or (request.state != EMPTY and request.start.mode != EARLIEST):
         return
-    missing = [price.source for price in prices if price.otherwise]
-    if asked.start.mode == EARLIEST and not missing:
+    missing = [impact.source for impact in impacts if impact.otherwise]
+    if request.start.mode == EARLIEST and not missing:
         return
-    why = (
+    reason = (
         f"rows that are gone or have changed in {', '.join(missing)} are not in the new results"
-        if asked.start.mode == EARLIEST
+        if request.start.mode == EARLIEST
         else "the state starts empty, so the new results have no row from before the start"
     )
     yield Refusal(
-        LOSS,
-        f"{PRICES[LOSS]} ({why}, and they replace those in {flow.declaration.target}). To continue anyway,"
-        f" accept `{LOSS}`.",
+        DATA_LOSS,
+        f"{IMPACTS[DATA_LOSS]} ({reason}, and they replace those in {flow.declaration.target}). To"
+        " continue anyway,"
+        f" accept `{DATA_LOSS}`.",
         covers=("from the results",),
     )
 
@@ -302,21 +306,21 @@ def _result_notes(flow: Flow) -> Iterator[str]:
 
 def _initial_state_notes(flow: Flow, present: FlowNow, restart: Restart) -> Iterator[str]:
     """Yield whether a flow's initial state is given to the next generation."""
-    given = flow.declaration.initial_state
-    if given is None:
+    initial_state = flow.declaration.initial_state
+    if initial_state is None:
         return
-    before, read = given_before(present.standing.start.evidence, given, restart), ""
-    if given.table is not None:
+    before, read = given_before(present.standing.start.evidence, initial_state, restart), ""
+    if initial_state.table is not None:
         read = " It is read as it is when the generation begins."
         if before is not None:
             number = present.standing.generation.number
             read = f" It is read at version {before['version']}, as for generation {number}."
     if restart.state == COPIED:
-        yield f"Initial state {given}: not given again, since the copied state began with its own."
+        yield f"Initial state {initial_state}: not given again, since the copied state began with its own."
     elif restart.state == REBUILT:
-        yield f"Initial state {given}: given again, and history after it.{read}"
+        yield f"Initial state {initial_state}: given again, and history after it.{read}"
     else:
-        yield f"Initial state {given}: given again; the state starts with it and nothing else.{read}"
+        yield f"Initial state {initial_state}: given again; the state starts with it and nothing else.{read}"
 
 
 def _quarantine_notes(flow: Flow) -> Iterator[str]:

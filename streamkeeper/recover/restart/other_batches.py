@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from streamkeeper.amounts import PRICES, UNKNOWN_PRICE
+from streamkeeper.amounts import IMPACTS, UNKNOWN_IMPACT
 from streamkeeper.flows.generations import AFTER_LAST, BATCH, EARLIEST, REBUILT, Restart
 from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.manifest.manifest import Flow
@@ -46,30 +46,32 @@ def notes_of(present: FlowNow, restart: Restart, standing: CommittedPosition) ->
         yield OWN_STATE
 
 
-def price_of(
+def impact_of(
     flow: Flow, present: FlowNow, restart: Restart, standing: CommittedPosition, accept: tuple[str, ...]
 ) -> Iterator[Refusal]:
-    """Yield the price of a state that may have forgotten keys which the old one knows, unless it is accepted.
+    """Yield the impact of a state that may have forgotten keys which the old one knows, unless it is
+    accepted.
 
     :param standing: where the new generation continues.
     """
     declared = (present.failure or {}).get("operators")
     forgets = forgets_by_batches(present.operators) and (declared is None or forgets_by_batches(declared))
-    harmless = present.is_safe_to_repeat or flow.declaration.replaces or UNKNOWN_PRICE in accept
+    harmless = present.is_safe_to_repeat or flow.declaration.replaces or UNKNOWN_IMPACT in accept
     if restart.state != REBUILT or restart.start.mode == EARLIEST or not forgets or harmless:
         return
     if not _all_known(restart, standing):
         yield Refusal(
-            UNKNOWN_PRICE,
-            f"{PRICES[UNKNOWN_PRICE]} (the state forgets keys at the end of batches, and of the batches that"
+            UNKNOWN_IMPACT,
+            f"{IMPACTS[UNKNOWN_IMPACT]} (the state forgets keys at the end of batches, and of the batches"
+            " that"
             f" it was made in only the last {len(standing.kept_batches()):,} are known: replayed in others,"
             " it may have forgotten keys that the old state knows, whose rows then come twice). A copied"
             " state knows them: reset from the present generation, or rewind. To continue anyway, accept"
-            f" `{UNKNOWN_PRICE}`.",
+            f" `{UNKNOWN_IMPACT}`.",
             covers=("batches of old",),
         )
 
 
 def _all_known(restart: Restart, standing: CommittedPosition) -> bool:
-    kept = standing.kept_batches()
-    return restart.start.mode in (AFTER_LAST, BATCH) and 0 in kept and len(kept) <= Bound.batches
+    batches = standing.kept_batches()
+    return restart.start.mode in (AFTER_LAST, BATCH) and 0 in batches and len(batches) <= Bound.batches

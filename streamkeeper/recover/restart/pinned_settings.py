@@ -49,9 +49,9 @@ def changes(flow: Flow, standing: CommittedPosition) -> Iterator[str]:
         return
     number = standing.generation.number
     will = {**DEFAULTS, **flow.declaration.spark_conf, **OURS}
-    kept = {PARTITIONS: str(max(operator.partitions for operator in operators))} if operators else {}
+    pinned = {PARTITIONS: str(max(operator.partitions for operator in operators))} if operators else {}
     for name, was in sorted(
-        {**{item: value for item, value in entry.conf.items() if item != PARTITIONS}, **kept}.items()
+        {**{item: value for item, value in entry.conf.items() if item != PARTITIONS}, **pinned}.items()
     ):
         then = will.get(name)
         if then is not None and then.lower() != was.lower():

@@ -1,7 +1,7 @@
 """Checks, just before tables are restored or emptied, that nothing was written to them since the plan was
 made under the hold.
 
-Either undoes everything in the table. Rows written since the plan are in no accepted price: rows of other
+Either undoes everything in the table. Rows written since the plan are in no accepted impact: rows of other
 writers, or of flows that never read them again, as those that are only held or that continue after their last
 batch. Late batches of flows that start elsewhere are read again, so they are allowed.
 """
@@ -15,7 +15,7 @@ from typing import Any
 
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.copy_files import FIRST_COMMIT, Progress, copy_files, files_of
-from streamkeeper.delta.log import SEAL, LogCommit
+from streamkeeper.delta.log import FENCE, LogCommit
 from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.flows.generations import AFTER_LAST
 from streamkeeper.recover.plans.kind import Work
@@ -82,12 +82,12 @@ class Restoring:
 
 def versions_of(plan: Plan) -> tuple[VersionToRestore, ...]:
     """Return the versions that the plan of a rewind restores."""
-    return plan.known(Rewinding).put_back
+    return plan.details_as(Rewinding).put_back
 
 
 def table_of(plan: Plan) -> TableToRestore:
     """Return the table that the plan of a restore replaces."""
-    table = plan.known(Restoring).table
+    table = plan.details_as(Restoring).table
     assert table is not None, "restore_table planned it"
     return table
 
@@ -129,7 +129,7 @@ def check_unchanged(work: Work, plan: Plan, then: str) -> None:
     :param then: what to do if one is not, for the message.
     :raises RecoveryError: someone wrote to a table since.
     """
-    restored, emptied = plan.known(Restoring).table, plan.known(Emptying)
+    restored, emptied = plan.details_as(Restoring).table, plan.details_as(Emptying)
     backs: tuple[VersionToRestore | TableToRestore, ...] = (*versions_of(plan), *filter(None, [restored]))
     for back in backs:
         written_late(work, plan, back.path, back.newest, then)
@@ -145,8 +145,8 @@ def before_decided(plan: Plan) -> str:
     )
 
 
-def once_sealed(plan: Plan) -> str:
-    """Return the way out if a table was not emptied although its flows' generations are sealed in it."""
+def once_fenced(plan: Plan) -> str:
+    """Return the way out if a table was not emptied although its flows' generations are fenced in it."""
     return f"It was not emptied, and the generations of its flows are over. {_anew(plan)}"
 
 
@@ -179,10 +179,10 @@ def written_late(
     :param rows_alone: whether what a table is, such as its properties, stays as it is.
     :raises RecoveryError: someone else wrote, or the table is another now.
     """
-    found = delta_log.latest_version(path)
-    if found is not None and newest is not None and found < newest:
+    version = delta_log.latest_version(path)
+    if version is not None and newest is not None and version < newest:
         raise RecoveryError(
-            f"{path} is at version {found}; it was at {newest} when the plan was made under the hold:"
+            f"{path} is at version {version}; it was at {newest} when the plan was made under the hold:"
             f" someone replaced it. {then}"
         )
     returning = dict(_writers(work, plan, returning=True))
@@ -203,11 +203,11 @@ def written_late(
             others.append(commit)
     if others:
         names = {**dict(_writers(work, plan, returning=False)), **returning}
-        told = ", ".join(_describe(commit, names) for commit in reversed(others[-_LISTED:]))
+        descriptions = ", ".join(_describe(commit, names) for commit in reversed(others[-_LISTED:]))
         more = f" and {len(others) - _LISTED} more" if len(others) > _LISTED else ""
         raise RecoveryError(
-            f"{path} was written to after the plan was made under the hold: {told}{more}. The recovery"
-            f" would undo that, which was not accepted. {then}"
+            f"{path} was written to after the plan was made under the hold: {descriptions}{more}. The"
+            f" recovery would undo that, which was not accepted. {then}"
         )
     return tuple(late)
 
@@ -226,10 +226,10 @@ def _writers(work: Work, plan: Plan, returning: bool) -> Iterator[tuple[str, str
 def _is_upkeep(commit: LogCommit) -> bool:
     if commit.changes_data:
         return False
-    seals = [version == SEAL for version in commit.transactions.values()]
+    fences = [version == FENCE for version in commit.transactions.values()]
     # What is remembered without a batch is of one whose MERGE has not followed yet, or was forgotten.
-    remembers = commit.remembered is not None and not seals
-    return commit.operation in _UPKEEP or remembers or bool(seals and all(seals))
+    remembers = commit.remembered is not None and not fences
+    return commit.operation in _UPKEEP or remembers or bool(fences and all(fences))
 
 
 def _describe(commit: LogCommit, names: dict[str, Any]) -> str:

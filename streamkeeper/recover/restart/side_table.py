@@ -1,14 +1,14 @@
 """Names and places of a table that is built beside another, the flows that write it, and their removal.
 
 While it is built it is a table of its own, next to the one whose place it will take, written by flows of its
-own: the declared ones under other names, with leases, turns and query ids of their own. Only their
+own: the declared ones under other names, with leases, locks and query ids of their own. Only their
 checkpoints lie where they will stay, in the folders of the declared flows, since those go on in them
 afterwards.
 
-{warehouse}/<table>__beside_<mark>                     the table
-{state}/{pipeline}/<flow>__beside_<mark>/              leases, heartbeats and generations of its flow
-{state}/{pipeline}/<flow>/checkpoints/beside-<mark>-…  checkpoints of that flow
-{state}/{pipeline}/tables/<table>__beside_<mark>/turn/ turn of those flows
+{warehouse}/<table>__rebuild_<mark>                     the table
+{state}/{pipeline}/<flow>__rebuild_<mark>/              leases, heartbeats and generations of its flow
+{state}/{pipeline}/<flow>/checkpoints/rebuild-<mark>-…  checkpoints of that flow
+{state}/{pipeline}/tables/<table>__rebuild_<mark>/write_lock/ lock of those flows
 
 The mark is the end of the recovery's id.
 """
@@ -23,14 +23,14 @@ from streamkeeper.delta.copy_files import check_copyable
 from streamkeeper.delta.summary import check_rows_may_go
 from streamkeeper.errors import RequestError
 from streamkeeper.flows import generations, leases, ledger
-from streamkeeper.flows.files import FlowHome, TableTurns
+from streamkeeper.flows.files import FlowHome, WriteLockFiles
 from streamkeeper.flows.side_flow import _FOLDER, mark_of, name_of, side_home
 from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 
-RECOVERY = "full_refresh_beside"
+RECOVERY = "rebuild_without_downtime"
 BEHIND = 5
 """Batches that the last round of reading before the hold may find."""
 _IDENTITY = "delta.identity.step"
@@ -41,7 +41,7 @@ class SideTables:
     """Path of the table that is replaced, and of the one built beside."""
 
     path: str
-    beside: str
+    side: str
 
 
 def check_replaceable(path: str, protocol: dict[str, Any], metadata: dict[str, Any]) -> None:
@@ -60,7 +60,7 @@ def check_replaceable(path: str, protocol: dict[str, Any], metadata: dict[str, A
 
 
 def left_over(settings: Settings, pipeline: str) -> Iterator[str]:
-    """Return the recoveries of a pipeline that are over and have left a table that they built beside, or a
+    """Return the recoveries of a pipeline that are over and have left a table that they built, or a
     part of one.
     """
     storage = open_storage(settings.state)
@@ -82,7 +82,7 @@ def _remains(settings: Settings, plan: Plan) -> bool:
         for home in homes
     ):
         return True
-    return bool(open_storage(plan.known(SideTables).beside).names())
+    return bool(open_storage(plan.details_as(SideTables).side).names())
 
 
 def remove(settings: Settings, plan: Plan) -> dict[str, Any]:
@@ -99,12 +99,12 @@ def remove(settings: Settings, plan: Plan) -> dict[str, Any]:
             return {
                 "left": f"{side.full_name} may still be driven; clean_up removes it once its driver is gone"
             }
-    beside = plan.known(SideTables).beside
+    beside = plan.details_as(SideTables).side
     folder, _, name = beside.rstrip("/").rpartition("/")
     open_storage(folder).remove(name)
     for table in plan.tables:
-        turns = TableTurns(storage, plan.pipeline, name_of(table, plan.recovery_id))
-        storage.remove(turns.root.rpartition("/")[0])
+        locks = WriteLockFiles(storage, plan.pipeline, name_of(table, plan.recovery_id))
+        storage.remove(locks.root.rpartition("/")[0])
     for home in homes:
         for name in _checkpoints(home, plan.recovery_id):
             storage.remove(name)

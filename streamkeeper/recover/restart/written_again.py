@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from streamkeeper.amounts import NONE, Amount, SourcePrice, unknown
+from streamkeeper.amounts import NONE, Amount, SourceImpact, unknown
 from streamkeeper.declare.offsets import is_reached
 from streamkeeper.delta import log as delta_log
-from streamkeeper.delta.log import SEAL, LogCommit
+from streamkeeper.delta.log import FENCE, LogCommit
 from streamkeeper.errors import CheckpointError
 from streamkeeper.flows import generations
 from streamkeeper.flows.files import FlowHome, open_home
@@ -24,11 +24,11 @@ from streamkeeper.flows.generations import (
     ADOPTED,
     AFTER_LAST,
     BATCH,
-    BESIDE,
     COPIED,
     EARLIEST,
     EMPTY,
     OFFSETS,
+    SIDE_TABLE,
     Generation,
     InitialState,
     Start,
@@ -81,16 +81,16 @@ class _Line:
     """The parts that lead to where a flow stands, newest first. ``whole`` says that each continues exactly
     where the one before it ended.
 
-    ``why`` says what of it is no longer known.
+    ``gap`` says what of it is no longer known.
     """
 
     parts: tuple[_Part, ...]
     whole: bool = True
-    why: str | None = None
+    gap: str | None = None
 
 
 def written_again(
-    settings: Settings, flow: Flow, present: FlowNow, prices: Sequence[SourcePrice], begins: NextStart
+    settings: Settings, flow: Flow, present: FlowNow, impacts: Sequence[SourceImpact], begins: NextStart
 ) -> Amount | None:
     """Return the rows of a flow's table that its next generation writes once more; None for a table that is
     kept by key and sequence, or replaced, and for a sink, whose rows nobody counts.
@@ -98,7 +98,7 @@ def written_again(
     The amount is exact where the very rows come again, and ``at_most`` where fewer may; it is unknown, with
     the reason, where the table's log does not tell.
 
-    :param prices: of what is read again, by source.
+    :param impacts: of what is read again, by source.
     :raises CheckpointError: the table's log is damaged.
     """
     if flow.declaration.spec is not None or flow.declaration.replaces:
@@ -108,27 +108,31 @@ def written_again(
     forgets = begins.state == EMPTY and present.stateful is not False and begins.start.mode != EARLIEST
     if forgets and not present.lets_rows_through:
         return unknown(EMPTY_STATE)
-    if not forgets and all(price.repeated.nothing for price in prices):
+    if not forgets and all(impact.repeated.nothing for impact in impacts):
         elsewhere = begins.place is None and begins.start.mode not in (AFTER_LAST, EARLIEST)
         if begins.restored or begins.start.mode == AFTER_LAST or (elsewhere and present.lets_rows_through):
             return NONE
     home = open_home(settings, flow.full_name)
     line = _line_of(home, present.standing)
-    undone, exact = _undone(home, line, present, prices, begins)
+    undone, exact = _undone(home, line, present, impacts, begins)
     if forgets and not begins.restored:  # each of its rows may be sent once more, and is then known again
         undone, exact = list(line.parts), False
-    if line.why is not None and (not undone or undone[-1] is line.parts[-1]):
-        return unknown(line.why)
+    if line.gap is not None and (not undone or undone[-1] is line.parts[-1]):
+        return unknown(line.gap)
     again = all(
-        price.repeated.rows_unknown is None and not price.repeated.at_most and not price.otherwise
-        for price in prices
+        impact.repeated.rows_unknown is None and not impact.repeated.at_most and not impact.otherwise
+        for impact in impacts
     )
-    found = _rows_of(settings.table_path(flow.declaration.target), undone)
-    return found if (exact and again) or found.nothing or found.rows_unknown else replace(found, at_most=True)
+    amount = _rows_of(settings.table_path(flow.declaration.target), undone)
+    return (
+        amount
+        if (exact and again) or amount.nothing or amount.rows_unknown
+        else replace(amount, at_most=True)
+    )
 
 
 def _undone(
-    home: FlowHome, line: _Line, present: FlowNow, prices: Sequence[SourcePrice], begins: NextStart
+    home: FlowHome, line: _Line, present: FlowNow, impacts: Sequence[SourceImpact], begins: NextStart
 ) -> tuple[list[_Part], bool]:
     """Return the parts of a line that are written again, and whether they are so exactly."""
     if (
@@ -145,8 +149,8 @@ def _undone(
         return list(line.parts), line.whole and present.stateful is not None
     if begins.start.mode == AFTER_LAST or not present.lets_rows_through:
         return list(line.parts), False
-    wanted = _read_from(prices, begins.start)
-    return (list(line.parts) if wanted is None else list(_beyond(line, wanted))), False
+    position = _read_from(impacts, begins.start)
+    return (list(line.parts) if position is None else list(_beyond(line, position))), False
 
 
 def _after_place(line: _Line, other: _Line, place: Place) -> tuple[list[_Part], bool]:
@@ -164,27 +168,27 @@ def _after_place(line: _Line, other: _Line, place: Place) -> tuple[list[_Part], 
     return undone, False
 
 
-def _read_from(prices: Sequence[SourcePrice], start: StartAt) -> dict[str, Any] | None:
+def _read_from(impacts: Sequence[SourceImpact], start: StartAt) -> dict[str, Any] | None:
     """Return a position before all that is read again, by source; sources of which nothing is are left out.
     None where it is not known.
     """
-    wanted: dict[str, Any] = {}
-    for price in prices:
-        if price.repeated.nothing:
+    position: dict[str, Any] = {}
+    for impact in impacts:
+        if impact.repeated.nothing:
             continue
         if start.mode == OFFSETS and start.offsets is not None:
-            wanted[price.source] = start.offsets.get(price.source)
-        elif price.first_again is not None:
-            wanted[price.source] = {"logOffset": price.first_again - 1}
+            position[impact.source] = start.offsets.get(impact.source)
+        elif impact.first_again is not None:
+            position[impact.source] = {"logOffset": impact.first_again - 1}
         else:
             return None
-    return wanted
+    return position
 
 
-def _beyond(line: _Line, wanted: Mapping[str, Any]) -> Iterator[_Part]:
+def _beyond(line: _Line, position: Mapping[str, Any]) -> Iterator[_Part]:
     """Return what of a line read beyond a position."""
     for part in line.parts:
-        upto = _last_within(part, wanted)
+        upto = _last_within(part, position)
         if upto is None:
             yield part
             continue
@@ -193,7 +197,7 @@ def _beyond(line: _Line, wanted: Mapping[str, Any]) -> Iterator[_Part]:
         return
 
 
-def _last_within(part: _Part, wanted: Mapping[str, Any]) -> int | None:
+def _last_within(part: _Part, position: Mapping[str, Any]) -> int | None:
     """Return the last batch of a part that read no further than a position; None where none did, or its
     offsets are not there any more.
     """
@@ -203,16 +207,16 @@ def _last_within(part: _Part, wanted: Mapping[str, Any]) -> int | None:
     def is_beyond(batch: int) -> bool:
         assert part.place is not None, "asked for parts whose checkpoint is known"
         positions = replace(part.place, batch=batch).positions()
-        return not all(is_reached(positions.get(name), offset) for name, offset in wanted.items())
+        return not all(is_reached(positions.get(name), offset) for name, offset in position.items())
 
     try:
         batches = [
             batch for batch in part.place.checkpoint.offset_batches() if part.after <= batch <= part.upto
         ]
-        found = bisect_right(batches, False, key=is_beyond)
+        count = bisect_right(batches, False, key=is_beyond)
     except CheckpointError:
         return None
-    return batches[found - 1] if found else None
+    return batches[count - 1] if count else None
 
 
 def _line_of(home: FlowHome, standing: CommittedPosition) -> _Line:
@@ -237,7 +241,7 @@ def _line_of(home: FlowHome, standing: CommittedPosition) -> _Line:
         if mode == ADOPTED and generation.start.query_id is not None:
             parts.append(_Part(0, generation.start.query_id, -1, seed))
             return _Line(tuple(parts), whole)
-        if mode in (EARLIEST, BESIDE) or before is None:
+        if mode in (EARLIEST, SIDE_TABLE) or before is None:
             return _Line(tuple(parts), whole)
         whole = whole and mode in (AFTER_LAST, BATCH)
         number, upto = int(before), start.evidence.get("batch")
@@ -252,40 +256,46 @@ def _rows_of(path: str, undone: Sequence[_Part]) -> Amount:
     """Count the rows that batches wrote, in the log of their table."""
     if not undone:
         return NONE
-    wanted = {part.writer: part for part in undone}
+    parts_by_writer = {part.writer: part for part in undone}
     rows, at_most, last = 0, False, undone[-1]
     named: set[str] = set()
     version: int | None = None
     for commit in delta_log.commits(path, _AT_ONCE):
         version = commit.version
-        ours = {app: batch for app, batch in commit.transactions.items() if app in wanted and batch < SEAL}
+        ours = {
+            app: batch
+            for app, batch in commit.transactions.items()
+            if app in parts_by_writer and batch < FENCE
+        }
         named.update(ours)
-        if any(wanted[app].after < batch <= wanted[app].upto for app, batch in ours.items()):
+        if any(
+            parts_by_writer[app].after < batch <= parts_by_writer[app].upto for app, batch in ours.items()
+        ):
             if commit.rows is None:
                 return unknown(f"version {version} of {path} does not say how many rows it added")
             rows += commit.rows
-            at_most = at_most or _holds_more(commit, ours, wanted)
-        elif commit.removed and past_versions.is_of_others(commit, wanted):
+            at_most = at_most or _holds_more(commit, ours, parts_by_writer)
+        elif commit.removed and past_versions.is_of_others(commit, parts_by_writer):
             at_most = True  # somebody took rows away, or changed some
         if last.writer in ours and ours[last.writer] <= last.after + 1:
             break
     else:
         if version != 0:
-            what = (
+            reason = (
                 "there is no table"
                 if version is None
                 else f"it starts at version {version} now, since Delta removes old commits"
             )
-            return unknown(f"the log of {path} does not say how many rows the batches wrote: {what}")
+            return unknown(f"the log of {path} does not say how many rows the batches wrote: {reason}")
     strange = [part for part in undone if part.number == 0 and part.writer not in named]
     if strange:
         return unknown(f"the log of {path} does not name the query {strange[0].writer}, which was adopted")
     return Amount(None, 0, rows, at_most=at_most and rows > 0)
 
 
-def _holds_more(commit: LogCommit, ours: Mapping[str, int], wanted: Mapping[str, _Part]) -> bool:
+def _holds_more(commit: LogCommit, ours: Mapping[str, int], parts_by_writer: Mapping[str, _Part]) -> bool:
     """Return whether a commit has rows of more batches than those that are undone: it put a table in place
     that was built beside.
     """
     whole = commit.version == 0 or past_versions.changed_by(commit) is not None
-    return whole and any(batch > 0 for app, batch in ours.items() if batch <= wanted[app].upto)
+    return whole and any(batch > 0 for app, batch in ours.items() if batch <= parts_by_writer[app].upto)

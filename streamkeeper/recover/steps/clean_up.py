@@ -31,7 +31,7 @@ class Removal:
     flow: str
     generation: int | None
     names: tuple[str, ...]
-    why: str
+    note: str
     forget: bool = False
 
 
@@ -41,7 +41,7 @@ class BackupRemoval:
 
     table: str
     id: str
-    why: str
+    reason: str
     unfinished: bool
 
 
@@ -55,12 +55,12 @@ class Forgetting:
 
 @dataclass(frozen=True)
 class CleanUp:
-    """What a clean-up removes; ``beside`` are the recoveries whose side tables go."""
+    """What a clean-up removes; ``side_tables`` are the recoveries whose side tables go."""
 
     remove: tuple[Removal, ...]
     backups: tuple[BackupRemoval, ...]
     tombstones: tuple[Forgetting, ...]
-    beside: tuple[str, ...] = ()
+    side_tables: tuple[str, ...] = ()
 
 
 def remove(work: Work) -> dict[str, Any]:
@@ -71,16 +71,16 @@ def remove(work: Work) -> dict[str, Any]:
         for flow in manifest.flows()
         if flow.pipeline.name == work.plan.pipeline
     }
-    removed, left = 0, {}
-    for item in work.plan.known(CleanUp).remove:
+    removed, skipped = 0, {}
+    for item in work.plan.details_as(CleanUp).remove:
         work.check_stop()
-        why = _remove(work, item, targets.get(item.flow))
-        if why is not None:
-            left[item.flow] = why
+        reason = _remove(work, item, targets.get(item.flow))
+        if reason is not None:
+            skipped[item.flow] = reason
         else:
             removed += len(item.names)
     give_back_locks(work)  # those of an earlier try that was killed, of flows that are skipped now
-    return {"removed": removed, "left": left}
+    return {"removed": removed, "left": skipped}
 
 
 def give_back_locks(work: Work) -> None:
@@ -91,21 +91,21 @@ def give_back_locks(work: Work) -> None:
 
 def remove_backups(work: Work) -> dict[str, Any]:
     """Remove the backups that the plan names, unless a recovery needs one by now."""
-    removed, left = [], {}
-    for item in work.plan.known(CleanUp).backups:
+    removed, skipped = [], {}
+    for item in work.plan.details_as(CleanUp).backups:
         work.check_stop()
         try:
             backups.remove(work.settings, work.plan.pipeline, item.table, item.id, unfinished=item.unfinished)
             removed.append(item.id)
         except RecoveryError as error:
-            left[item.id] = str(error)
-    return {"removed": removed, "left": left}
+            skipped[item.id] = str(error)
+    return {"removed": removed, "left": skipped}
 
 
-def remove_beside(work: Work) -> dict[str, Any]:
+def remove_side_table(work: Work) -> dict[str, Any]:
     """Remove the side tables that finished recoveries left behind, but nothing of a living driver."""
     done = {}
-    for recovery in work.plan.known(CleanUp).beside:
+    for recovery in work.plan.details_as(CleanUp).side_tables:
         work.check_stop()
         planned = ledger.open(work.book.storage, work.plan.pipeline, recovery).find("planned")
         assert planned is not None, "the plan found it"

@@ -42,7 +42,7 @@ class Rehearsed:
 def rehearsed(plan: Plan) -> Rehearsed:
     """Return what a plan has rehearsed: itself, unless its recovery is ``rehearse``."""
     if plan.recovery == REHEARSE:
-        return plan.known(Rehearsed)
+        return plan.details_as(Rehearsed)
     return Rehearsed(plan.recovery, {**plan.request, "rehearse": False, "rehearsal": ""})
 
 
@@ -51,7 +51,7 @@ def folder(settings: Settings, recovery: str) -> str:
     return f"{settings.warehouse.rstrip('/')}/{REHEARSALS}/{recovery}"
 
 
-def copy_settings(work: Work, asked: Rehearsed) -> Settings:
+def copy_settings(work: Work, rehearsal: Rehearsed) -> Settings:
     """Return the settings under which everything happens on the copy."""
     tries = sum(event.event == f"{work.step}.started" for event in work.book.events())
     root = f"{folder(work.settings, work.plan.recovery_id)}/{tries:03d}"
@@ -60,8 +60,8 @@ def copy_settings(work: Work, asked: Rehearsed) -> Settings:
         state=f"{root}/state",
         warehouse=f"{root}/warehouse",
         backups=f"{root}/backups",
-        pipelines=Path(asked.pipelines) if asked.pipelines else work.settings.pipelines,
-        read_at_most=asked.files or 0,
+        pipelines=Path(rehearsal.pipelines) if rehearsal.pipelines else work.settings.pipelines,
+        read_at_most=rehearsal.files or 0,
     )
 
 

@@ -32,37 +32,37 @@ PROGRESS_SECONDS = 600.0
 _LOG = logging.getLogger(__name__)
 
 APPROVED = "approved"
-"""The event of a plan's approval, with the prices that it names (``accepted``)."""
+"""The event of a plan's approval, with the impacts that it names (``accepted``)."""
 APPROVED_AGAIN = "approved_again"
 """The event of the approval of a plan that got worse under the hold."""
 
 
 def check_possible(plan: Plan) -> None:
-    """Check that a plan can be carried out once its prices are accepted.
+    """Check that a plan can be carried out once its impacts are accepted.
 
     :raises PlanRefused: it cannot, whatever is accepted.
     """
-    left = [item for item in plan.refusals if item.price is None]
-    _refuse("The plan cannot be carried out. Nothing was changed:", _listed(left))
+    impossible = [item for item in plan.refusals if item.impact is None]
+    _refuse("The plan cannot be carried out. Nothing was changed:", _listed(impossible))
 
 
 def check_accepted(plan: Plan, accepted: Collection[str] = ()) -> None:
-    """Check that all prices of a plan are accepted.
+    """Check that all impacts of a plan are accepted.
 
     :param accepted: what was accepted with the approval.
     :raises PlanRefused: one is not; the message says which, and how to accept it.
     """
-    left = [item for item in plan.refusals if item.price is None or item.price not in accepted]
-    _refuse("The plan has a price that was not accepted. Nothing was changed:", _listed(left))
+    unaccepted = [item for item in plan.refusals if item.impact is None or item.impact not in accepted]
+    _refuse("The plan has an impact that was not accepted. Nothing was changed:", _listed(unaccepted))
 
 
 def _listed(refusals: Sequence[Refusal]) -> list[str]:
     return [f"- {item.message}" for item in refusals]
 
 
-def _refuse(said: str, why: Sequence[str]) -> None:
-    if why:
-        raise PlanRefused("\n".join([said, *why]))
+def _refuse(heading: str, reasons: Sequence[str]) -> None:
+    if reasons:
+        raise PlanRefused("\n".join([heading, *reasons]))
 
 
 def _check_consent(work: Work) -> None:
@@ -115,10 +115,10 @@ def hold(work: Work) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class PlannedAgain:
-    """The plan that was made again under the hold, and why it is worse than the approved one."""
+    """The plan that was made again under the hold, and the reasons why it is worse than the approved one."""
 
     worse: bool
-    why: tuple[str, ...]
+    reasons: tuple[str, ...]
     plan: Plan
 
 
@@ -131,13 +131,17 @@ def plan_again(work: Work) -> dict[str, Any]:
     plan, manifest = work.plan, read_manifest(work.settings)
     for flow in plan.flows:
         _check_same(work.home(flow), flow, plan, manifest)
-    of = kind(plan.recovery)
-    again = plans.kept(of.plan(work.settings, manifest, of.read_request(plan.request), plan.recovery_id))
-    impossible = [item.message for item in again.refusals if item.price is None]
+    recovery_kind = kind(plan.recovery)
+    again = plans.as_stored(
+        recovery_kind.plan(
+            work.settings, manifest, recovery_kind.read_request(plan.request), plan.recovery_id
+        )
+    )
+    impossible = [item.message for item in again.refusals if item.impact is None]
     _refuse("The plan can no longer be carried out. Nothing was changed:", impossible)
     check_same_flows(plan, again)
-    why = plans.worse(plan, again)
-    return asdict(PlannedAgain(bool(why), tuple(why), again))
+    reasons = plans.worse(plan, again)
+    return asdict(PlannedAgain(bool(reasons), tuple(reasons), again))
 
 
 def check_same_flows(plan: Plan, again: Plan) -> None:
@@ -165,7 +169,7 @@ def _planned_again(work: Work) -> PlannedAgain | None:
 
 
 def check_go(work: Work) -> None:
-    """Check that the price is accepted, and approved again if it got worse.
+    """Check that the impact is accepted, and approved again if it got worse.
 
     Steps that change something call this first.
 
@@ -174,8 +178,8 @@ def check_go(work: Work) -> None:
     _check_consent(work)
     again = _planned_again(work)
     if again is not None and again.worse and work.book.find(APPROVED_AGAIN) is None:
-        said = "The price got worse since the plan was approved, and the new price is not approved:"
-        _refuse(said, again.why)
+        heading = "The impact got worse since the plan was approved, and the new impact is not approved:"
+        _refuse(heading, again.reasons)
 
 
 def decide(work: Work) -> dict[str, Any]:
@@ -202,8 +206,8 @@ def is_decided(work: Work) -> bool:
     """Return whether this recovery wrote the next generation of any flow."""
     for flow in plan_under_hold(work).flows:
         if flow.next_generation is not None:
-            found = generations.read(work.home(flow), flow.next_generation)
-            if found is not None and found.recovery == work.plan.recovery_id:
+            generation = generations.read(work.home(flow), flow.next_generation)
+            if generation is not None and generation.recovery == work.plan.recovery_id:
                 return True
     return False
 
@@ -211,7 +215,7 @@ def is_decided(work: Work) -> bool:
 def generation_of(plan: Plan, flow: FlowPlan, home: FlowHome) -> Generation:
     """Return a plan's decision for one flow.
 
-    :param plan: made under the hold, if it was made again; its remaining prices were approved again, and are
+    :param plan: made under the hold, if it was made again; its remaining impacts were approved again, and are
         accepted.
     """
     assert flow.next_generation is not None, "only flows that get a generation are decided"
@@ -223,7 +227,7 @@ def generation_of(plan: Plan, flow: FlowPlan, home: FlowHome) -> Generation:
             start=flow.start,
             state=flow.state,
             query_id="",
-            why=plan.reason or f"{plan.recovery} {flow.start.mode}",
+            reason=plan.reason or f"{plan.recovery} {flow.start.mode}",
             by=plan.by,
             at=now(),
             fingerprint=flow.fingerprint,
@@ -231,7 +235,7 @@ def generation_of(plan: Plan, flow: FlowPlan, home: FlowHome) -> Generation:
             schemas=previous.schemas if previous is not None and flow.keeps_schemas else {},
             accepted=tuple(
                 dict.fromkeys(
-                    (*plan.accept, *(item.price for item in plan.refusals if item.price is not None))
+                    (*plan.accept, *(item.impact for item in plan.refusals if item.impact is not None))
                 )
             ),
         ),
@@ -242,10 +246,10 @@ def generation_of(plan: Plan, flow: FlowPlan, home: FlowHome) -> Generation:
 
 def verify_tables(work: Work) -> dict[str, Any]:
     """Check that every table exists, and is not behind its version at the hold."""
-    held = work.result(HOLD.name, Held).table_versions
-    found = {}
+    versions_at_hold = work.result(HOLD.name, Held).table_versions
+    tables = {}
     for table in work.plan.tables:
-        before = held[table]
+        before = versions_at_hold[table]
         version, path = _version(work.settings, table), work.settings.table_path(table)
         if before is not None and (version is None or version < before):
             raise RecoveryError(
@@ -253,8 +257,8 @@ def verify_tables(work: Work) -> dict[str, Any]:
                 " hold was put. Someone removed or replaced it. Restore it, and run this step again; the"
                 " flows stay held until then."
             )
-        found[table] = {"table": path, "version": version, "version_at_hold": before}
-    return {"tables": found}
+        tables[table] = {"table": path, "version": version, "version_at_hold": before}
+    return {"tables": tables}
 
 
 def release(work: Work) -> dict[str, Any]:
@@ -286,27 +290,29 @@ def verify_progress(work: Work) -> dict[str, Any]:
     deadline = time.monotonic() + PROGRESS_SECONDS
     flows = plan_under_hold(work).flows
     waiting = {flow.flow: flow for flow in flows if flow.next_generation is not None}
-    found: dict[str, Any] = {}
+    progress: dict[str, Any] = {}
     rebuilt: dict[str, str] = {}
     while waiting:
         for name, flow in list(waiting.items()):
-            told = status.rebuild_progress(work.home(flow), flow.next_generation or 0)
-            if told is not None and rebuilt.get(name) != told:
-                _LOG.info("%s: %s", name, told)
-                rebuilt[name], deadline = told, time.monotonic() + PROGRESS_SECONDS
-            seen = _progress(work.home(flow), flow)
-            if seen is not None:
-                found[name] = seen
+            rebuild_progress = status.rebuild_progress(work.home(flow), flow.next_generation or 0)
+            if rebuild_progress is not None and rebuilt.get(name) != rebuild_progress:
+                _LOG.info("%s: %s", name, rebuild_progress)
+                rebuilt[name], deadline = rebuild_progress, time.monotonic() + PROGRESS_SECONDS
+            flow_progress = _progress(work.home(flow), flow)
+            if flow_progress is not None:
+                progress[name] = flow_progress
                 del waiting[name]
         if waiting and time.monotonic() >= deadline:
-            said = ", ".join(f"generation {flow.next_generation} of {name}" for name, flow in waiting.items())
+            stalled = ", ".join(
+                f"generation {flow.next_generation} of {name}" for name, flow in waiting.items()
+            )
             raise RecoveryError(
-                f"{said[:1].upper()}{said[1:]} made no progress in {PROGRESS_SECONDS:g} s. Check the log of"
-                " the flow's task, and that its DAG is not paused; then run this step again."
+                f"{stalled[:1].upper()}{stalled[1:]} made no progress in {PROGRESS_SECONDS:g} s. Check the"
+                " log of the flow's task, and that its DAG is not paused; then run this step again."
             )
         if waiting:
             time.sleep(0.5)
-    return {"flows": found}
+    return {"flows": progress}
 
 
 def _progress(home: FlowHome, flow: FlowPlan) -> dict[str, Any] | None:
@@ -372,7 +378,7 @@ HOLD = StepKind(
 )
 PLAN_AGAIN = StepKind(
     "plan_again",
-    "make the plan again while the flows are stopped, and compare its price with the approved one",
+    "make the plan again while the flows are stopped, and compare its impact with the approved one",
     plan_again,
 )
 DECIDE = StepKind(
@@ -389,7 +395,7 @@ VERIFY_TABLES = StepKind(
 )
 RELEASE = StepKind(
     "release",
-    "release holds, parks and locks; each flow's next driver seals the old generation in the sink, creates"
+    "release holds, parks and locks; each flow's next driver fences the old generation in the sink, creates"
     " the new checkpoint, and runs",
     release,
 )

@@ -16,20 +16,20 @@ def recovery_step(
     settings: Settings, pipeline: str, recovery: str, step: str, master: str = DEFAULT_MASTER
 ) -> Submission:
     """Return the submission of one step of a recovery, with the ``spark_conf`` of the recovery's flows."""
-    asked = ("--pipeline", pipeline, "--recovery", recovery, "--step", step)
+    arguments = ("--pipeline", pipeline, "--recovery", recovery, "--step", step)
     conf = job_settings(settings, _flows_of(settings, pipeline, recovery), master)
-    return Submission(f"{recovery} {step}", RECOVERY_JOB, asked, conf, master, environment(settings))
+    return Submission(f"{recovery} {step}", RECOVERY_JOB, arguments, conf, master, environment(settings))
 
 
 def _flows_of(settings: Settings, pipeline: str, recovery: str) -> list[AnyFlow]:
     """Return the flows of a recovery: those of its plan and of its tables, else all of the pipeline."""
-    manifest, found = (
+    manifest, planned = (
         read_manifest(settings),
         ledger.open(open_storage(settings.state), pipeline, recovery).find(ledger.PLANNED),
     )
     flows = [flow for flow in manifest.flows() if flow.pipeline.name == pipeline]
-    if found is not None:
-        plan = plans.from_json(found.evidence)
+    if planned is not None:
+        plan = plans.from_json(planned.evidence)
         named = {flow.flow for flow in plan.flows}
         flows = [
             flow for flow in flows if flow.full_name in named or flow.declaration.target in plan.tables

@@ -27,7 +27,7 @@ def verify_files(work: Work) -> dict[str, Any]:
 
     :raises RecoveryError: one does not; the flows stay held.
     """
-    plan, found = shared_steps.plan_under_hold(work), {}
+    plan, tables = shared_steps.plan_under_hold(work), {}
     for back in versions_of(plan):
         path = back.path
         version = past_versions.restored_by(path, plan.recovery_id, back.newest)
@@ -37,15 +37,15 @@ def verify_files(work: Work) -> dict[str, Any]:
         gone = _missing(work, path, names)
         if gone:
             raise RecoveryError(
-                _said(
+                _missing_files_message(
                     plan,
                     f"{path} was restored to version {back.version}, by version {version}",
                     gone,
                     len(names),
                 )
             )
-        found[path] = {"version": version, "files": len(names)}
-    return {"tables": found}
+        tables[path] = {"version": version, "files": len(names)}
+    return {"tables": tables}
 
 
 def _missing(work: Work, path: str, names: list[str]) -> list[str]:
@@ -62,12 +62,12 @@ def _missing(work: Work, path: str, names: list[str]) -> list[str]:
     return gone
 
 
-def _said(plan: Plan, what: str, gone: list[str], of: int) -> str:
+def _missing_files_message(plan: Plan, restored: str, gone: list[str], total: int) -> str:
     flows = " ".join(flow.flow for flow in plan.flows)
     return (
-        f"{what}, and {len(gone)} of the {of} files that this brought back are missing, such as {gone[0]}:"
-        " a VACUUM removed them meanwhile. The flows stay held and have read nothing. Restore the files"
-        f" from a copy and run this step again; or hold the flows yourself (streamkeeper hold {flows}),"
-        f" give this recovery up (streamkeeper abandon {plan.recovery_id}), restore a backup with"
-        " restore_table, and release them."
+        f"{restored}, and {len(gone)} of the {total} files that this brought back are missing, such as"
+        f" {gone[0]}: a VACUUM removed them meanwhile. The flows stay held and have read nothing. Restore"
+        f" the files from a copy and run this step again; or hold the flows yourself (streamkeeper"
+        f" hold {flows}), give this recovery up (streamkeeper abandon {plan.recovery_id}), restore a backup"
+        " with restore_table, and release them."
     )

@@ -1,7 +1,8 @@
 """The protocol of a format of source, the same for a plan and for a driver.
 
 Both hand :meth:`SourceFormat.resolve` the same start. They differ in the look alone, which a plan takes with
-Python clients and a driver with Spark's. So a plan prices the very position that its driver will start from.
+Python clients and a driver with Spark's. So a plan counts from the very position that its driver will start
+from.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from streamkeeper.amounts import NONE, Amount, SourcePrice, in_words, unknown
+from streamkeeper.amounts import NONE, Amount, SourceImpact, in_words, unknown
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.model import Source
 from streamkeeper.errors import CheckpointError, RequestError, SourceError, StorageError
@@ -72,8 +73,8 @@ class Before:
 
     def ids(self, source: Source) -> Mapping[str, str]:
         """Return the ids of a source's topics when that generation began, as far as they are known."""
-        known: Mapping[str, Mapping[str, str]] = self.evidence.get("topics", {})
-        return known.get(source.name, {})
+        topic_ids: Mapping[str, Mapping[str, str]] = self.evidence.get("topics", {})
+        return topic_ids.get(source.name, {})
 
 
 @dataclass(frozen=True)
@@ -96,11 +97,11 @@ class Resolved(Generic[P]):
 
 @dataclass(frozen=True)
 class Case:
-    """A reset of one source, to be priced.
+    """A reset of one source, to be impactd.
 
     ``position`` are the old checkpoint's offsets by source, None if they cannot be read; ``offset`` is that
-    of this source. ``where`` is the old position in words. ``stateful`` tells whether the query as declared
-    now keeps state, None if that is unknown.
+    of this source. ``position_text`` is the old position in words. ``stateful`` tells whether the query as
+    declared now keeps state, None if that is unknown.
     """
 
     source: Source
@@ -109,7 +110,7 @@ class Case:
     offset: Any
     restart: Restart
     stateful: bool | None
-    where: str
+    position_text: str
 
     @property
     def start(self) -> StartAt:
@@ -133,15 +134,15 @@ class Case:
         """What was read of the source, as :meth:`SourceFormat.resolve` takes it."""
         return Before.of(self.standing, self.source.name, self.offset, strict=False)
 
-    def unreadable(self) -> SourcePrice:
-        """Return the price where the old offsets cannot be read, and nothing else tells what was read."""
+    def unreadable(self) -> SourceImpact:
+        """Return the impact where the old offsets cannot be read, and nothing else tells what was read."""
         mode = self.start.mode
         lost = NONE if mode == EARLIEST else UNREADABLE
-        return self.price(f"start {mode}", lost=lost, repeated=UNREADABLE)
+        return self.impact(f"start {mode}", lost=lost, repeated=UNREADABLE)
 
-    def price(self, then: str, **parts: Any) -> SourcePrice:
-        """Return a price of this case."""
-        return SourcePrice(self.source.name, self.where, then, **parts)
+    def impact(self, then: str, **parts: Any) -> SourceImpact:
+        """Return an impact of this case."""
+        return SourceImpact(self.source.name, self.position_text, then, **parts)
 
 
 @dataclass(frozen=True)
@@ -179,8 +180,8 @@ class Lag:
     """What of a source waits, that no committed batch has read; each None where it is unknown.
 
     ``seconds`` is the age of the oldest input that waits, by this machine's clock. All that is known is 0
-    where nothing waits. ``why`` says why something is unknown that others of its format tell. ``skipped`` is
-    how many files are never read as they are now; ``skipped_why`` names one, and the reason.
+    where nothing waits. ``reason`` says why something is unknown that others of its format tell. ``skipped``
+    is how many files are never read as they are now; ``skipped_reason`` names one, and the reason.
     """
 
     records: int | None = None
@@ -188,24 +189,24 @@ class Lag:
     bytes: int | None = None
     versions: int | None = None
     seconds: float | None = None
-    why: str = ""
+    reason: str = ""
     skipped: int = 0
-    skipped_why: str = ""
+    skipped_reason: str = ""
 
     @property
     def unknown(self) -> bool:
         """Whether nothing is known of what waits."""
-        return replace(self, why="", skipped=0, skipped_why="") == Lag()
+        return replace(self, reason="", skipped=0, skipped_reason="") == Lag()
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """Whether there is pending input, described in ``said``. Input that could not be checked is described,
-    too, but does not count.
+    """Whether there is pending input, described in ``description``. Input that could not be checked is
+    described, too, but does not count.
     """
 
-    there: bool
-    said: str = ""
+    pending: bool
+    description: str = ""
 
 
 @dataclass(frozen=True)
@@ -232,7 +233,7 @@ def age_of(written_ms: float) -> float:
 
 def not_begun(source: Source) -> Lag:
     """Return the lag of a source of which nothing was read, and which is not read from its beginning."""
-    return Lag(why=f"nothing was read yet, and {source.name} is declared to start at {source.start}")
+    return Lag(reason=f"nothing was read yet, and {source.name} is declared to start at {source.start}")
 
 
 def not_listed(error: StorageError) -> RequestError:
@@ -267,11 +268,11 @@ class SourceFormat(ABC, Generic[L, P]):
                 assert start.timestamp_ms is not None, "a start by timestamp has one"
                 return Resolved(self.moment(before, look, start.timestamp_ms))
             case StartMode.OFFSETS:
-                wanted = (start.offsets or {})[source.name]
-                if wanted is None:  # nothing of it was read
+                offset = (start.offsets or {})[source.name]
+                if offset is None:  # nothing of it was read
                     return Resolved(self.beginning(look))
-                return self.at(source, before, look, wanted)
-            case StartMode.GENERATION | StartMode.BESIDE | StartMode.ADOPTED:
+                return self.at(source, before, look, offset)
+            case StartMode.GENERATION | StartMode.SIDE_TABLE | StartMode.ADOPTED:
                 raise ValueError(f"a generation is begun otherwise than by its sources: {start.mode}")
 
     def goes_back(self, start: Any, end: Any) -> bool:
@@ -291,7 +292,7 @@ class SourceFormat(ABC, Generic[L, P]):
         """Start with what was written at a time (epoch ms) or later."""
 
     @abstractmethod
-    def at(self, source: Source, before: Before, look: Callable[[], L], wanted: Any) -> Resolved[P]:
+    def at(self, source: Source, before: Before, look: Callable[[], L], offset: Any) -> Resolved[P]:
         """Start at an explicit offset, of the shape of this format's."""
 
     def beginning(self, look: Callable[[], L]) -> P | None:
@@ -329,17 +330,17 @@ class PlannedFormat(SourceFormat[L, P]):
         raise NotImplementedError(f"unread data of {source.format} does not expire")
 
     @abstractmethod
-    def price(self, case: Case) -> SourcePrice:
-        """Return the cost of a reset.
+    def impact(self, case: Case) -> SourceImpact:
+        """Return the impact of a reset.
 
         :raises RequestError: the requested position is none of the source's.
         """
 
     @abstractmethod
-    def price_again(self, source: Source, move: Move, price: SourcePrice) -> SourcePrice:
-        """Return the cost of a move to an earlier place.
+    def impact_again(self, source: Source, move: Move, impact: SourceImpact) -> SourceImpact:
+        """Return the impact of a move to an earlier place.
 
-        :param price: what the start after that place costs by itself.
+        :param impact: what the start after that place costs by itself.
         """
 
     @abstractmethod
@@ -351,9 +352,9 @@ class PlannedFormat(SourceFormat[L, P]):
 
         :raises StreamkeeperError: the source cannot be asked, or the checkpoint's offsets cannot be read.
         """
-        return Lag(why=f"{source.format} does not tell how much waits")
+        return Lag(reason=f"{source.format} does not tell how much waits")
 
-    def held(self, source: Source, start: Any, ends: Any) -> Reading:
+    def reading(self, source: Source, start: Any, ends: Any) -> Reading:
         """Return how much a bounded read of a source gets; only sources with a history are asked.
 
         :param start: the offsets to read from, if the format has any; None for all that is held.
@@ -367,9 +368,9 @@ class PlannedFormat(SourceFormat[L, P]):
         return None
 
 
-def read_again(price: SourcePrice, amount: Amount, restored: bool) -> SourcePrice:
-    """Add what is read again: duplicates if the table is kept, no price if it is restored to before them."""
+def read_again(impact: SourceImpact, amount: Amount, restored: bool) -> SourceImpact:
+    """Add what is read again: duplicates if the table is kept, no impact if it is restored to before them."""
     if not restored or amount.nothing:
-        return replace(price, repeated=amount)
-    said = f"{in_words(amount)} are read and written again, into the restored table"
-    return replace(price, repeated=NONE, notes=(*price.notes, said))
+        return replace(impact, repeated=amount)
+    note = f"{in_words(amount)} are read and written again, into the restored table"
+    return replace(impact, repeated=NONE, notes=(*impact.notes, note))

@@ -1,4 +1,4 @@
-"""Sources of Delta tables: row statistics and the cost of a start.
+"""Sources of Delta tables: row statistics and the impact of a start.
 
 Positions are versions of the table's log.
 """

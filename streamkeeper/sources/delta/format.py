@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from streamkeeper.amounts import Amount, SourcePrice, unknown
+from streamkeeper.amounts import Amount, SourceImpact, unknown
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.model import Source
 from streamkeeper.delta.history import (
@@ -33,7 +33,7 @@ from streamkeeper.sources.base.format import (
     not_inspected,
     not_listed,
 )
-from streamkeeper.sources.delta import cost, statistics
+from streamkeeper.sources.delta import impacts, statistics
 from streamkeeper.sources.delta.start import DeltaPosition, DeltaStarts, path_of
 
 MOST = 1000
@@ -47,13 +47,13 @@ class Delta(DeltaStarts, PlannedFormat[History, DeltaPosition]):
     def look(self, source: Source) -> History:
         return require_history(path_of(source), source.name)
 
-    def price(self, case: Case) -> SourcePrice:
+    def impact(self, case: Case) -> SourceImpact:
         if case.position is None:
             return case.unreadable()
-        return cost.price_of(case, partial(self.resolve, case.source, case.start, case.before))
+        return impacts.impact_of(case, partial(self.resolve, case.source, case.start, case.before))
 
-    def price_again(self, source: Source, move: Move, price: SourcePrice) -> SourcePrice:
-        return cost.price_again(source, move, price)
+    def impact_again(self, source: Source, move: Move, impact: SourceImpact) -> SourceImpact:
+        return impacts.impact_again(source, move, impact)
 
     def waiting(self, source: Source, checkpoint: Checkpoint | None, key: str, end: Any) -> Waiting:
         try:
@@ -78,12 +78,12 @@ class Delta(DeltaStarts, PlannedFormat[History, DeltaPosition]):
         history = self.look(source)
         if not isinstance(end, dict):
             return not_begun(source) if source.start != "earliest" else _whole(history)
-        why, first = is_gone(end, history), int(end["reservoirVersion"])
-        if why is not None:
-            return Lag(why=why)
+        gone_reason, first = is_gone(end, history), int(end["reservoirVersion"])
+        if gone_reason is not None:
+            return Lag(reason=gone_reason)
         if end.get("isStartingVersion"):
-            said = f"the table as of version {first} is being read, of which only the driver knows the rest"
-            return Lag(versions=history.newest + 1 - first, seconds=_age(history, first), why=said)
+            reason = f"the table as of version {first} is being read, of which only the driver knows the rest"
+            return Lag(versions=history.newest + 1 - first, seconds=_age(history, first), reason=reason)
         upto, skips = min(history.newest, first + MOST - 1), source.option("skipChangeCommits") == "true"
         parts = [
             _after(commit, int(end["index"]) + 1 if commit.version == first else 0)
@@ -95,8 +95,8 @@ class Delta(DeltaStarts, PlannedFormat[History, DeltaPosition]):
         versions = len(unread) + beyond
         seconds = _age(history, oldest) if versions else 0.0
         if beyond:
-            said = f"only {MOST:,} commits are read for this"
-            return Lag(versions=versions, seconds=seconds, why=said)
+            reason = f"only {MOST:,} commits are read for this"
+            return Lag(versions=versions, seconds=seconds, reason=reason)
         rows = [None if part.has_feed else count for part in unread for _, count in part.files or (("", 0),)]
         return Lag(
             None if None in rows else sum(row for row in rows if row is not None),
@@ -106,7 +106,7 @@ class Delta(DeltaStarts, PlannedFormat[History, DeltaPosition]):
             seconds,
         )
 
-    def held(self, source: Source, start: Any, ends: Any) -> Reading:
+    def reading(self, source: Source, start: Any, ends: Any) -> Reading:
         """Count the table as it is now: it is read whole, and then what was committed meanwhile. With
         versions, count what their commits added or changed.
         """
@@ -123,14 +123,14 @@ class Delta(DeltaStarts, PlannedFormat[History, DeltaPosition]):
             )
         if start is not None:
             return _of_versions(source, history, int(start), int(ends))
-        found = _amount_at(path, history.newest)
-        if found.rows is not None and source.option("excludeRegex"):
-            found = replace(found, at_most=True)
+        amount = _amount_at(path, history.newest)
+        if amount.rows is not None and source.option("excludeRegex"):
+            amount = replace(amount, at_most=True)
         note = (
             f"Counted is version {history.newest} of {path}. Rows committed before it is read are included"
             " too."
         )
-        return Reading(found, (note,))
+        return Reading(amount, (note,))
 
     def misfit(self, source: Source, checkpoint: Checkpoint, key: str, offset: Any) -> str | None:
         history = read_history(source.path) if source.path is not None else None
@@ -154,14 +154,14 @@ def _of_versions(source: Source, history: History, first: int, last: int) -> Rea
         )
     chosen = list(with_new_rows(history, first, last, source.option("skipChangeCommits") == "true"))
     rows = [commit.new_rows for commit in chosen]
-    why = f"version {next((one.version for one in chosen if one.new_rows is None), None)} does not say it"
-    known = None if None in rows else sum(number for number in rows if number is not None)
+    reason = f"version {next((one.version for one in chosen if one.new_rows is None), None)} does not say it"
+    row_count = None if None in rows else sum(number for number in rows if number is not None)
     files, size = sum(len(one.files) for one in chosen), sum(one.bytes for one in chosen)
     versions = ", ".join(str(one.version) for one in chosen) or "none"
     note = f"Read are the rows that versions {versions} added or changed, each compared with the one before."
-    if known is None:
-        return Reading(Amount(files, size, None, why), (note,))
-    return Reading(Amount(files, size, known, at_most=True), (note,))
+    if row_count is None:
+        return Reading(Amount(files, size, None, reason), (note,))
+    return Reading(Amount(files, size, row_count, at_most=True), (note,))
 
 
 def _whole(history: History) -> Lag:

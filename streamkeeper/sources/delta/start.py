@@ -68,21 +68,21 @@ def after_last(
     offset: dict[str, Any], history: History, change_feed: bool = False
 ) -> Resolved[DeltaPosition]:
     """Continue after an old offset; without a position if a table that was created again is read whole."""
-    why = is_gone(offset, history)
-    if why is None:
+    reason = is_gone(offset, history)
+    if reason is None:
         gone = vacuumed(offset, history, change_feed)
         return Resolved(DeltaPosition(offset)) if gone is None else Resolved(blocked=gone)
     if history.table_id is not None and offset["reservoirId"] != history.table_id:
-        return Resolved(None, (f"{why}; the new table is read from its beginning",), lost=why)
+        return Resolved(None, (f"{reason}; the new table is read from its beginning",), lost=reason)
     version = next_held(offset, history)
-    found = DeltaPosition(before(history, version, offset))
-    return Resolved(found, (f"{why}; it continues with version {version}",), lost=why)
+    position = DeltaPosition(before(history, version, offset))
+    return Resolved(position, (f"{reason}; it continues with version {version}",), lost=reason)
 
 
 def at(offset: dict[str, Any], history: History, change_feed: bool = False) -> Resolved[DeltaPosition]:
     """Continue at a requested offset, of this table and of a version that is held with its files."""
-    why = is_gone(offset, history) or vacuumed(offset, history, change_feed)
-    return Resolved(DeltaPosition(offset)) if why is None else Resolved(wrong=why)
+    reason = is_gone(offset, history) or vacuumed(offset, history, change_feed)
+    return Resolved(DeltaPosition(offset)) if reason is None else Resolved(wrong=reason)
 
 
 def at_end(history: History, old: Mapping[str, Any] | None = None) -> DeltaPosition:
@@ -104,20 +104,20 @@ def as_declared(source: Source, history: History) -> DeltaPosition | None:
     :raises RecoveryError: it is declared to start at a version that is not held.
     :raises SourceError: the commits of the declared time were removed from the log.
     """
-    kind, _, rest = str(source.start).partition(":")
+    kind, _, argument = str(source.start).partition(":")
     if kind == "latest":
         return at_end(history)
     if kind == "timestamp":
-        moment = moment_ms(rest)
+        moment = moment_ms(argument)
         assert moment is not None, "it was checked when the source was declared"
         return at_moment(history, moment)
     if kind == "version":
-        if not history.holds_from(int(rest)):
+        if not history.holds_from(int(argument)):
             raise RecoveryError(
-                f"The source {source.name} is declared to start at version {rest}, and its table holds"
+                f"The source {source.name} is declared to start at version {argument}, and its table holds"
                 f" {history.oldest} to {history.newest}. Correct its start."
             )
-        return DeltaPosition(before(history, int(rest)))
+        return DeltaPosition(before(history, int(argument)))
     return None
 
 
@@ -152,8 +152,8 @@ class DeltaStarts(SourceFormat[History, DeltaPosition]):
     def moment(self, before: Before, look: Look, moment_ms: int) -> DeltaPosition:
         return at_moment(look(), moment_ms, before.offset)
 
-    def at(self, source: Source, before: Before, look: Look, wanted: Any) -> Resolved[DeltaPosition]:
-        return at(wanted, look(), source.reads_change_feed)
+    def at(self, source: Source, before: Before, look: Look, offset: Any) -> Resolved[DeltaPosition]:
+        return at(offset, look(), source.reads_change_feed)
 
     def is_there(self, source: Source) -> bool:
         return delta_log.exists(path_of(source))

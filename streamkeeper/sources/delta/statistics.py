@@ -48,14 +48,14 @@ def rows_of(path: str, version: int | None = None) -> int:
     :raises SourceError: the version cannot be read, a file has no statistics, or some rows may be deleted
         uncounted.
     """
-    found = amount_at(path, version)
-    if found.rows is None:
-        raise SourceError(str(found.rows_unknown))
-    if found.at_most:
+    amount = amount_at(path, version)
+    if amount.rows is None:
+        raise SourceError(str(amount.rows_unknown))
+    if amount.at_most:
         raise SourceError(
             "some of its rows may be deleted by deletion vectors, which are not counted without a JVM"
         )
-    return found.rows
+    return amount.rows
 
 
 def _deleted(table: Any, path: str) -> int | None:

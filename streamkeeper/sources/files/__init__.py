@@ -1,4 +1,4 @@
-"""Sources of files: options, listing, and the cost of a start.
+"""Sources of files: options, listing, and the impact of a start.
 
 Positions are sets of files that were read.
 """

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from streamkeeper.amounts import SourcePrice, counted
+from streamkeeper.amounts import SourceImpact, counted
 from streamkeeper.checkpoint import Checkpoint, FileEntry
 from streamkeeper.checkpoint.files_log import plain_path
 from streamkeeper.declare.model import Source
@@ -27,8 +27,8 @@ from streamkeeper.sources.base.format import (
     age_of,
     not_listed,
 )
-from streamkeeper.sources.files import cost
-from streamkeeper.sources.files.cost import FilesPosition
+from streamkeeper.sources.files import impacts
+from streamkeeper.sources.files.impacts import FilesPosition
 from streamkeeper.sources.files.listing import SourceFile, amount, is_rewritten, iterate_files, list_files
 from streamkeeper.sources.files.options import FileOptions
 
@@ -53,10 +53,10 @@ class Files(PlannedFormat[Listing, FilesPosition]):
         earlier = tuple(entry for entry in look() if entry.timestamp_ms < moment_ms)
         return FilesPosition(lambda: earlier)
 
-    def at(self, source: Source, before: Before, look: Look, wanted: Any) -> Resolved[FilesPosition]:
-        if wanted is None or before.checkpoint is None:
+    def at(self, source: Source, before: Before, look: Look, offset: Any) -> Resolved[FilesPosition]:
+        if offset is None or before.checkpoint is None:
             return Resolved()
-        checkpoint, upto = before.checkpoint, int(wanted["logOffset"])
+        checkpoint, upto = before.checkpoint, int(offset["logOffset"])
         log = checkpoint.files_log(before.key)
         last = log.last_batch()
         if upto > (-1 if last is None else last):
@@ -67,11 +67,11 @@ class Files(PlannedFormat[Listing, FilesPosition]):
             )
         return Resolved(FilesPosition(lambda: log.entries(upto) if upto >= 0 else iter(())))
 
-    def price(self, case: Case) -> SourcePrice:
-        return cost.price_of(case, partial(self.resolve, case.source, case.start, case.before))
+    def impact(self, case: Case) -> SourceImpact:
+        return impacts.impact_of(case, partial(self.resolve, case.source, case.start, case.before))
 
-    def price_again(self, source: Source, move: Move, price: SourcePrice) -> SourcePrice:
-        return cost.price_again(source, move, price)
+    def impact_again(self, source: Source, move: Move, impact: SourceImpact) -> SourceImpact:
+        return impacts.impact_again(source, move, impact)
 
     def waiting(self, source: Source, checkpoint: Checkpoint | None, key: str, end: Any) -> Waiting:
         if checkpoint is None or not isinstance(end, dict):
@@ -106,9 +106,11 @@ class Files(PlannedFormat[Listing, FilesPosition]):
                 younger += [file] if file.modified_ms >= youngest else []
             elif is_rewritten(file, recent[file.path]):
                 rewritten.append(file.path)
-        lag = Lag(skipped=len(rewritten) + len(unopened), skipped_why=_why_skipped(rewritten, unopened))
+        lag = Lag(skipped=len(rewritten) + len(unopened), skipped_reason=_why_skipped(rewritten, unopened))
         if recent and FileOptions.of(source).latest_first:
-            return replace(lag, why="it reads the newest files first, so what waits is told by no file's age")
+            return replace(
+                lag, reason="it reads the newest files first, so what waits is told by no file's age"
+            )
         return replace(
             lag,
             files=len(younger),
@@ -117,16 +119,16 @@ class Files(PlannedFormat[Listing, FilesPosition]):
             records=None if younger else 0,
         )
 
-    def held(self, source: Source, start: Any, ends: Any) -> Reading:
+    def reading(self, source: Source, start: Any, ends: Any) -> Reading:
         try:
-            found = list_files(source)
+            files = list_files(source)
         except StorageError as error:
             raise not_listed(error) from error
-        if not found:
+        if not files:
             raise RequestError(
                 f"There is no file in {source.path}, so there is nothing to read. Check the path."
             )
-        return Reading(amount(source, found.values()))
+        return Reading(amount(source, files.values()))
 
     def chunks(self, size: int) -> Mapping[str, str]:
         return {"maxFileAge": "36500d", "maxFilesPerTrigger": str(size)}

@@ -68,10 +68,12 @@ def iterate_files(source: Source, unopened: list[str] | None = None) -> Iterator
     """
     assert source.path is not None, "a files source has a path"
     remote = "://" in source.path and not source.path.startswith("file://")
-    found = _remote_files(source.path) if remote else _local_files(plain_path(source.path))
-    wanted = next((value for key, value in source.options.items() if key.lower() == "pathglobfilter"), None)
-    for file in found:
-        if wanted is not None and not _matches(file.path, wanted):
+    files = _remote_files(source.path) if remote else _local_files(plain_path(source.path))
+    name_pattern = next(
+        (value for key, value in source.options.items() if key.lower() == "pathglobfilter"), None
+    )
+    for file in files:
+        if name_pattern is not None and not _matches(file.path, name_pattern):
             continue
         if _is_text(file.path):
             yield file
@@ -85,9 +87,9 @@ def amount(source: Source, files: Iterable[SourceFile]) -> Amount:
     size = sum(file.size for file in listed)
     if not listed:
         return Amount()
-    why = _why_not_counted(source, listed, size)
-    if why is not None:
-        return Amount(len(listed), size, None, why)
+    reason = _why_not_counted(source, listed, size)
+    if reason is not None:
+        return Amount(len(listed), size, None, reason)
     return Amount(len(listed), size, sum(_lines(file.path) for file in listed))
 
 
@@ -127,8 +129,8 @@ def _local_files(pattern: str) -> Iterator[SourceFile]:
         if not Path(root).is_file():
             yield from _below(root)
         elif not _is_hidden(Path(root).name):
-            found = Path(root).stat()
-            yield SourceFile(root, found.st_mtime_ns // 1_000_000, found.st_size)
+            status = Path(root).stat()
+            yield SourceFile(root, status.st_mtime_ns // 1_000_000, status.st_size)
 
 
 def _below(root: str) -> Iterator[SourceFile]:
@@ -144,8 +146,8 @@ def _below(root: str) -> Iterator[SourceFile]:
                         pending.append(entry.path)
                     elif not entry.is_dir():
                         with contextlib.suppress(FileNotFoundError):  # removed since the folder was listed
-                            found = entry.stat()
-                            yield SourceFile(entry.path, found.st_mtime_ns // 1_000_000, found.st_size)
+                            status = entry.stat()
+                            yield SourceFile(entry.path, status.st_mtime_ns // 1_000_000, status.st_size)
         except OSError as error:
             raise StorageError(
                 f"{error.filename} cannot be listed: {error.strerror}. Check the folder's owner and mode."
@@ -195,6 +197,6 @@ def _remote_files(path: str) -> Iterator[SourceFile]:
             inside = str(key)[len(root) :] or str(key).rpartition("/")[2]
             if not any(_is_hidden(part) for part in inside.split("/") if part):
                 # Asking for each file's time would be a search in all of them, or a request.
-                told = next((info[name] for name in _TIMES if name in info), None)
-                written = told if isinstance(told, datetime) else fs.modified(key)
+                modified = next((info[name] for name in _TIMES if name in info), None)
+                written = modified if isinstance(modified, datetime) else fs.modified(key)
                 yield SourceFile(f"{scheme}://{key}", int(written.timestamp() * 1000), int(info["size"]))

@@ -96,21 +96,21 @@ class FileOptions:
     def _cleaning(self, gone: list[str], skips_on: bool) -> Iterator[str]:
         if self.clean == OFF:
             return
-        what = f"moved to {self.archive}" if self.clean == ARCHIVE else "deleted"
+        action = f"moved to {self.archive}" if self.clean == ARCHIVE else "deleted"
         yield (
-            f"cleanSource is {self.clean}: files are {what} once they are processed, so they cannot be read"
+            f"cleanSource is {self.clean}: files are {action} once they are processed, so they cannot be read"
             " again"
         )
         if skips_on:
             yield (
                 f"cleanSource is {self.clean}: files that this start leaves out count as processed, and are"
-                f" {what} unread"
+                f" {action} unread"
             )
-        kept = sum(self._archived(path) for path in gone) if self.clean == ARCHIVE else 0
-        if kept:
+        archived = sum(self._archived(path) for path in gone) if self.clean == ARCHIVE else 0
+        if archived:
             yield (
-                f"{kept:,} of the processed files that are gone are in {self.archive}: moved back, they can"
-                " be read again"
+                f"{archived:,} of the processed files that are gone are in {self.archive}: moved back, they"
+                " can be read again"
             )
 
     def _archived(self, path: str) -> bool:
@@ -126,6 +126,6 @@ def _milliseconds(text: str) -> int | None:
 
     None if it is none.
     """
-    found = _TIME.fullmatch(text.lower())
-    unit = _UNITS.get(found[2]) if found else None
-    return int(int(found[1]) * unit) if found and unit is not None else None
+    match = _TIME.fullmatch(text.lower())
+    unit = _UNITS.get(match[2]) if match else None
+    return int(int(match[1]) * unit) if match and unit is not None else None

@@ -1,4 +1,4 @@
-"""Sources of Kafka: options, offsets, and the cost of a start.
+"""Sources of Kafka: options, offsets, and the impact of a start.
 
 Brokers are asked without a JVM.
 """

@@ -17,7 +17,7 @@ from streamkeeper.declare.model import Source
 from streamkeeper.errors import NotAskable, SourceError
 from streamkeeper.manifest.environment import variables
 from streamkeeper.settings import PIPELINE_ENV
-from streamkeeper.sources.kafka.offsets import Held, Offsets, Topics
+from streamkeeper.sources.kafka.offsets import OffsetRange, Offsets, Topics
 from streamkeeper.sources.kafka.options import admin_options, assigned, plain_ids
 
 SECONDS = 5.0
@@ -50,13 +50,13 @@ def look_at(source: Source, seconds: float = SECONDS) -> Topics:
     :raises SourceError: the brokers do not answer in time, a topic does not exist, or the source's options
         are only understood with a JVM.
     """
-    with _asking(source, seconds) as asked:
-        first, end = asked.offsets("earliest"), asked.offsets("latest")
-        held = {
-            topic: {part: Held(first[topic][part], end[topic][part]) for part in parts}
-            for topic, parts in asked.parts.items()
+    with _asking(source, seconds) as source_client:
+        first, end = source_client.offsets("earliest"), source_client.offsets("latest")
+        ranges = {
+            topic: {part: OffsetRange(first[topic][part], end[topic][part]) for part in parts}
+            for topic, parts in source_client.parts.items()
         }
-        return Topics(held, asked.ids(), asked.policies())
+        return Topics(ranges, source_client.ids(), source_client.policies())
 
 
 def at_time(source: Source, moment_ms: int, seconds: float = SECONDS) -> Offsets:
@@ -64,11 +64,11 @@ def at_time(source: Source, moment_ms: int, seconds: float = SECONDS) -> Offsets
 
     :raises SourceError: as :func:`look_at`.
     """
-    with _asking(source, seconds) as asked:
-        found, end = asked.offsets("for_timestamp", moment_ms), asked.offsets("latest")
+    with _asking(source, seconds) as source_client:
+        offsets, end = source_client.offsets("for_timestamp", moment_ms), source_client.offsets("latest")
         return {
             topic: {part: end[topic][part] if at < 0 else at for part, at in parts.items()}
-            for topic, parts in found.items()
+            for topic, parts in offsets.items()
         }
 
 
@@ -86,7 +86,7 @@ def written_at(source: Source, offsets: Offsets, seconds: float = SECONDS) -> Of
         "isolation.level": source.option("kafka.isolation.level", "read_uncommitted"),
         "group.id": source.option("kafka.group.id", group),
     }
-    found: Offsets = {}
+    times: Offsets = {}
     pending = {(topic, int(part)): at for topic, parts in offsets.items() for part, at in parts.items()}
     with _connected(source, seconds, kafka.Consumer, options) as consumer:
         try:
@@ -102,10 +102,10 @@ def written_at(source: Source, offsets: Offsets, seconds: float = SECONDS) -> Of
                 if pending.pop(place, None) is not None:
                     consumer.pause([kafka.TopicPartition(*place)])
                     if error is None:
-                        found.setdefault(place[0], {})[str(place[1])] = message.timestamp()[1]
+                        times.setdefault(place[0], {})[str(place[1])] = message.timestamp()[1]
         finally:
             consumer.close()
-    return found
+    return times
 
 
 def client_options(source: Source, seconds: float) -> dict[str, Any]:
@@ -139,7 +139,7 @@ _NOT_ALLOWED = (29, 31)
 """Kafka's error codes TOPIC_AUTHORIZATION_FAILED and CLUSTER_AUTHORIZATION_FAILED."""
 
 
-class _Asked:
+class _SourceClient:
     """A client, and the partitions of the source by topic."""
 
     def __init__(self, client: Any, source: Source, seconds: float) -> None:
@@ -151,57 +151,59 @@ class _Asked:
     def ids(self) -> dict[str, str]:
         if not self.parts:
             return {}
-        found = self._client.describe_topics(
+        futures = self._client.describe_topics(
             self._kafka.TopicCollection(list(self.parts)), request_timeout=self._seconds
         )
         return plain_ids(
-            {topic: str(future.result(self._seconds).topic_id) for topic, future in found.items()}
+            {topic: str(future.result(self._seconds).topic_id) for topic, future in futures.items()}
         )
 
     def policies(self) -> dict[str, str]:
         """Return each topic's ``cleanup.policy``, except those that this client may not read."""
         kind = self._admin.ConfigResource.Type.TOPIC
-        wanted = {topic: self._admin.ConfigResource(kind, topic) for topic in self.parts}
-        if not wanted:
+        resources = {topic: self._admin.ConfigResource(kind, topic) for topic in self.parts}
+        if not resources:
             return {}
-        futures = self._client.describe_configs(list(wanted.values()), request_timeout=self._seconds)
-        found = {}
-        for topic, resource in wanted.items():
+        futures = self._client.describe_configs(list(resources.values()), request_timeout=self._seconds)
+        policies = {}
+        for topic, resource in resources.items():
             try:
-                found[topic] = str(futures[resource].result(self._seconds)["cleanup.policy"].value)
+                policies[topic] = str(futures[resource].result(self._seconds)["cleanup.policy"].value)
             except self._kafka.KafkaException as error:
                 if error.args[0].code() not in _NOT_ALLOWED:
                     raise
-        return found
+        return policies
 
     def offsets(self, kind: str, *arguments: int) -> Offsets:
         spec = getattr(self._admin.OffsetSpec, kind)(*arguments)
-        asked = {
+        specs = {
             self._kafka.TopicPartition(topic, int(part)): spec
             for topic, parts in self.parts.items()
             for part in parts
         }
-        if not asked:
+        if not specs:
             return {}
         level = self._source.option("kafka.isolation.level", "read_uncommitted").upper()
-        found = self._client.list_offsets(
-            asked, isolation_level=getattr(self._kafka.IsolationLevel, level), request_timeout=self._seconds
+        futures = self._client.list_offsets(
+            specs, isolation_level=getattr(self._kafka.IsolationLevel, level), request_timeout=self._seconds
         )
         offsets: Offsets = {topic: {} for topic in self.parts}
-        for partition, future in found.items():
+        for partition, future in futures.items():
             offsets[partition.topic][str(partition.partition)] = int(future.result(self._seconds).offset)
         return offsets
 
-    def _partitions(self, there: Mapping[str, Any]) -> dict[str, list[str]]:
-        wanted = assigned(self._source)
+    def _partitions(self, topics: Mapping[str, Any]) -> dict[str, list[str]]:
+        assigned_parts = assigned(self._source)
         if pattern := self._source.option("subscribePattern"):
-            names = [name for name in there if _matches(pattern, name)]
+            names = [name for name in topics if _matches(pattern, name)]
         else:
-            names = list(wanted) or [part.strip() for part in self._source.option("subscribe").split(",")]
-        if missing := [name for name in names if name not in there or there[name].error is not None]:
+            names = list(assigned_parts) or [
+                part.strip() for part in self._source.option("subscribe").split(",")
+            ]
+        if missing := [name for name in names if name not in topics or topics[name].error is not None]:
             raise SourceError(f"the topic {missing[0]} is not there")
         return {
-            name: [str(part) for part in wanted.get(name, sorted(there[name].partitions))]
+            name: [str(part) for part in assigned_parts.get(name, sorted(topics[name].partitions))]
             for name in sorted(names)
         }
 
@@ -216,9 +218,9 @@ def _matches(pattern: str, name: str) -> bool:
 
 
 @contextmanager
-def _asking(source: Source, seconds: float) -> Iterator[_Asked]:
+def _asking(source: Source, seconds: float) -> Iterator[_SourceClient]:
     with _connected(source, seconds, _module("confluent_kafka.admin").AdminClient, {}) as client:
-        yield _Asked(client, source, seconds)
+        yield _SourceClient(client, source, seconds)
 
 
 def _module(name: str) -> Any:
@@ -239,17 +241,20 @@ def _connected(
         raise NotAskable(
             f"the environment variable {unset[0]} is not set here, or {PIPELINE_ENV} does not name it"
         )
-    heard: list[str] = []
-    options = {**client_options(source, seconds), "error_cb": lambda said: heard.append(str(said.str()))}
+    errors: list[str] = []
+    options = {
+        **client_options(source, seconds),
+        "error_cb": lambda error: errors.append(str(error.str())),
+    }
     client = kind({**options, **more})
     try:
         yield client
     except _module("confluent_kafka").KafkaException as error:
         if hasattr(client, "describe_topics"):
             client.poll(0)  # only poll delivers the errors of the client's connections
-        said = heard[-1] if heard else error.args[0].str()
+        message = errors[-1] if errors else error.args[0].str()
         raise SourceError(
-            f"{options['bootstrap.servers']} does not answer within {seconds:g} s: {said}"
+            f"{options['bootstrap.servers']} does not answer within {seconds:g} s: {message}"
         ) from error
     except TimeoutError as error:
         raise SourceError(f"{options['bootstrap.servers']} does not answer within {seconds:g} s") from error

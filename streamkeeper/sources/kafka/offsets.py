@@ -16,7 +16,7 @@ EARLIEST, LATEST = -2, -1
 """Placeholders for the first retained offset and for the end, in offsets that a person gives."""
 
 
-class Held(NamedTuple):
+class OffsetRange(NamedTuple):
     """The range of a partition: its first retained offset, and the next one to be written."""
 
     first: int
@@ -31,7 +31,7 @@ class Topics:
     ``cleanup.policy``, as far as they are known.
     """
 
-    held: Mapping[str, Mapping[str, Held]]
+    ranges: Mapping[str, Mapping[str, OffsetRange]]
     ids: Mapping[str, str] = field(default_factory=dict)
     policies: Mapping[str, str] = field(default_factory=dict, compare=False)
 
@@ -44,43 +44,48 @@ class Topics:
     def earliest(self) -> Offsets:
         """The offsets before all retained records."""
         return {
-            topic: {part: held.first for part, held in parts.items()} for topic, parts in self.held.items()
+            topic: {part: offset_range.first for part, offset_range in parts.items()}
+            for topic, parts in self.ranges.items()
         }
 
     @property
     def latest(self) -> Offsets:
         """The offsets after all retained records."""
-        return {topic: {part: held.end for part, held in parts.items()} for topic, parts in self.held.items()}
+        return {
+            topic: {part: offset_range.end for part, offset_range in parts.items()}
+            for topic, parts in self.ranges.items()
+        }
 
 
 @dataclass(frozen=True)
 class Loss:
     """Unread records that are gone: their greatest number (None: unknown), and the reason in words.
 
-    ``anew`` says that their whole topic was made again.
+    ``recreated`` says that their whole topic was made again.
     """
 
     records: int | None
-    said: str
-    anew: bool = False
+    reason: str
+    recreated: bool = False
 
 
 @dataclass(frozen=True)
 class Onward:
     """Where to continue after an old position.
 
-    ``new`` are topics and partitions that it did not know, ``left`` those that are no longer read. ``anew``
-    are topics that were deleted and created again; of the ``guessed`` ones among them no id proves it, so
-    that their records may come twice. ``short`` are the partitions that end before the old position.
+    ``new`` are topics and partitions that it did not know, ``removed`` those that are no longer read.
+    ``recreated`` are topics that were deleted and created again; of the ``guessed`` ones among them no id
+    proves it, so that their records may come twice. ``short`` are the partitions that end before the
+    old position.
     """
 
     offsets: Offsets
     losses: tuple[Loss, ...] = ()
     new: tuple[str, ...] = ()
-    anew: tuple[str, ...] = ()
+    recreated: tuple[str, ...] = ()
     guessed: tuple[str, ...] = ()
     short: tuple[str, ...] = ()
-    left: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
 
 
 def go_on(old: Offsets, topics: Topics, ids: Mapping[str, str]) -> Onward:
@@ -94,69 +99,75 @@ def go_on(old: Offsets, topics: Topics, ids: Mapping[str, str]) -> Onward:
     offsets = topics.earliest
     losses: list[Loss] = []
     new: list[str] = []
-    anew: list[str] = []
+    recreated: list[str] = []
     guessed: list[str] = []
     short: list[str] = []
-    left = [topic for topic in old if topic not in topics.held]
-    for topic, parts in topics.held.items():
+    removed = [topic for topic in old if topic not in topics.ranges]
+    for topic, parts in topics.ranges.items():
         before = old.get(topic)
         if before is None:
             new.append(topic)
             continue
-        known, now = ids.get(topic), topics.ids.get(topic)
-        proven = known is not None and now is not None
+        old_id, present_id = ids.get(topic), topics.ids.get(topic)
+        proven = old_id is not None and present_id is not None
         behind = [part for part, at in before.items() if part in parts and at > parts[part].end]
-        if not proven or known == now:
+        if not proven or old_id == present_id:
             short += [f"{topic}/{part}" for part in behind]
-        why = _another_id(topic, known, now) if proven else _seems_anew(topic, before, parts, behind)
-        if why is not None:
-            losses.append(Loss(None, why, anew=True))
-            anew.append(topic)
+        reason = (
+            _another_id(topic, old_id, present_id) if proven else _seems_anew(topic, before, parts, behind)
+        )
+        if reason is not None:
+            losses.append(Loss(None, reason, recreated=True))
+            recreated.append(topic)
             guessed += [] if proven else [topic]
             continue
         offsets[topic] = {
-            part: min(max(held.first, before.get(part, held.first)), held.end) for part, held in parts.items()
+            part: min(max(offset_range.first, before.get(part, offset_range.first)), offset_range.end)
+            for part, offset_range in parts.items()
         }
         losses += _expired(topic, before, parts)
         losses += [_cut_off(f"{topic}/{part}", before[part], parts[part].end) for part in behind]
         new += [f"{topic}/{part}" for part in parts if part not in before]
-        left += [f"{topic}/{part}" for part in before if part not in parts]
-    return Onward(offsets, tuple(losses), tuple(new), tuple(anew), tuple(guessed), tuple(short), tuple(left))
+        removed += [f"{topic}/{part}" for part in before if part not in parts]
+    return Onward(
+        offsets, tuple(losses), tuple(new), tuple(recreated), tuple(guessed), tuple(short), tuple(removed)
+    )
 
 
-def misfits(wanted: Offsets, topics: Topics) -> list[str]:
+def misfits(offsets: Offsets, topics: Topics) -> list[str]:
     """Return what is wrong with given offsets: each partition needs one, within its retained range."""
     wrong = [
-        f"the source has no topic {topic!r}; it has {', '.join(topics.held) or 'none'}"
-        for topic in wanted
-        if topic not in topics.held
+        f"the source has no topic {topic!r}; it has {', '.join(topics.ranges) or 'none'}"
+        for topic in offsets
+        if topic not in topics.ranges
     ]
-    for topic, parts in topics.held.items():
-        given = wanted.get(topic)
-        if given is None:
+    for topic, parts in topics.ranges.items():
+        topic_offsets = offsets.get(topic)
+        if topic_offsets is None:
             wrong.append(f"the topic {topic} is left out")
             continue
         wrong += [
             f"the topic {topic} has no partition {part}; it has {_listed(parts)}"
-            for part in given
+            for part in topic_offsets
             if part not in parts
         ]
-        missing = [part for part in parts if part not in given]
+        missing = [part for part in parts if part not in topic_offsets]
         if missing:
             wrong.append(
                 f"of the topic {topic}, partition {_listed(missing)} is left out (-2 is earliest, -1 latest)"
             )
         wrong += [
-            f"{topic}/{part} starts at {given[part]}, and holds {held.first} to {held.end}"
-            for part, held in parts.items()
-            if part in given
-            and given[part] not in (EARLIEST, LATEST)
-            and not held.first <= given[part] <= held.end
+            f"{topic}/{part} starts at {topic_offsets[part]}, and holds {offset_range.first} to"
+            f" {offset_range.end}"
+            for part, offset_range in parts.items()
+            if part in topic_offsets
+            and topic_offsets[part] not in (EARLIEST, LATEST)
+            and not offset_range.first <= topic_offsets[part] <= offset_range.end
         ]
     return wrong
 
 
-def resolved(wanted: Offsets, topics: Topics) -> Offsets:
+def resolved(offsets: Offsets, topics: Topics) -> Offsets:
     """Return valid offsets (:func:`misfits`) with numbers for earliest and latest."""
     numbers = {EARLIEST: topics.earliest, LATEST: topics.latest}
     return {
@@ -164,7 +175,7 @@ def resolved(wanted: Offsets, topics: Topics) -> Offsets:
             part: numbers[offset][topic][part] if offset in numbers else offset
             for part, offset in parts.items()
         }
-        for topic, parts in wanted.items()
+        for topic, parts in offsets.items()
     }
 
 
@@ -189,27 +200,31 @@ def history_of(initial: Offsets, upto: Offsets, topics: Topics) -> tuple[Offsets
     for topic, parts in upto.items():
         start[topic] = {}
         for part, end in parts.items():
-            held = topics.held.get(topic, {}).get(part)
+            offset_range = topics.ranges.get(topic, {}).get(part)
             wished = min(initial.get(topic, {}).get(part, 0), end)
-            first = wished if held is None else min(max(wished, held.first), end, held.end)
+            first = (
+                wished
+                if offset_range is None
+                else min(max(wished, offset_range.first), end, offset_range.end)
+            )
             gone += max(0, first - wished)
-            if held is not None:
-                gone += max(0, end - max(held.end, wished))
+            if offset_range is not None:
+                gone += max(0, end - max(offset_range.end, wished))
             start[topic][part] = first
     return start, gone
 
 
-def _another_id(topic: str, known: str | None, now: str | None) -> str | None:
-    if known == now:
+def _another_id(topic: str, old_id: str | None, present_id: str | None) -> str | None:
+    if old_id == present_id:
         return None
     return (
-        f"the topic {topic} was deleted and recreated (its id was {known}, and is {now}): its unread rows are"
-        " lost"
+        f"the topic {topic} was deleted and recreated (its id was {old_id}, and is {present_id}): its unread"
+        " rows are lost"
     )
 
 
 def _seems_anew(
-    topic: str, before: Mapping[str, int], parts: Mapping[str, Held], behind: Sequence[str]
+    topic: str, before: Mapping[str, int], parts: Mapping[str, OffsetRange], behind: Sequence[str]
 ) -> str | None:
     """Return why a topic of which no id tells seems to be made anew; None if nothing says so."""
     guess = (
@@ -233,13 +248,14 @@ def _cut_off(partition: str, offset: int, end: int) -> Loss:
     )
 
 
-def _expired(topic: str, before: Mapping[str, int], parts: Mapping[str, Held]) -> Iterator[Loss]:
-    for part, held in parts.items():
+def _expired(topic: str, before: Mapping[str, int], parts: Mapping[str, OffsetRange]) -> Iterator[Loss]:
+    for part, offset_range in parts.items():
         offset = before.get(part, 0)
-        if offset < held.first:
-            told = f"was read up to {offset}" if part in before else "is new"
+        if offset < offset_range.first:
+            description = f"was read up to {offset}" if part in before else "is new"
             yield Loss(
-                held.first - offset, f"{topic}/{part} {told}, and holds nothing before {held.first} any more"
+                offset_range.first - offset,
+                f"{topic}/{part} {description}, and holds nothing before {offset_range.first} any more",
             )
 
 

@@ -43,11 +43,11 @@ def admin_options(source: Source, seconds: float) -> dict[str, str]:
 
     :param seconds: that it waits at most.
     """
-    given = {
+    declared = {
         key[len(PREFIX) :]: value for key, value in source.options.items() if key.lower().startswith(PREFIX)
     }
     waits = str(int(seconds * 1000))
-    return {"request.timeout.ms": waits, "default.api.timeout.ms": waits, **given}
+    return {"request.timeout.ms": waits, "default.api.timeout.ms": waits, **declared}
 
 
 def assigned(source: Source) -> dict[str, list[int]]:

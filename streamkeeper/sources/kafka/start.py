@@ -58,19 +58,21 @@ def after_last(
     :param ids: the topics' ids when the old generation began.
     """
     onward = go_on(offset if offset is not None else initial or {}, topics, ids)
-    notes = tuple(loss.said for loss in onward.losses)
+    notes = tuple(loss.reason for loss in onward.losses)
     if onward.new:
         notes += (f"new since then, and read from the first record: {', '.join(onward.new)}",)
-    if onward.left:
-        notes += (f"not read any more: {', '.join(onward.left)}; unread records there are not read",)
-    lost = "; ".join(loss.said for loss in onward.losses)
+    if onward.removed:
+        notes += (f"not read any more: {', '.join(onward.removed)}; unread records there are not read",)
+    lost = "; ".join(loss.reason for loss in onward.losses)
     may_pass = bool(onward.short)
     if offset is None:
         begins = KafkaPosition(None, onward.offsets, onward.offsets, onward=onward)
         return Resolved(begins, notes, lost, may_pass=may_pass)
     first = topics.earliest if initial is None else initial
     read = {
-        topic: parts for topic, parts in offset.items() if topic in topics.held and topic not in onward.anew
+        topic: parts
+        for topic, parts in offset.items()
+        if topic in topics.ranges and topic not in onward.recreated
     }
     began = {
         topic: {
@@ -80,26 +82,29 @@ def after_last(
         for topic, parts in onward.offsets.items()
     }
     _, gone = history_of(first, read, topics)  # records that expired unread are a loss, not history
-    found = replace(_at(onward.offsets, began, topics), gone=gone, onward=onward)
-    return Resolved(found, notes, lost, may_pass=may_pass)
+    position = replace(_at(onward.offsets, began, topics), gone=gone, onward=onward)
+    return Resolved(position, notes, lost, may_pass=may_pass)
 
 
-def at(wanted: Offsets, initial: Offsets | None, topics: Topics) -> Resolved[KafkaPosition]:
+def at(offsets: Offsets, initial: Offsets | None, topics: Topics) -> Resolved[KafkaPosition]:
     """Continue at requested offsets, one for every partition, within what is held."""
-    wrong = misfits(wanted, topics)
+    wrong = misfits(offsets, topics)
     if wrong:
         return Resolved(wrong=f"{'; '.join(wrong)}. Give one for every partition")
-    return Resolved(_at(resolved(wanted, topics), initial, topics))
+    return Resolved(_at(resolved(offsets, topics), initial, topics))
 
 
 def at_moment(offsets: Offsets, initial: Offsets | None, topics: Topics) -> KafkaPosition:
     """Continue at the offsets of a time, limited to what the topics held when they were read."""
     within = {
         topic: {
-            part: min(max(offsets.get(topic, {}).get(part, held.first), held.first), held.end)
-            for part, held in parts.items()
+            part: min(
+                max(offsets.get(topic, {}).get(part, offset_range.first), offset_range.first),
+                offset_range.end,
+            )
+            for part, offset_range in parts.items()
         }
-        for topic, parts in topics.held.items()
+        for topic, parts in topics.ranges.items()
     }
     return _at(within, initial, topics)
 
@@ -118,27 +123,27 @@ def as_declared(source: Source, topics: Callable[[], Topics]) -> KafkaPosition |
     """
     if isinstance(source.start, str):
         return None
-    held = topics()
-    wanted: Offsets = {topic: dict(parts) for topic, parts in source.start.items()}
-    wrong = misfits(wanted, held)
+    present_topics = topics()
+    declared: Offsets = {topic: dict(parts) for topic, parts in source.start.items()}
+    wrong = misfits(declared, present_topics)
     if wrong:
         raise DeclarationError(
-            f"{source.where}: the source {source.name} cannot start as declared: {'; '.join(wrong)}. Correct"
-            " its start."
+            f"{source.location}: the source {source.name} cannot start as declared: {'; '.join(wrong)}."
+            " Correct its start."
         )
-    found = resolved(wanted, held)
-    return KafkaPosition(None, found, found)
+    offsets = resolved(declared, present_topics)
+    return KafkaPosition(None, offsets, offsets)
 
 
 def _at(offsets: Offsets, initial: Offsets | None, topics: Topics) -> KafkaPosition:
     """Return the position; if the first offset ever read is unknown, the earliest retained offset is used."""
     first: dict[str, Any] = topics.earliest if initial is None else initial
-    known = {
+    first_read = {
         topic: {part: min(first.get(topic, {}).get(part, 0), offset) for part, offset in parts.items()}
         for topic, parts in offsets.items()
     }
-    replay_from, gone = history_of(known, offsets, topics)
-    return KafkaPosition(offsets, known, replay_from, gone)
+    replay_from, gone = history_of(first_read, offsets, topics)
+    return KafkaPosition(offsets, first_read, replay_from, gone)
 
 
 Look = Callable[[], KafkaLook]
@@ -169,11 +174,11 @@ class KafkaStarts(SourceFormat[KafkaLook, KafkaPosition]):
         return at_end(before.initial(), look().topics)
 
     def moment(self, before: Before, look: Look, moment_ms: int) -> KafkaPosition:
-        seen = look()
-        return at_moment(seen.at_time(moment_ms), before.initial(), seen.topics)
+        contents = look()
+        return at_moment(contents.at_time(moment_ms), before.initial(), contents.topics)
 
-    def at(self, source: Source, before: Before, look: Look, wanted: Any) -> Resolved[KafkaPosition]:
-        return at(wanted, before.initial(), look().topics)
+    def at(self, source: Source, before: Before, look: Look, offset: Any) -> Resolved[KafkaPosition]:
+        return at(offset, before.initial(), look().topics)
 
     def reader_options(self, source: Source) -> Mapping[str, str]:
         return {**start_options(source), **patience(source)}

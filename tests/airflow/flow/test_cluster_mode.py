@@ -270,7 +270,7 @@ def _empty_the_table() -> None:
         engine.carry_out(settings, *at, step)
     handed = {"kind": "full_refresh", "recovery": "r1", "pipeline": "first", "dry_run": False}
     ti = SimpleNamespace(xcom_pull=lambda task_ids: {PLAN: handed}[task_ids])
-    SparkStep(of="full_refresh", task_id="empty_tables").execute(cast("Context", {"ti": ti}))
+    SparkStep(kind_name="full_refresh", task_id="empty_tables").execute(cast("Context", {"ti": ti}))
 
 
 def _kill_jvm(pattern: str) -> None:

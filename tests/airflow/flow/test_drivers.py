@@ -89,7 +89,7 @@ def test_the_ending_of_a_submitted_driver_is_its_exit_code(
     code: str, said: str, home: FlowHome, tmp_path: Path
 ) -> None:
     driver = Submitted([sys.executable, "-c", code], dict(os.environ), tmp_path / "driver.log")
-    assert end_of(driver).said == said
+    assert end_of(driver).description == said
     assert not (tmp_path / "driver.log.pid").exists()
 
 
@@ -99,7 +99,7 @@ def test_a_living_driver_is_found_and_attached_to_with_its_log(home: FlowHome, s
     assert found.log == submitted.log
     assert found.wait() is None
     os.killpg(submitted.pid, signal.SIGTERM)
-    assert end_of(submitted).said == "ended by SIGTERM"
+    assert end_of(submitted).description == "ended by SIGTERM"
     assert end_of(found) == Ending(Outcome.FAILED, "it ended without a reason")
 
 
@@ -161,7 +161,7 @@ def test_what_a_driver_waits_for_that_its_cluster_has_not_begun_is_told_whenever
     said = [sys.executable, "-c", "print('Submitted driver-20261123010203-0007')"]
     submitted, told = Submitted(said, dict(os.environ), tmp_path / "driver.log"), list[str]()
     ending = end_of(InCluster(submitted, "http://page", lambda: None, told.append))
-    assert ending.said == "driver-20261123010203-0007 is ERROR, and had not begun; see http://page"
+    assert ending.description == "driver-20261123010203-0007 is ERROR, and had not begun; see http://page"
     assert told == [
         f"driver-20261123010203-0007 waits for a node ({what})." for what in ("no memory", "no image")
     ]

@@ -95,7 +95,7 @@ def a_step(project: Path) -> None:
         patch.setattr(engine, "evidence_of", lambda *_: {"tables": []})
         patch.setattr(engine, "without_spark", lambda *_: None)
         plan = {"kind": "full_refresh", "recovery": "r1", "pipeline": "first", "dry_run": False}
-        SparkStep(of="full_refresh", task_id="empty_tables").execute(handing_on(plan=plan))
+        SparkStep(kind_name="full_refresh", task_id="empty_tables").execute(handing_on(plan=plan))
 
 
 def handing_on(**xcoms: Any) -> Context:

@@ -42,7 +42,7 @@ def written(monkeypatch: pytest.MonkeyPatch, flow: Flow) -> list[Change]:
     """What becomes of a change, while a driver runs an earlier declaration."""
     found = list[Change]()
     ran = SimpleNamespace(fingerprint="earlier", flow=lambda _: flow)
-    monkeypatch.setattr(change, "kept", lambda _: ran)
+    monkeypatch.setattr(change, "last_runnable", lambda _: ran)
     monkeypatch.setattr(change, "read", lambda *_: found[-1] if found else None)
     monkeypatch.setattr(change, "write", lambda _home, made, _by: found.append(made))
     running = SimpleNamespace(phase="running")

@@ -19,7 +19,7 @@ from streamkeeper_airflow.operate.monitor import MonitorFlows
 from streamkeeper_airflow.operate.notify import record_alert
 
 from streamkeeper.checkpoint import CommitEntry, write_commit
-from streamkeeper.declare.model import Expectation, Where
+from streamkeeper.declare.model import Expectation, Location
 from streamkeeper.drivers import alerts, behind, progress
 from streamkeeper.drivers.alerts import AlertKind
 from streamkeeper.drivers.batch_numbers import Batch, Numbers, Totals
@@ -194,7 +194,7 @@ def test_a_parked_flow_is_not_silent_and_is_told_to_be_well_when_it_commits(bed:
 def test_what_a_driver_told_of_an_expectation_is_sent_with_the_flow_s_page(bed: Bed) -> None:
     bed.declare(hook("{{ alert.kind }} {{ alert.text }} {{ alert.link }}"), "None")
     bed.begin()
-    known = Expectation("known", "user_id IS NOT NULL", "warn", Where("p.py", 1), alert_above=0.1)
+    known = Expectation("known", "user_id IS NOT NULL", "warn", Location("p.py", 1), alert_above=0.1)
     Shares(bed.home, [known], 1).add(0, {"known": (70, 30)})
     bed.look(0)
     (told,) = bed.told()

@@ -19,7 +19,7 @@ STATE = FormField("state", "string", "State", "kept", "rebuilt", ("rebuilt", "em
 MOMENT = FormField(
     "moment", "string", "Moment", "when", nullable=True, format="date-time", section="Position"
 )
-ACCEPT = FormField("accept", "array", "Accept", "price", [], ("loss", "repeats"), many=True)
+ACCEPT = FormField("accept", "array", "Accept", "impact", [], ("data-loss", "duplicates"), many=True)
 REASON = FormField("reason", "string", "Reason", "why", "")
 SURE = FormField("sure", "boolean", "Sure", "yes or no", False)
 
@@ -46,8 +46,8 @@ def context(params: dict[str, Any], conf: dict[str, Any] | None) -> Context:
             {
                 "type": ["array", "null"],
                 "title": "Accept",
-                "items": {"type": "string", "enum": ["loss", "repeats"]},
-                "examples": ["loss", "repeats"],
+                "items": {"type": "string", "enum": ["data-loss", "duplicates"]},
+                "examples": ["data-loss", "duplicates"],
             },
             id="several of many",
         ),
@@ -100,9 +100,9 @@ def test_an_object_is_asked_for_as_a_text(given: object, read: object) -> None:
 def test_what_is_for_schedules_is_not_in_the_form_and_taken_all_the_same() -> None:
     accept = replace(ACCEPT, unattended=True)
     assert list(forms.params([accept, REASON])) == ["reason"]
-    assert forms.values(context({"reason": ""}, {"accept": ["loss"]}), [accept, REASON]) == {
+    assert forms.values(context({"reason": ""}, {"accept": ["data-loss"]}), [accept, REASON]) == {
         "reason": "",
-        "accept": ["loss"],
+        "accept": ["data-loss"],
     }
 
 

@@ -23,7 +23,7 @@ from airflow.sdk.exceptions import (
 )
 from streamkeeper_airflow.operate.notify import page
 from streamkeeper_airflow.recovery import alerts, tasks
-from streamkeeper_airflow.recovery.approvals import PlanApproval, WorsePriceApproval
+from streamkeeper_airflow.recovery.approvals import PlanApproval, WorseImpactApproval
 from streamkeeper_airflow.recovery.tasks import (
     GiveUp,
     Go,
@@ -34,7 +34,7 @@ from streamkeeper_airflow.recovery.tasks import (
     UnaskedStep,
 )
 
-from streamkeeper.amounts import LOSS
+from streamkeeper.amounts import DATA_LOSS
 from streamkeeper.drivers.alerts import AlertKind
 from streamkeeper.errors import PlanRefused, RecoveryError, StorageError, StreamkeeperError, TableLocked
 from streamkeeper.flows import ledger
@@ -127,7 +127,7 @@ def test_what_cannot_be_planned_is_answered_in_the_run_s_note_with_all_that_is_w
     conf: dict[str, Any], words: list[str], project: Path, notes: list[str]
 ) -> None:
     with pytest.raises(AirflowSkipException) as refused:
-        PlanRecovery(task_id="plan", of=RESET).execute(context(conf))
+        PlanRecovery(task_id="plan", kind_name=RESET).execute(context(conf))
     [note] = notes
     for word in words:
         assert word in str(refused.value)
@@ -145,7 +145,7 @@ def test_a_plan_that_breaks_is_no_answer_and_stays_red(
 
     monkeypatch.setattr(engine, "plan", breaks)
     with pytest.raises(AirflowFailException, match="has no steps"):
-        PlanRecovery(task_id="plan", of=RESET).execute(context({"flow": F}))
+        PlanRecovery(task_id="plan", kind_name=RESET).execute(context({"flow": F}))
     assert notes == []
 
 
@@ -175,7 +175,7 @@ def test_a_locked_table_is_an_answer_to_a_person_and_a_failure_of_a_schedule_tha
     asked = context({"flow": F, **more})
     asked["dag_run"].run_type = run_type  # type: ignore[assignment]  # the enum is Airflow's own, and a text
     with pytest.raises(end, match="r0 works on the table"):
-        PlanRecovery(task_id="plan", of=RESET).execute(asked)
+        PlanRecovery(task_id="plan", kind_name=RESET).execute(asked)
     [note] = notes
     assert note.startswith("Refused: The recovery r0 works on the table first_clean. Wait for it.")
     assert ["did not start: The recovery r0" in text for _, text, _ in told] == [True] * tellings
@@ -189,7 +189,7 @@ def test_a_plan_that_is_refused_under_the_hold_is_an_answer_too_and_is_told(
 
     monkeypatch.setattr(engine, "carry_out", refuses)
     with pytest.raises(AirflowSkipException, match="recreated"):
-        RecoveryStep(of=RESET, task_id="plan_again").execute(context(plan=PLAN))
+        RecoveryStep(kind_name=RESET, task_id="plan_again").execute(context(plan=PLAN))
     assert [kind for kind, _, _ in told] == [AlertKind.RECOVERY_FAILED]
     assert notes[0].startswith("Refused: The topic was recreated.")
 
@@ -200,32 +200,32 @@ def test_secrets_in_the_form_s_values_are_hidden_by_airflow_s_masker(
     hidden: list[str] = []
     monkeypatch.setattr(tasks, "mask_secret", hidden.append)
     with pytest.raises(AirflowSkipException):
-        PlanRecovery(task_id="plan", of=RESET).execute(
+        PlanRecovery(task_id="plan", kind_name=RESET).execute(
             context({"flow": F, "offsets": {"kafka.sasl.jaas.config": "hunter2"}})
         )
     assert hidden == ["hunter2"]
 
 
 @pytest.mark.parametrize(
-    ("price", "approval", "tellings"),
+    ("impact", "approval", "tellings"),
     [
-        pytest.param("repeats", False, 1, id="nobody is asked"),
+        pytest.param("duplicates", False, 1, id="nobody is asked"),
         pytest.param(None, True, 0, id="nothing makes it go"),
     ],
 )
-def test_a_price_that_nobody_accepts_ends_it_and_is_told_where_nobody_is_asked(
+def test_a_impact_that_nobody_accepts_ends_it_and_is_told_where_nobody_is_asked(
     *,
-    price: str | None,
+    impact: str | None,
     approval: bool,
     tellings: int,
     project: Path,
     told: Told,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    planned = a_plan(Refusal(price, "rows come twice"))
+    planned = a_plan(Refusal(impact, "rows come twice"))
     monkeypatch.setattr(engine, "plan", lambda *_: planned)
     with pytest.raises(AirflowSkipException, match="rows come twice"):
-        PlanRecovery(task_id="plan", of=RESET).execute(context({"flow": F, "approval": approval}))
+        PlanRecovery(task_id="plan", kind_name=RESET).execute(context({"flow": F, "approval": approval}))
     assert [(kind, "did not start" in text, occasion) for kind, text, occasion in told] == [
         (AlertKind.RECOVERY_FAILED, True, "r1")
     ] * tellings
@@ -285,7 +285,7 @@ def test_a_step_in_spark_fails_with_what_the_ledger_says(
     asked = context(plan=PLAN)
     asked["ti"].try_number, asked["ti"].max_tries = 1, 2
     with pytest.raises(raised, match=(why or "Error code is: 1").rpartition(": ")[2]):
-        SparkStep(of=RESET, task_id="hold").execute(asked)
+        SparkStep(kind_name=RESET, task_id="hold").execute(asked)
     assert stamping == [["--pipeline", "first", "--recovery", "r1", "--step", "hold"]]
     assert len(told) == int(final)
 
@@ -294,7 +294,7 @@ def test_a_step_in_spark_that_has_nothing_to_do_starts_no_spark(
     stamping: list[list[str]], told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "without_spark", lambda *_: {"note": "the target is kept as it is"})
-    found = SparkStep(of="rewind", task_id="put_back").execute(context(plan=PLAN))
+    found = SparkStep(kind_name="rewind", task_id="put_back").execute(context(plan=PLAN))
     assert (found["note"], stamping, told) == ("the target is kept as it is", [], [])
 
 
@@ -302,7 +302,7 @@ def test_a_step_in_spark_that_is_done_already_starts_no_spark(
     stamping: list[list[str]], told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "evidence_of", lambda *_: {"rows": 7})
-    assert SparkStep(of=RESET, task_id="decide").execute(context(plan=PLAN)) == {"rows": 7}
+    assert SparkStep(kind_name=RESET, task_id="decide").execute(context(plan=PLAN)) == {"rows": 7}
     assert stamping == []
 
 
@@ -312,8 +312,8 @@ def test_a_dry_run_ends_after_what_is_tried_before_anybody_is_asked(
 ) -> None:
     monkeypatch.setattr(engine, "evidence_of", lambda *_: {"operators": ["dedupe"]})
     with DAG("adopt"):
-        task = UnaskedStep(task_id="rehearse", of="adopt")
-        task >> RecoveryStep(task_id="hold", of="adopt")
+        task = UnaskedStep(task_id="rehearse", kind_name="adopt")
+        task >> RecoveryStep(task_id="hold", kind_name="adopt")
     asked = context(plan={**PLAN, "kind": "adopt", "dry_run": dry_run})
     pushed: dict[str, Any] = {}
     asked["ti"].map_index, asked["ti"].xcom_push = -1, lambda key, value: pushed.update({key: value})
@@ -337,28 +337,28 @@ def test_a_dry_run_whose_trial_failed_tells_nobody_and_is_over(
     asked = context(plan={**PLAN, "kind": "adopt", "dry_run": True})
     asked["ti"].try_number, asked["ti"].max_tries = 1, 2
     with pytest.raises(AirflowFailException, match="it does not fit"):
-        UnaskedStep(task_id="rehearse", of="adopt").execute(asked)
+        UnaskedStep(task_id="rehearse", kind_name="adopt").execute(asked)
     with pytest.raises(AirflowSkipException, match="It was a dry run"):
         GiveUp(task_id="give_up", after="decide").execute(asked)
     assert (told, ended) == ([], [("first", "r1")])
 
 
-def test_nobody_is_asked_again_where_the_price_is_the_approved_one(project: Path) -> None:
+def test_nobody_is_asked_again_where_the_impact_is_the_approved_one(project: Path) -> None:
     assert (
-        WorsePriceApproval(task_id="approve_again").execute(context(plan=PLAN, plan_again={"worse": False}))
+        WorseImpactApproval(task_id="approve_again").execute(context(plan=PLAN, plan_again={"worse": False}))
         is None
     )
 
 
-def test_whoever_approves_accepts_the_prices_that_the_answer_names(
+def test_whoever_approves_accepts_the_impacts_that_the_answer_names(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked_for: list[list[str]] = []
     monkeypatch.setattr(hitl, "upsert_hitl_detail", lambda *, options, **_: asked_for.append(options))
     settings = Settings.from_environment()
-    planned = a_plan(Refusal("loss", "rows go", F))
+    planned = a_plan(Refusal("data-loss", "rows go", F))
     engine.propose(settings, planned)
-    asked = context(plan={**PLAN, "consent": "Approve, and lose 12 rows", "prices": ["loss"]})
+    asked = context(plan={**PLAN, "consent": "Approve, and lose 12 rows", "impacts": ["data-loss"]})
     with pytest.raises(TaskAwaitingInput):
         PlanApproval(task_id="approve").execute(
             cast("Context", {**asked, "task_instance": SimpleNamespace(id="1")})
@@ -374,14 +374,14 @@ def test_whoever_approves_accepts_the_prices_that_the_answer_names(
     )
     book = ledger.open(open_storage(settings.state), "first", "r1")
     [approved] = [event for event in book.events() if event.event == "approved"]
-    assert approved.evidence == {"by": "grace", "accepted": ["loss"]}
+    assert approved.evidence == {"by": "grace", "accepted": ["data-loss"]}
     shared_steps.check_go(Work(settings, planned, book, "decide"))
 
 
-def test_a_worse_price_ends_a_recovery_that_nobody_can_be_asked_about(project: Path) -> None:
+def test_a_worse_impact_ends_a_recovery_that_nobody_can_be_asked_about(project: Path) -> None:
     asked = context(plan={**PLAN, "approval": False}, plan_again={"worse": True})
-    with pytest.raises(AirflowFailException, match=r"The price got worse.*It changed nothing"):
-        WorsePriceApproval(task_id="approve_again").execute(asked)
+    with pytest.raises(AirflowFailException, match=r"The impact got worse.*It changed nothing"):
+        WorseImpactApproval(task_id="approve_again").execute(asked)
 
 
 def test_flows_that_run_once_are_handed_on_to_be_triggered(project: Path) -> None:
@@ -413,7 +413,7 @@ def test_a_recovery_that_fails_after_a_change_says_how_it_goes_on(
     monkeypatch.setattr(engine, "carry_out", fails)
     monkeypatch.setattr(engine, "is_past_return", lambda *_: changed)
     with pytest.raises(AirflowFailException, match="it was at 5") as failed:
-        RecoveryStep(of=RESET, task_id=step).execute(context(plan=PLAN))
+        RecoveryStep(kind_name=RESET, task_id=step).execute(context(plan=PLAN))
     goes_on = "clear this task" in str(failed.value) and "streamkeeper abandon r1" in str(failed.value)
     assert goes_on == changed
     assert ("Nothing was changed: the recovery is given up" in told[0][1]) == (not changed)
@@ -459,7 +459,7 @@ def test_a_recovery_s_failure_is_told_when_nothing_is_tried_any_more(
     asked = context(plan=PLAN)
     asked["ti"].try_number, asked["ti"].max_tries = tries
     with pytest.raises((AirflowFailException, StreamkeeperError), match="no"):
-        RecoveryStep(of=RESET, task_id=step, patient=step == "verify_progress").execute(asked)
+        RecoveryStep(kind_name=RESET, task_id=step, patient=step == "verify_progress").execute(asked)
     assert [(kind, when) for kind, _, when in told] == (
         [(AlertKind.RECOVERY_FAILED, occasion)] if occasion else []
     )
@@ -488,7 +488,7 @@ def test_a_recovery_that_is_done_is_told_with_what_it_found(
     step: str, found: dict[str, Any], said: str | None, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "carry_out", lambda *_: {"flows": {F: found}})
-    RecoveryStep(of=RESET, task_id=step).execute(context(plan=PLAN))
+    RecoveryStep(kind_name=RESET, task_id=step).execute(context(plan=PLAN))
     assert [kind for kind, _, _ in told] == ([AlertKind.RECOVERY_FINISHED] if said else [])
     assert all(said is not None and said in text for _, text, _ in told)
 
@@ -545,7 +545,7 @@ def test_what_go_starts_names_the_rehearsal_and_accepts_what_its_answer_names(pr
         "reason": "",
         "by": "ada",
     }
-    refusals = (Refusal(LOSS, "rows are lost"), Refusal(LOSS, "more are lost"))
+    refusals = (Refusal(DATA_LOSS, "rows are lost"), Refusal(DATA_LOSS, "more are lost"))
     planned = Plan("rehearse", "r1", "first", ("first",), request, (), ("rehearse",), "now", details=tried)
     found = tasks._go(replace(planned, refusals=refusals))
     assert found == {
@@ -555,7 +555,7 @@ def test_what_go_starts_names_the_rehearsal_and_accepts_what_its_answer_names(pr
             "infer_schemas": True,
             "rehearsal": "r1",
             "reason": "go, as rehearsed by r1",
-            "accept": [LOSS],
+            "accept": [DATA_LOSS],
             "approval": False,
         },
     }

@@ -63,7 +63,7 @@ def test_a_value_that_does_not_fit_is_told_without_the_secret_in_it(
     values: dict[str, Any], project: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG), pytest.raises(AirflowSkipException) as failed:
-        PlanRecovery(task_id="plan", of="backfill").execute(context(values))
+        PlanRecovery(task_id="plan", kind_name="backfill").execute(context(values))
     assert project.is_dir() and SECRET not in chain(failed.value) + caplog.text
 
 
@@ -82,7 +82,7 @@ def test_a_step_that_fails_is_told_without_secrets(
         lambda _plan, _context, step, error, way_on: told.append(f"{step} {error} {way_on}"),
     )
     with caplog.at_level(logging.DEBUG), pytest.raises(AirflowFailException) as failed:
-        RecoveryStep(of="reset_checkpoint", task_id="hold").execute(context())
+        RecoveryStep(kind_name="reset_checkpoint", task_id="hold").execute(context())
     assert project.is_dir() and told
     assert SECRET not in chain(failed.value) + caplog.text + "".join(told)
 
@@ -112,7 +112,7 @@ def test_what_a_step_found_is_logged_and_handed_on_without_secrets(
     monkeypatch.setattr(tasks, "tell_finished", lambda *_: None)
     monkeypatch.setitem(HANDED_ON, "kind", "look")
     with caplog.at_level(logging.DEBUG):
-        found = RecoveryStep(of="look", task_id="look").execute(context())
+        found = RecoveryStep(kind_name="look", task_id="look").execute(context())
     assert found == {
         "options": {"kafka.sasl.jaas.config": "***"},
         "path": "https://ada:***@host/x",

@@ -50,13 +50,13 @@ def planned(project: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     log.mkdir(parents=True)
     (log / f"{0:020d}.json").write_text('{"metaData":{"id":"t"}}\n')
     run = Run()
-    run.execute(PlanRecovery(task_id="plan", of=OF))
+    run.execute(PlanRecovery(task_id="plan", kind_name=OF))
     run.execute(PlanApproval(task_id="approve"))
     return run
 
 
 def step() -> SparkStep:
-    return SparkStep(task_id="tidy", of=OF, patient=True)
+    return SparkStep(task_id="tidy", kind_name=OF, patient=True)
 
 
 def test_the_job_is_a_step_like_any_other_and_is_told_nothing_of_the_plan(
@@ -86,7 +86,7 @@ def test_a_table_that_failed_is_tried_again(planned: Run, recorder: Recorder) ->
 
 def test_where_there_is_no_table_yet_no_job_is_started(project: Path, recorder: Recorder) -> None:
     run = Run()
-    run.execute(PlanRecovery(task_id="plan", of=OF))
+    run.execute(PlanRecovery(task_id="plan", kind_name=OF))
     run.execute(PlanApproval(task_id="approve"))
     assert run.execute(step()) == {"tables": [], "left": {"first_clean": "there is no table yet"}}
     assert recorder.calls == []

@@ -54,7 +54,7 @@ def measure(root: Path, flows: int) -> None:
     recorded, storage = Recorded(world.settings.state), LocalStorage(world.settings.state)
     rows = health.look_at_all(recorded, manifest)
     assert {row.state for row in rows} == {"running"}, {row.detail for row in rows}
-    seen = metrics.Seen(rows, Recoveries({}, {}), None, time.time())
+    seen = metrics.Snapshot(rows, Recoveries({}, {}), None, time.time())
     patience = Patience(30.0, 16)
     bare = a_flow(flows, lambda: [Path(file).read_bytes() for file in recorded.files])
     for what, look in {

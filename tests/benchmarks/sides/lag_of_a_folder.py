@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from streamkeeper.checkpoint import Checkpoint, FileEntry, write_files_log
-from streamkeeper.declare.model import Source, Where
+from streamkeeper.declare.model import Location, Source
 from streamkeeper.sources.formats import format_of
 from streamkeeper.storage import LocalStorage
 from tests.benchmarks.ratios import print_ratio, rounds
@@ -74,7 +74,7 @@ def measure() -> None:
         data = Path(root) / "data"
         files = make_files(data)
         checkpoint = make_checkpoint(Path(root) / "checkpoint", files[:-UNREAD])
-        source = Source("raw", "json", str(data), None, {}, Where("bench", 1))
+        source = Source("raw", "json", str(data), None, {}, Location("bench", 1))
         how = format_of(source)
 
         def lag() -> None:

@@ -164,7 +164,7 @@ def test_damage_is_told_with_advice_and_nothing_is_changed(
         told = [
             problem
             for problem in checkpoint.problems()
-            if fnmatch(problem.file, file) and what in problem.what
+            if fnmatch(problem.file, file) and what in problem.description
         ]
         assert [problem.severity for problem in told] == [severity], checkpoint.problems()
         assert told[0].advice.endswith(".")

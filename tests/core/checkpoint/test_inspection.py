@@ -163,7 +163,7 @@ def test_what_parks_a_flow_though_its_checkpoint_is_whole_is_told(
     world.processed(3, transactions=transactions, operators=operators)
     shutil.rmtree(world.home.storage.path(f"{world.home.checkpoint(1, 1)}/state"), ignore_errors=True)
     value, text = inspect_place(lambda: world.settings, "events.clean_events", files=False)
-    assert [(problem["severity"], what in problem["what"]) for problem in value["problems"]] == [
+    assert [(problem["severity"], what in problem["description"]) for problem in value["problems"]] == [
         ("error", True)
     ]
     assert what in text

@@ -181,7 +181,7 @@ def test_a_watched_list_begins_with_the_flow_furthest_behind_and_a_list_can_be_f
         monkeypatch.setenv(key, value)
     lines = listing.as_text(listing.ALL, 300).splitlines()
     assert "90 s, 5 records" in lines[3] and "30 s, 5 records" in lines[4]
-    gone = {"raw": Lag(0, 0, 0, 0, 0.0), "other": Lag(why="no broker answers")}
+    gone = {"raw": Lag(0, 0, 0, 0, 0.0), "other": Lag(reason="no broker answers")}
     behind.keep(stands.home, Measured(gone), 1_790_000_060.0)
     assert "partly unknown" in command("flows").stdout.splitlines()[1], "it is not said that nothing waits"
     only = command("flows", "--pipeline", "events", "--state", "declared", "--json")
@@ -198,7 +198,7 @@ def test_a_flow_is_shown_whole_in_the_terminal_and_as_json(command: Command, sta
     failure = failures.classify([cause])
     details = {**asdict(failure), "classed": failure.classed.value}
     holds.put(stands.home, holds.PARK, failure.meaning, "driver", details)
-    behind.keep(stands.home, Measured({"events_raw": Lag(why="no such folder")}), 1_790_000_000.0)
+    behind.keep(stands.home, Measured({"events_raw": Lag(reason="no such folder")}), 1_790_000_000.0)
     batch_numbers.keep(stands.home, [Batch(2, 0.0, 2.5, 1_000, state_rows=7)])
     log = stands.root / "driver.log"
     log.write_text("one\ntoken=very-secret-1234\nthree\n")
@@ -452,7 +452,7 @@ FAILURES: dict[str, tuple[list[str], int, str]] = {
     "a refused plan": (
         ["recover", "reset_checkpoint", "--flow", FLOW, "--start", "earliest", "--yes"],
         1,
-        "accept `repeats`",
+        "accept `duplicates`",
     ),
     "no command": (["frobnicate"], 2, "No such command 'frobnicate'"),
     "no option": (["flows", "--frobnicate"], 2, "No such option"),
@@ -713,11 +713,11 @@ def test_recover_goes_on_with_what_the_approval_accepted_elsewhere(
 ) -> None:
     request = ResetRequest((FLOW,), StartAt(generations.LATEST))
     asked = engine.propose(stands.settings, engine.plan(stands.settings, KIND, request, "r1"))
-    assert [item.price for item in asked.refusals] == ["loss"]
+    assert [item.impact for item in asked.refusals] == ["data-loss"]
     monkeypatch.setattr(running, "drive", Driver(stands))
     refused = runner("--resume", "r1", "--yes")
-    assert "price that was not accepted" in str(refused.exception)
-    engine.approve(stands.settings, "events", "r1", "ada", accepted=["loss"])  # as Airflow's button does
+    assert "impact that was not accepted" in str(refused.exception)
+    engine.approve(stands.settings, "events", "r1", "ada", accepted=["data-loss"])  # as Airflow's button does
     done = runner("--resume", "r1")
     assert done.exit_code == 0, done.exception
     assert not engine.is_open(stands.settings, "events", "r1")
@@ -825,7 +825,7 @@ def test_the_drivers_that_a_recovery_starts_run_on_its_master(
     assert (call.option("--master"), str(submit.JOB) in call.arguments) == (FAR, True)
 
 
-def test_recover_asks_again_where_the_price_got_worse_and_releases_the_flow_on_no(
+def test_recover_asks_again_where_the_impact_got_worse_and_releases_the_flow_on_no(
     runner: Callable[..., Any], stands: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wait = leases.wait_until_gone
@@ -836,12 +836,12 @@ def test_recover_asks_again_where_the_price_got_worse_and_releases_the_flow_on_n
 
     monkeypatch.setattr(leases, "wait_until_gone", slow)
     monkeypatch.setattr(running, "drive", Driver(stands))
-    refused = runner("--start", "latest", "--accept", "loss", said="y\nn\n")
+    refused = runner("--start", "latest", "--accept", "data-loss", said="y\nn\n")
     assert "Continue anyway?" in refused.output
     assert (stands.home.owners(), stands.home.generations()) == ([], [1])
-    assert runner("--start", "latest", "--accept", "loss", said="y\ny\n").exit_code == 0
+    assert runner("--start", "latest", "--accept", "data-loss", said="y\ny\n").exit_code == 0
     assert stands.home.generations() == [1, 2]
-    unattended = runner("--start", "latest", "--accept", "loss", "--yes")
+    unattended = runner("--start", "latest", "--accept", "data-loss", "--yes")
     assert "not approved again" in str(unattended.exception)
     assert stands.home.generations() == [1, 2]
 

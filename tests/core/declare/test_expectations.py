@@ -60,7 +60,7 @@ def test_expectations_are_those_of_the_table_and_of_the_function_in_the_order_of
         ("large", "id > 0", DROP, "refused"),
     ]
     assert (flow.expectations[1].alert_above, flow.expectations[1].alert_window) == (0.05, 3)
-    assert str(flow.expectations[1].where) == "p.py, line 7"
+    assert str(flow.expectations[1].location) == "p.py, line 7"
     assert quarantine_of(flow) == "refused"
 
 

@@ -40,7 +40,7 @@ def test_a_flow_takes_rows_that_the_manifest_keeps(tmp_path: Path) -> None:
         ({"fruit": "apple", "pieces": 3},),
         "fruit STRING, pieces BIGINT",
     )
-    assert (str(given), str(given.where)) == ("stock, 1 row", "p.py, line 5")
+    assert (str(given), str(given.location)) == ("stock, 1 row", "p.py, line 5")
     plain = json.loads(json.dumps(pipeline_to_json(pipeline)))
     assert pipeline_from_json(plain) == pipeline
 

@@ -47,7 +47,7 @@ def test_a_pipeline_is_what_its_file_declares(tmp_path: Path) -> None:
     assert flow.spark_conf == {"spark.sql.shuffle.partitions": "2"}
     assert pipeline.inputs(flow) == (source, view)
     assert pipeline.sources_of(flow) == (source,)
-    assert str(view.where) == "p.py, line 6"
+    assert str(view.location) == "p.py, line 6"
 
 
 def test_a_decorated_function_stays_a_function_that_can_be_tested_by_itself() -> None:

@@ -137,18 +137,20 @@ def test_rows_between_two_positions_are_counted_from_the_log(
     start: dict[str, Any], end: dict[str, Any], rows: int, files: int, table: Table
 ) -> None:
     found = between(require_history(str(table.root), "raw"), start, end)
-    assert (found.rows, found.files, found.changing, found.why) == (rows, files, (), None)
+    assert (found.rows, found.files, found.changing, found.reason) == (rows, files, (), None)
 
 
 def test_rows_that_nobody_counted_are_unknown_with_the_reason(table: Table) -> None:
     table.commit(add("d0", None))
     history = require_history(str(table.root), "raw")
     assert between(history, offset(1), offset(4)).rows is None
-    assert "version 3 does not say how many rows" in (between(history, offset(1), offset(4)).why or "")
-    assert "not counted file by file" in (between(history, offset(0, 1, starting=True), offset(4)).why or "")
+    assert "version 3 does not say how many rows" in (between(history, offset(1), offset(4)).reason or "")
+    assert "not counted file by file" in (
+        between(history, offset(0, 1, starting=True), offset(4)).reason or ""
+    )
     table.clean_up(2)
     assert "the log starts at version 2" in (
-        between(require_history(str(table.root), "raw"), offset(1), offset(4)).why or ""
+        between(require_history(str(table.root), "raw"), offset(1), offset(4)).reason or ""
     )
 
 

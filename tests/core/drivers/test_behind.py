@@ -65,7 +65,7 @@ def test_after_a_new_start_and_where_a_source_is_unknown_there_is_no_trend(world
         keep(world, at, 10 + at)
     assert keep(world, 120.0, 1e6, generation=2).trend is None
     assert keep(world, 180.0, 1e6, generation=2).trend == 0.0
-    two = Measured({"a": Lag(seconds=10.0), "b": Lag(why="no answer")}, 2)
+    two = Measured({"a": Lag(seconds=10.0), "b": Lag(reason="no answer")}, 2)
     assert behind.keep(world.home, two, 240.0).trend is None, "it would compare one source with two"
 
 
@@ -83,7 +83,7 @@ def test_it_is_behind_since_the_oldest_input_that_was_there_at_each_look(world: 
 
 
 def test_a_source_that_was_not_measured_leaves_sums_unknown() -> None:
-    found = Behind(0.0, {"files": Lag(None, 2, 20, None, 1.0), "topic": Lag(why="gone")})
+    found = Behind(0.0, {"files": Lag(None, 2, 20, None, 1.0), "topic": Lag(reason="gone")})
     assert (found.files, found.records, found.bytes, found.seconds) == (None, None, None, 1.0)
     delta = Behind(0.0, {"files": Lag(4, 2, 20, None, 1.0), "table": Lag(6, 1, 10, 3, 5.0)})
     assert (delta.files, delta.versions, delta.records, delta.bytes) == (3, 3, 10, 30)
@@ -118,7 +118,10 @@ def test_every_flow_is_measured_and_one_that_cannot_be_has_the_reason(
 
     assert behind.measure_all(storage, flows_of(world), refused, 2000.0) == []
     lags = [row.lag for row in health.look_at_all(storage, declared(world.settings))]
-    assert ["RuntimeError" in one.why for lag in lags if lag for one in lag.sources.values()] == [True, True]
+    assert ["RuntimeError" in one.reason for lag in lags if lag for one in lag.sources.values()] == [
+        True,
+        True,
+    ]
     assert "geheim" not in str(lags)
     assert [lag.since for lag in lags if lag] == [found.since, None], "it may still be behind"
 
@@ -162,7 +165,7 @@ def test_a_look_does_not_wait_for_a_source_that_hangs(world: World, monkeypatch:
     finally:
         free.set()
     assert found is not None and found.seconds is None
-    assert found.sources["events_raw"].why == "it could not be measured within 0.3 s"
+    assert found.sources["events_raw"].reason == "it could not be measured within 0.3 s"
 
 
 def test_a_flow_that_is_done_is_not_behind(world: World) -> None:

@@ -33,7 +33,7 @@ def test_a_decision_is_read_as_it_was_written(world: World) -> None:
     written = decision(
         world,
         start=StartAt(OFFSETS, offsets={"raw": {"logOffset": 7}}),
-        accepted=("loss",),
+        accepted=("data-loss",),
         schemas={"raw": "id INT"},
     )
     assert generations.decide(world.home, written) == written
@@ -73,7 +73,7 @@ def test_a_decision_of_someone_else_is_refused(there: str | None, mine: str | No
         RecoveryError,
         match=r"Generation 2 of events.clean_events was decided meanwhile by driver .* Plan again",
     ):
-        generations.decide(world.home, decision(world, mine, why="another reason"))
+        generations.decide(world.home, decision(world, mine, reason="another reason"))
     assert world.tree() == before
 
 

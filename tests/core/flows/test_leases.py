@@ -377,5 +377,5 @@ def test_an_epoch_that_is_not_there_any_more_is_no_hindrance_to_finding_the_pres
     world: World,
 ) -> None:
     hold_lease(world.home, HERE, epoch=3)
-    assert leases.current(world.home, known=7) == leases.read(world.home, 3)
-    assert leases.current(world.home, known=2) == leases.read(world.home, 3)
+    assert leases.current(world.home, known_epoch=7) == leases.read(world.home, 3)
+    assert leases.current(world.home, known_epoch=2) == leases.read(world.home, 3)

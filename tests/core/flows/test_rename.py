@@ -14,11 +14,11 @@ import pytest
 from streamkeeper.errors import DeclarationError, LeaseHeld, RecoveryError, RequestError, TableLocked
 from streamkeeper.flows import generations, holds, leases, ledger, status
 from streamkeeper.flows import rename as renaming
-from streamkeeper.flows.files import FlowHome, TableTurns, kept_flows, kept_pipelines, query_id
+from streamkeeper.flows.files import FlowHome, WriteLockFiles, kept_flows, kept_pipelines, query_id
 from streamkeeper.manifest import names
 from streamkeeper.manifest.manifest import Manifest, read_manifest
 from streamkeeper.storage import LocalStorage, to_json
-from streamkeeper.tables import backups, owners, recovery_lock, writers_turn
+from streamkeeper.tables import backups, owners, recovery_lock, write_lock
 from streamkeeper.tables.past_versions import writers_of
 from tests.worlds.small_world import EVENTS, World, write_manifest
 from tests.worlds.tables.backups import entry
@@ -177,15 +177,15 @@ def test_holds_leases_and_turns_are_those_of_the_flow(way: Way, stands: World) -
     holds.put(stands.home, holds.person("ada"), "why", "ada")
     lease = leases.acquire(stands.home, 1, 0.6)
     leases.leave(stands.home, lease, "stopped")
-    turn = TableTurns(storage(stands), "events", "events")
-    holder = writers_turn.Holder("clean_events", lease.epoch, 1, None, lease.process, None, "then")
-    turn.storage.create(turn.turn(1), to_json(asdict(holder)))
+    lock = WriteLockFiles(storage(stands), "events", "events")
+    holder = write_lock.Holder("clean_events", lease.epoch, 1, None, lease.process, None, "then")
+    lock.storage.create(lock.lock(1), to_json(asdict(holder)))
     home = way(stands)
     assert [hold.owner for hold in holds.all_of(home)] == ["person-ada"]
     assert leases.current(home) == lease
-    after = TableTurns(storage(stands), home.pipeline, "events")
-    assert writers_turn.read(after, 1) == holder
-    assert writers_turn.gone(after, holder) is writers_turn.Gone.PROVEN
+    after = WriteLockFiles(storage(stands), home.pipeline, "events")
+    assert write_lock.read(after, 1) == holder
+    assert write_lock.gone(after, holder) is write_lock.Gone.PROVEN
 
 
 @WAYS
@@ -302,15 +302,15 @@ def test_a_lock_and_a_turn_lie_in_the_folder_of_the_pipeline(stands: World) -> N
     )
     with pytest.raises(TableLocked, match="The recovery r1 has locked the table events"):
         recovery_lock.take(storage(stands), "events", "events", "r2")
-    assert TableTurns(storage(stands), "events", "events").root == "events/tables/events/turn"
+    assert WriteLockFiles(storage(stands), "events", "events").root == "events/tables/events/write_lock"
 
 
 def test_turns_on_a_table_are_of_the_table(stands: World) -> None:
     owners.claim(stands.settings, "events", "events")
     roots = {
-        TableTurns(storage(stands), pipeline, "events").root for pipeline in ("events", "copy_of_events")
+        WriteLockFiles(storage(stands), pipeline, "events").root for pipeline in ("events", "copy_of_events")
     }
-    assert roots == {"events/tables/events/turn"}
+    assert roots == {"events/tables/events/write_lock"}
 
 
 def test_a_first_generation_refuses_a_table_with_rows_of_another_pipeline(stands: World) -> None:

@@ -10,12 +10,12 @@ import pytest
 
 from streamkeeper.checkpoint.log_entries import PROVIDER
 from streamkeeper.declare.checks import STATE_STORES
-from streamkeeper.declare.model import AppendFlow, Where
+from streamkeeper.declare.model import AppendFlow, Location
 from streamkeeper.delta.summary import Summary
 from streamkeeper.drivers.batch_numbers import Batch, Machinery
 from streamkeeper.health.advise import Evidence, advise, in_words, unknown
 
-FLOW = AppendFlow("f", "totals", ("raw",), "code", "1 minute", {}, Where("p.py", 3))
+FLOW = AppendFlow("f", "totals", ("raw",), "code", "1 minute", {}, Location("p.py", 3))
 BATCHES = tuple(
     Batch(number, 0.0, 10.0, 5_000, phases={"addBatch": 9.0, "walCommit": 0.1}) for number in range(1, 9)
 )

@@ -43,7 +43,7 @@ PROGRESS: dict[str, Any] = {
 """A progress of Spark 4.2 with two stateful operators, in the part that is read."""
 SLOW = Batch(3, 0.0, 30.0, 600)
 LEASED, LAST_BEAT = "2026-01-01T00:00:00+00:00", "2026-01-01T00:05:00+00:00"
-SINCE = {"catching up": "2026-01-01T00:01:00+00:00", "retrying": LAST_BEAT, "down": LAST_BEAT}
+SINCE = {"slow": "2026-01-01T00:01:00+00:00", "retrying": LAST_BEAT, "down": LAST_BEAT}
 
 
 def rows(world: World) -> tuple[FlowHealth, ...]:
@@ -51,7 +51,7 @@ def rows(world: World) -> tuple[FlowHealth, ...]:
 
 
 def test_the_numbers_of_a_batch_are_those_of_spark_in_seconds_and_bytes() -> None:
-    assert Batch.of(PROGRESS) == Batch(
+    assert Batch.from_progress(PROGRESS) == Batch(
         number=7,
         at=1767225610.5,
         seconds=2.5,
@@ -65,12 +65,12 @@ def test_the_numbers_of_a_batch_are_those_of_spark_in_seconds_and_bytes() -> Non
         operators={"0 dedupe": [40, 4096], "1 save": [2, 1024]},
     )
     bare = {**PROGRESS, "stateOperators": [], "eventTime": {}, "sink": {"numOutputRows": 5}}
-    found = Batch.of(bare)
+    found = Batch.from_progress(bare)
     assert (found.rows_out, found.state_rows, found.watermark) == (5, 0, None)
 
 
 def test_a_heartbeat_carries_numbers_and_an_older_one_has_none() -> None:
-    told = Numbers(Batch.of(PROGRESS), Batch.of(PROGRESS).as_totals(), True)
+    told = Numbers(Batch.from_progress(PROGRESS), Batch.from_progress(PROGRESS).as_totals(), True)
     beat = Heartbeat(1, 1, "running", 1, "then", details=told.as_details())
     assert told_by(beat) == told
     assert told_by(replace(beat, details={"operators": []})) == Numbers() == told_by(None)
@@ -91,7 +91,7 @@ def test_recent_batches_are_bounded_and_a_torn_file_is_an_error_that_names_it(wo
     [
         (HERE, Numbers(replace(SLOW, seconds=1.0)), True, "running"),
         (HERE, Numbers(replace(SLOW, seconds=1.0), idle=True), True, "idle"),
-        (HERE, Numbers(SLOW), True, "catching up"),
+        (HERE, Numbers(SLOW), True, "slow"),
         (HERE, Numbers(replace(SLOW, rows=0)), True, "running"),
         (GONE, Numbers(SLOW), True, "retrying"),
         (GONE, Numbers(SLOW), False, "down"),

@@ -22,7 +22,7 @@ from streamkeeper.errors import SettingsError, StreamkeeperError
 from streamkeeper.flows import ledger
 from streamkeeper.health import metrics, otlp
 from streamkeeper.health.flows import FlowHealth
-from streamkeeper.health.metrics import Metric, Sample, Seen
+from streamkeeper.health.metrics import Metric, Sample, Snapshot
 from streamkeeper.health.otlp import PushFailed
 from streamkeeper.health.recoveries import Recoveries
 from streamkeeper.history.rows import Totals
@@ -57,7 +57,7 @@ def samples(text: str) -> Samples:
     return found
 
 
-def seen_in(world: World) -> Seen:
+def seen_in(world: World) -> Snapshot:
     return metrics.see(world.home.storage, declared(world.settings))
 
 
@@ -80,7 +80,7 @@ def driven(world: World) -> World:
     return world
 
 
-def lagging(seen: Seen) -> Seen:
+def lagging(seen: Snapshot) -> Snapshot:
     """The same, with a flow that is behind in two sources, and one whose files are torn."""
     behind = Behind(1.0, {"raw": Lag(7, 2, 900, None, 61.5), "theirs": Lag(versions=3)})
     torn = FlowHealth('a."b', "a", "t", "d", "1 second", "unreadable", "torn")
@@ -138,7 +138,7 @@ def test_failures_before_the_last_commit_do_not_count(world: World) -> None:
     assert crash_loops.since_commit(world.home) is None
 
 
-def full(world: World) -> Seen:
+def full(world: World) -> Snapshot:
     """What gives every metric a value."""
     seen = lagging(seen_in(world))
     totals = replace(seen.rows[0].totals, rows_out=900)
@@ -313,7 +313,7 @@ def test_the_command_line_prints_metrics_or_pushes_them(
 
 
 def test_no_metric_of_recoveries_is_there_without_one() -> None:
-    found = metrics.measure(Seen((), Recoveries({}, {}), None, 1.5))
+    found = metrics.measure(Snapshot((), Recoveries({}, {}), None, 1.5))
     assert metrics.text(found).endswith("streamkeeper_last_look_timestamp_seconds 1.5\n")
     names = [metric.name for metric in found]
     assert names == ["streamkeeper.build.info", "streamkeeper.last_look.timestamp"]

@@ -54,7 +54,7 @@ def there(
     row: FlowHealth, rows: Sequence[Row], kind: AlertKind, pipeline: Pipeline = PIPELINE
 ) -> bool | None:
     found = said(row, rows, kind, pipeline)
-    return None if found is None else found.there
+    return None if found is None else found.is_open
 
 
 def test_a_flow_is_behind_once_it_was_so_for_the_declared_time() -> None:
@@ -98,18 +98,18 @@ def test_its_text_says_how_long_how_much_whether_it_grows_and_what_fits() -> Non
 def test_a_quiet_flow_is_in_no_trouble_however_long_it_is_quiet() -> None:
     quiet = replace(behind(0.0, records=0), state=IDLE, age=86400.0)
     found = list(judge(quiet, minutes(60, lag_seconds=0.0), PIPELINE, RAN_ON, NOW))
-    assert [one for one in found if one.there] == []
+    assert [one for one in found if one.is_open] == []
     assert (
         list(judge(replace(quiet, state="held"), minutes(60, lag_seconds=9e9), PIPELINE, RAN_ON, NOW)) == []
     )
     assert list(judge(replace(FLOW, lag=None), [], PIPELINE, None, NOW)) != [], (
         "unknown is no trouble, either"
     )
-    assert not any(one.there for one in judge(replace(FLOW, lag=None), [], PIPELINE, None, NOW))
+    assert not any(one.is_open for one in judge(replace(FLOW, lag=None), [], PIPELINE, None, NOW))
 
 
 def test_a_trouble_is_not_over_because_its_source_cannot_be_measured_any_more() -> None:
-    lags = {"raw": Lag(why="no broker answers"), "other": Lag(seconds=0.0)}
+    lags = {"raw": Lag(reason="no broker answers"), "other": Lag(seconds=0.0)}
     blind = replace(FLOW, lag=Behind(NOW, lags))
     rows = minutes(16, batches=2, batch_seconds=30.0, lag_seconds=0.0)
     assert [there(blind, rows, kind) for kind in (AlertKind.BEHIND, AlertKind.SLOW)] == [None, None]

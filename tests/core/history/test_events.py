@@ -217,7 +217,7 @@ def test_few_new_events_are_not_folded(home: FlowHome, storage: Restless) -> Non
 def test_the_log_is_bounded_over_a_simulated_year(
     home: FlowHome, storage: Restless, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events, "KEPT", 300)
+    monkeypatch.setattr(events, "MIN_EVENTS", 300)
     monkeypatch.setattr(events, "SEGMENT", 50)
     for day in range(365):
         for hour in range(0, 24, 3):

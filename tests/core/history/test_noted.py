@@ -14,7 +14,7 @@ from streamkeeper.history.events import Kind
 from streamkeeper.preflight import change, last_run
 from streamkeeper.preflight.change import Change, ChangeState
 from streamkeeper.preflight.last_run import LastRun
-from streamkeeper.preflight.verdict import Fit, Verdict
+from streamkeeper.preflight.verdict import Compatibility, Verdict
 from streamkeeper.storage import LocalStorage
 from tests.worlds.small_world import World
 
@@ -55,7 +55,7 @@ def test_a_hold_and_a_release_are_noted_once_with_who_did_it(world: World) -> No
 def test_a_generation_that_is_decided_twice_is_noted_once(world: World) -> None:
     first = generations.first(world.home, "f")
     generations.decide(world.home, first)
-    second = replace(generations.with_number(first, world.home, 2), why="asked", by="ada", recovery="r1")
+    second = replace(generations.with_number(first, world.home, 2), reason="asked", by="ada", recovery="r1")
     for _ in range(2):
         generations.decide(world.home, second)
     assert told(world) == [("generation", "driver"), ("generation", "ada")]
@@ -63,7 +63,7 @@ def test_a_generation_that_is_decided_twice_is_noted_once(world: World) -> None:
 
 def test_a_change_is_noted_once_when_it_is_refused_accepted_and_taken(world: World) -> None:
     world.begin([], 0, 0)
-    verdict = Verdict(FLOW, Fit.BREAKS, ("a column is gone",))
+    verdict = Verdict(FLOW, Compatibility.INCOMPATIBLE, ("a column is gone",))
     found = Change("new", ChangeState.REFUSED, verdict)
     for _ in range(2):
         change.write(world.home, found)
@@ -98,7 +98,7 @@ def test_a_recovery_by_its_ledger(world: World) -> None:
     book.record("hold.failed", {"error": "StorageError: no\nmore"})
     book.record("hold.started", {})
     book.record("hold.progress", {"rows": 3})
-    book.record("driver.sealed", {})
+    book.record("driver.fenced", {})
     book.record("hold.done", {"password": "hunter2"})
     book.record(ledger.ENDED, {})
     by_ada = ("step-began", "step-failed", "step-began", "step-done", "recovery-finished")

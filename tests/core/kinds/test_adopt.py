@@ -1,4 +1,4 @@
-"""Planning an adoption: what is found in somebody else's checkpoint and in the table, its price, what is
+"""Planning an adoption: what is found in somebody else's checkpoint and in the table, its impact, what is
 refused; nothing is touched.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from streamkeeper.amounts import LOSS, REPEATS, UNKNOWN_PRICE
+from streamkeeper.amounts import DATA_LOSS, DUPLICATES, UNKNOWN_IMPACT
 from streamkeeper.checkpoint import (
     Checkpoint,
     CommitEntry,
@@ -27,8 +27,8 @@ from streamkeeper.checkpoint import (
 from streamkeeper.checkpoint.log_entries import PROVIDER, WATERMARK_POLICY
 from streamkeeper.cli import recovery_session
 from streamkeeper.cli.commands import app
-from streamkeeper.declare.model import Source, Where
-from streamkeeper.delta.log import SEAL
+from streamkeeper.declare.model import Location, Source
+from streamkeeper.delta.log import FENCE
 from streamkeeper.drivers import submit
 from streamkeeper.errors import CheckpointError, PlanRefused, RecoveryError, RequestError
 from streamkeeper.flows import adopted_checkpoint, generations, holds, ledger
@@ -45,9 +45,9 @@ from streamkeeper.tables import recovery_lock
 from tests.recorder import Recorder
 from tests.worlds.pipelines import HUNGRY
 from tests.worlds.recover import recoveries
-from tests.worlds.recover.recoveries import FLOW, Submits, approve, notes, planned, price, refused
+from tests.worlds.recover.recoveries import FLOW, Submits, approve, impact, notes, planned, refused
 from tests.worlds.small_world import CHANGES, EVENTS, World, write_manifest
-from tests.worlds.sources.source_prices import KAFKA
+from tests.worlds.sources.source_impacts import KAFKA
 
 OLD_ID = "11111111-2222-3333-4444-555555555555"
 RECORDED = Path(__file__).parents[1] / "checkpoint" / "recorded"
@@ -111,14 +111,14 @@ def test_of_what_a_job_gave_to_a_sink_no_log_tells(world: World) -> None:
     sink = "@dp.foreach_batch_sink()\ndef events(batch, number, transaction): ...\n"
     world.declare(EVENTS.replace('dp.create_streaming_table("events")\n', sink))
     folder = old_job(world, transactions=0)
-    assert refused(plan(world, folder)) == [UNKNOWN_PRICE]
-    assert refused(plan(world, folder, accept=[UNKNOWN_PRICE])) == []
+    assert refused(plan(world, folder)) == [UNKNOWN_IMPACT]
+    assert refused(plan(world, folder, accept=[UNKNOWN_IMPACT])) == []
 
 
 # --- where it stands
 
 
-def test_a_job_that_ended_in_good_order_is_adopted_at_no_price(world: World) -> None:
+def test_a_job_that_ended_in_good_order_is_adopted_at_no_impact(world: World) -> None:
     folder = old_job(world)
     world.add_files(2)
     found = plan(world, folder)
@@ -127,7 +127,7 @@ def test_a_job_that_ended_in_good_order_is_adopted_at_no_price(world: World) -> 
     assert (flow.generation, flow.next_generation, flow.previous, flow.state) == (None, 1, None, COPIED)
     sources = {"0": "events_raw"}
     assert flow.start == StartAt(ADOPTED, checkpoint=str(folder), query_id=OLD_ID, sources=sources)
-    stood, cost = flow.position, price(found)
+    stood, cost = flow.position, impact(found)
     assert (stood["batch"], stood["ruled_by"], stood["planned"]) == (2, "checkpoint", 2)
     assert stood["offsets"] == {"events_raw": {"logOffset": 2}}
     assert (cost.now, cost.then) == ("files log 2", "after batch 2 of the old job: files log 2")
@@ -152,12 +152,14 @@ def test_a_batch_that_was_planned_and_is_not_in_the_table_is_read_anew(world: Wo
     assert (found.flows[0].position["batch"], found.flows[0].position["planned"]) == (1, 2)
     assert refused(found) == []
     assert "Batch 2 was planned and is not in the table: its input is read again." in found.flows[0].notes
-    assert "1 unread files will be read" in price(found).notes
+    assert "1 unread files will be read" in impact(found).notes
 
 
 def test_a_pattern_that_only_java_understands_speaks_against_no_topic(world: World) -> None:
     def misfit(pattern: str, topic: str) -> str | None:
-        source = Source("orders", "kafka", None, None, {"subscribePattern": pattern}, Where("events.py", 1))
+        source = Source(
+            "orders", "kafka", None, None, {"subscribePattern": pattern}, Location("events.py", 1)
+        )
         read = Checkpoint(LocalStorage(str(world.root)), "")
         return adopted_sources._misfit(read, "0", {topic: {"0": 5}}, source)
 
@@ -166,12 +168,12 @@ def test_a_pattern_that_only_java_understands_speaks_against_no_topic(world: Wor
     assert misfit("orders[0-9]+", "clicks") == said
 
 
-def test_a_seal_is_no_batch_and_is_told(world: World) -> None:
+def test_a_fence_is_no_batch_and_is_told(world: World) -> None:
     folder = old_job(world)
-    world.commit({"txn": {"appId": OLD_ID, "version": SEAL}})
+    world.commit({"txn": {"appId": OLD_ID, "version": FENCE}})
     found = plan(world, folder)
     assert found.flows[0].position["batch"] == 2
-    assert "The query is already sealed in the table." in found.flows[0].notes
+    assert "The query is already fenced in the table." in found.flows[0].notes
 
 
 # --- what it costs where the table cannot tell
@@ -180,28 +182,28 @@ def test_a_seal_is_no_batch_and_is_told(world: World) -> None:
 def test_without_a_table_what_the_old_job_read_counts_as_lost(world: World) -> None:
     folder = old_job(world, transactions=0)
     found = plan(world, folder)
-    assert refused(found) == [LOSS]
+    assert refused(found) == [DATA_LOSS]
     assert "rows that the old job read up to batch 2 are not in it" in found.refusals[0].message
-    assert refused(plan(world, folder, accept=[LOSS])) == []
+    assert refused(plan(world, folder, accept=[DATA_LOSS])) == []
 
 
 def test_a_table_that_does_not_know_the_query_leaves_the_last_batch_unknown(world: World) -> None:
     folder = old_job(world, transactions=0)
     world.write_table("another query", 1)
-    assert refused(plan(world, folder)) == [UNKNOWN_PRICE]
+    assert refused(plan(world, folder)) == [UNKNOWN_IMPACT]
     shutil.rmtree(folder)
     folder = old_job(world, batches=3, committed=2, transactions=0)
     found = plan(world, folder)
-    assert refused(found) == [UNKNOWN_PRICE, REPEATS]
+    assert refused(found) == [UNKNOWN_IMPACT, DUPLICATES]
     assert "batch 2, which was planned and not committed, may be in the table" in found.refusals[1].message
-    assert refused(plan(world, folder, accept=[UNKNOWN_PRICE, REPEATS])) == []
+    assert refused(plan(world, folder, accept=[UNKNOWN_IMPACT, DUPLICATES])) == []
 
 
 def test_a_table_kept_by_key_and_sequence_is_not_harmed_by_a_batch_that_comes_again(world: World) -> None:
     world.declare(CHANGES % "")
     folder = old_job(world, batches=3, committed=2, transactions=0)
     world.write_table("another query", 1)
-    assert refused(plan(world, folder)) == [UNKNOWN_PRICE]
+    assert refused(plan(world, folder)) == [UNKNOWN_IMPACT]
 
 
 def test_a_log_that_does_not_reach_back_leaves_the_answer_to_the_driver(world: World) -> None:
@@ -246,7 +248,7 @@ def test_an_obstacle_is_refused_whatever_is_accepted(
 ) -> None:
     folder = old_job(world)
     spoil(world, folder)
-    found = plan(world, folder, accept=[LOSS, REPEATS, UNKNOWN_PRICE])
+    found = plan(world, folder, accept=[DATA_LOSS, DUPLICATES, UNKNOWN_IMPACT])
     assert None in refused(found)
     assert said in " ".join(item.message for item in found.refusals)
 
@@ -421,14 +423,14 @@ def test_state_with_ids_must_be_declared(world: World) -> None:
     shutil.copytree(RECORDED / "rocksdb_dedup", folder)
     for file in folder.glob("sources/0/[0-9]*"):
         file.write_text(file.read_text().replace("/data/rocksdb_dedup/in", f"{world.root}/data/events"))
-    found = plan(world, folder, accept=[LOSS])
+    found = plan(world, folder, accept=[DATA_LOSS])
     assert found.flows[0].operators_before == ("dedupe",)
     (message,) = [item.message for item in found.refusals]
     setting = "spark.sql.streaming.stateStore.checkpointFormatVersion"
     assert f"Declare it in the flow's spark_conf: {setting}=2" in message
     ids = f'spark_conf={{"{setting}": "2"}}'
     world.declare(EVENTS.replace('sources=["events_raw"]', f'sources=["events_raw"], {ids}'))
-    assert refused(plan(world, folder, accept=[LOSS])) == []
+    assert refused(plan(world, folder, accept=[DATA_LOSS])) == []
 
 
 # --- the form

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from streamkeeper.amounts import REPEATS
+from streamkeeper.amounts import DUPLICATES
 from streamkeeper.declare.model import AutoCdcFlow
 from streamkeeper.errors import PlanRefused, RecoveryError, RequestError, TableLocked
 from streamkeeper.flows import backfill_flow, generations, ledger
@@ -116,12 +116,12 @@ def test_offsets_of_kafka_are_checked(world: World) -> None:
         asked(world)
 
 
-def test_a_table_by_key_costs_nothing_and_an_appended_one_asks_for_its_price(stands: World) -> None:
+def test_a_table_by_key_costs_nothing_and_an_appended_one_asks_for_its_impact(stands: World) -> None:
     found = plan(stands)
-    assert refused(found) == [REPEATS]
+    assert refused(found) == [DUPLICATES]
     assert found.details["reads"]["files"] == 5
     assert found.details["reads"]["rows"] == 10
-    assert not plan(stands, accept=[REPEATS]).refusals
+    assert not plan(stands, accept=[DUPLICATES]).refusals
     with pytest.raises(PlanRefused):
         shared_steps.check_accepted(found)
 
@@ -146,7 +146,7 @@ def test_what_is_not_there_is_said_before_anything_is_touched(stands: World) -> 
         ({"read": "backup"}, "There is no backup 'newest'"),
     ):
         with pytest.raises(RequestError, match=said):
-            plan(stands, accept=[REPEATS], **values)
+            plan(stands, accept=[DUPLICATES], **values)
 
 
 def test_a_flow_without_a_table_has_nothing_to_fill(world: World) -> None:
@@ -288,10 +288,10 @@ NUMBERED = (
 def test_rows_of_a_backup_are_refused_by_a_table_that_numbers_its_rows_itself(stands: World) -> None:
     has_identity(stands, explicit=False)
     with pytest.raises(RequestError, match=NUMBERED):
-        plan(stands, accept=[REPEATS], read="backup")
+        plan(stands, accept=[DUPLICATES], read="backup")
     with pytest.raises(RequestError, match=NUMBERED):
         refresh(stands)
-    assert plan(stands, accept=[REPEATS]).details["reads"]["files"] == 5, "its sources fill it"
+    assert plan(stands, accept=[DUPLICATES]).details["reads"]["files"] == 5, "its sources fill it"
     assert refresh(stands, fill_from="sources").flows
     has_identity(stands, explicit=True)
     assert refresh(stands).flows, "it takes rows with numbers of their own"

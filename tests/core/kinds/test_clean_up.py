@@ -435,7 +435,7 @@ def test_generations_that_a_backup_goes_back_to_stay_and_old_backups_go(stands: 
     found = plan(stands)
     assert kept(found, "generation 1 of events.clean_events stays: a backup refers to it")
     [gone] = found.details["backups"]
-    assert (gone["id"], gone["why"]) == ("b1", "it is older than 7 days")
+    assert (gone["id"], gone["reason"]) == ("b1", "it is older than 7 days")
     work = Work(stands.settings, found, ledger.open(storage, "events", "c1"), "remove_backups")
     assert clean_up_steps.remove_backups(work) == {"removed": ["b1"], "left": {}}
     assert [entry.id for entry in backups.listed(storage, "events", "events")] == ["b2"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from streamkeeper.amounts import DOWNSTREAM, LOSS, UNKNOWN_PRICE
+from streamkeeper.amounts import DATA_LOSS, DOWNSTREAM, UNKNOWN_IMPACT
 from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.flows import generations, ledger
 from streamkeeper.flows.backfill_flow import name_of
@@ -22,7 +22,7 @@ from streamkeeper.recover.requests.full_refresh import RefreshRequest
 from streamkeeper.storage import to_json
 from streamkeeper.tables import other_writers, past_versions
 from tests.worlds.pipelines import LATE, READER, SEVERAL
-from tests.worlds.recover.recoveries import approve, asked, carry_out, of, planned, price, refused
+from tests.worlds.recover.recoveries import approve, asked, carry_out, impact, of, planned, refused
 from tests.worlds.small_world import CHANGES, EVENTS, RATE, World
 
 
@@ -34,8 +34,8 @@ def test_what_the_sources_still_have_is_read_again_and_costs_nothing(stands: Wor
     found = plan(stands)
     (flow,) = found.flows
     assert (flow.start.mode, flow.generation, flow.next_generation, refused(found)) == ("earliest", 1, 2, [])
-    assert (price(found).lost.rows, price(found).repeated.rows) == (0, 0)
-    assert price(found).notes[0] == "3 files, 120 B, 6 rows of the rows read before are read again"
+    assert (impact(found).lost.rows, impact(found).repeated.rows) == (0, 0)
+    assert impact(found).notes[0] == "3 files, 120 B, 6 rows of the rows read before are read again"
     assert (found.tables, found.details["path"]) == (("events",), stands.settings.table_path("events"))
     said = "is at version 3: restore_table can restore it until VACUUM removes its files."
     assert said in " ".join(found.notes)
@@ -52,20 +52,20 @@ def test_a_table_that_takes_appends_only_is_refused_before_anybody_is_asked(stan
 def test_history_that_is_gone_is_a_loss_that_someone_must_accept(how: str, stands: World) -> None:
     stands.files[0].unlink() if how == "gone" else stands.files[0].touch()
     found = plan(stands)
-    assert (refused(found), price(found).lost.files) == ([LOSS], 1)
-    assert refused(plan(stands, LOSS)) == []
+    assert (refused(found), impact(found).lost.files) == ([DATA_LOSS], 1)
+    assert refused(plan(stands, DATA_LOSS)) == []
 
 
-def test_a_source_without_history_has_an_unknown_price(world: World) -> None:
+def test_a_source_without_history_has_an_unknown_impact(world: World) -> None:
     world.processed(1)
     world.declare(RATE)
-    assert refused(plan(world)) == [UNKNOWN_PRICE]
-    assert refused(plan(world, UNKNOWN_PRICE)) == []
+    assert refused(plan(world)) == [UNKNOWN_IMPACT]
+    assert refused(plan(world, UNKNOWN_IMPACT)) == []
 
 
-def test_a_list_of_processed_files_that_cannot_be_read_has_an_unknown_price(stands: World) -> None:
+def test_a_list_of_processed_files_that_cannot_be_read_has_an_unknown_impact(stands: World) -> None:
     stands.home.storage.overwrite(f"{stands.home.checkpoint(1, 1)}/sources/events_raw/1", b"v1\n{")
-    assert refused(plan(stands)) == [UNKNOWN_PRICE]
+    assert refused(plan(stands)) == [UNKNOWN_IMPACT]
 
 
 def test_all_flows_of_the_table_are_refreshed_together_and_one_that_never_ran_is_only_held(
@@ -129,23 +129,23 @@ FOLLOWS: dict[str, tuple[str, list[str], str]] = {
     "ranked": ('sequence_by=["_commit_version", "rank"], apply_as_deletes="gone"', [DOWNSTREAM], "inserted"),
     "by a column": (
         'sequence_by="n", apply_as_deletes="_change_type = \'delete\'"',
-        [DOWNSTREAM, LOSS],
+        [DOWNSTREAM, DATA_LOSS],
         "rows whose delete and insert have the same sequence are lost to its table",
     ),
 }
 
 
-@pytest.mark.parametrize(("order", "prices", "words"), FOLLOWS.values(), ids=FOLLOWS.keys())
+@pytest.mark.parametrize(("order", "impacts", "words"), FOLLOWS.values(), ids=FOLLOWS.keys())
 def test_an_auto_cdc_flow_that_may_lose_rows_by_its_change_feed_makes_a_loss_that_someone_must_accept(
-    order: str, prices: list[str], words: str, stands: World
+    order: str, impacts: list[str], words: str, stands: World
 ) -> None:
     head = (READER % ', options={"readChangeFeed": "true"}').partition("@dp")[0]
     flow = f'name="f", target="after", source="their_events", keys=["event_id"], {order}'
     stands.declare(f"{head}dp.create_auto_cdc_flow({flow})\n", "after.py")
     found = plan(stands)
-    assert refused(found) == prices
+    assert refused(found) == impacts
     assert words in found.refusals[-1].message
-    assert refused(plan(stands, DOWNSTREAM, LOSS)) == []
+    assert refused(plan(stands, DOWNSTREAM, DATA_LOSS)) == []
 
 
 def test_a_table_that_no_flow_writes_is_refused(world: World) -> None:
@@ -160,8 +160,8 @@ def test_a_table_that_is_not_there_has_nothing_to_refresh(world: World) -> None:
 
 
 def test_a_request_comes_back_from_its_plan(stands: World) -> None:
-    assert KIND.read_request(plan(stands, LOSS).request) == RefreshRequest(
-        "events.events", accept=(LOSS,), by="ada"
+    assert KIND.read_request(plan(stands, DATA_LOSS).request) == RefreshRequest(
+        "events.events", accept=(DATA_LOSS,), by="ada"
     )
 
 
@@ -199,10 +199,10 @@ def test_what_nobodys_flow_wrote_is_a_loss_that_someone_must_accept(stands: Worl
     write(stands)
     write(stands, operation="MERGE")
     [refusal] = plan(stands).refusals
-    assert (refusal.price, refusal.flow) == (LOSS, None)
+    assert (refusal.impact, refusal.flow) == (DATA_LOSS, None)
     said = "are lost: no flow can produce them again: version 7 (MERGE); version 6 (WRITE)"
     assert f"rows written by others {said}" in refusal.message
-    found = plan(stands, LOSS)
+    found = plan(stands, DATA_LOSS)
     assert refused(found) == []
     assert "Rows written by others are lost" in " ".join(found.notes)
 
@@ -244,21 +244,23 @@ def fill(world: World, recovery: str, kind: str, request: dict[str, str]) -> Non
 def test_a_table_that_was_filled_from_its_backup_has_what_others_wrote_before_that(stands: World) -> None:
     write(stands, past_versions.app_id("r-00000000", past_versions.EMPTIED), operation="DELETE")
     fill(stands, "r-00000000", "full_refresh_with_backup", {"table": "events.events", "fill_from": "backup"})
-    assert refused(plan(stands)) == [], "the fill alone is no price: the rows were the table's own"
+    assert refused(plan(stands)) == [], "the fill alone is no impact: the rows were the table's own"
     write(stands)
     write(stands, past_versions.app_id("r-11111111", past_versions.EMPTIED), operation="DELETE")
     fill(stands, "r-11111111", "full_refresh_with_backup", {"table": "events.events", "fill_from": "backup"})
     assert "version 6 (WRITE)" in plan(stands).refusals[0].message
 
 
-@pytest.mark.parametrize(("read", "prices"), [("history", []), ("files", [LOSS]), ("backup", [LOSS])])
+@pytest.mark.parametrize(
+    ("read", "impacts"), [("history", []), ("files", [DATA_LOSS]), ("backup", [DATA_LOSS])]
+)
 def test_a_backfill_is_a_loss_unless_it_read_what_the_source_still_has(
-    read: str, prices: list[str], stands: World
+    read: str, impacts: list[str], stands: World
 ) -> None:
     fill(stands, "backfill-1", "backfill", {"flow": "events.clean_events", "read": read})
     found = plan(stands)
-    assert refused(found) == prices
-    if prices:
+    assert refused(found) == impacts
+    if impacts:
         assert f"1 commit of the backfill backfill-1 (read: {read})" in found.refusals[0].message
 
 
@@ -286,17 +288,17 @@ GONE: dict[str, tuple[str | None, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("app", "told"), GONE.values(), ids=GONE.keys())
-def test_what_others_wrote_is_no_price_once_it_is_gone(
+def test_what_others_wrote_is_no_impact_once_it_is_gone(
     app: str | None, told: dict[str, Any], stands: World
 ) -> None:
     write(stands)
-    assert refused(plan(stands)) == [LOSS]
+    assert refused(plan(stands)) == [DATA_LOSS]
     write(stands, app, **told)
     found = plan(stands)
     assert (refused(found), [note for note in found.notes if "not known" in note]) == ([], [])
 
 
-def test_a_log_that_does_not_tell_everything_is_a_note_and_no_price(
+def test_a_log_that_does_not_tell_everything_is_a_note_and_no_impact(
     stands: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stands.version(0).rename(stands.version(0).with_suffix(".checkpoint.parquet"))
@@ -311,26 +313,26 @@ def test_a_log_that_does_not_tell_everything_is_a_note_and_no_price(
 
 
 @pytest.mark.parametrize(
-    ("recovery", "values", "prices"),
+    ("recovery", "values", "impacts"),
     [
         pytest.param(
-            "full_refresh_with_backup", {"fill_from": "sources"}, [LOSS], id="filled from its sources"
+            "full_refresh_with_backup", {"fill_from": "sources"}, [DATA_LOSS], id="filled from its sources"
         ),
         pytest.param("full_refresh_with_backup", {"fill_from": "backup"}, [], id="filled from the backup"),
-        pytest.param("full_refresh_beside", {}, [LOSS], id="beside"),
+        pytest.param("rebuild_without_downtime", {}, [DATA_LOSS], id="beside"),
     ],
 )
 def test_rows_of_others_come_back_from_a_backup_alone(
-    recovery: str, values: dict[str, str], prices: list[str], stands: World
+    recovery: str, values: dict[str, str], impacts: list[str], stands: World
 ) -> None:
     write(stands)
     stands.summarize()
     found = planned(stands, recovery, table="events", **values)
-    assert refused(found) == prices
-    assert ("Rows written by others are lost" in " ".join(found.notes)) == bool(prices)
+    assert refused(found) == impacts
+    assert ("Rows written by others are lost" in " ".join(found.notes)) == bool(impacts)
 
 
-@pytest.mark.parametrize("recovery", ["full_refresh", "full_refresh_with_backup", "full_refresh_beside"])
+@pytest.mark.parametrize("recovery", ["full_refresh", "full_refresh_with_backup", "rebuild_without_downtime"])
 def test_a_flow_that_is_declared_after_the_plan_is_not_held_so_the_recovery_ends_under_the_hold(
     recovery: str, stands: World
 ) -> None:

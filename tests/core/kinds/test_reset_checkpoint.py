@@ -13,25 +13,25 @@ from typing import Any
 
 import pytest
 
-from streamkeeper.amounts import LOSS, MISSING_HISTORY, REPEATS, UNKNOWN_PRICE
+from streamkeeper.amounts import DATA_LOSS, DUPLICATES, MISSING_HISTORY, UNKNOWN_IMPACT
 from streamkeeper.checkpoint import CommitEntry, write_commit
-from streamkeeper.delta.log import SEAL
+from streamkeeper.delta.log import FENCE
 from streamkeeper.errors import CheckpointError, RequestError, StreamkeeperError, TableLocked
 from streamkeeper.flows import generations, ledger
 from streamkeeper.flows.generations import StartAt
 from streamkeeper.recover.plans.plan import Plan
-from tests.worlds.recover.recoveries import notes, price, refused
+from tests.worlds.recover.recoveries import impact, notes, refused
 from tests.worlds.recover.recoveries import plan_reset as plan
 from tests.worlds.small_world import CHANGES, EVENTS, RATE, World
 
 
 def rows(found: Plan) -> tuple[int | None, int | None, int | None]:
     """Lost, repeated and replayed rows of the one source."""
-    (price,) = found.flows[0].prices
-    return price.lost.rows, price.repeated.rows, price.replayed.rows
+    (impact,) = found.flows[0].impacts
+    return impact.lost.rows, impact.repeated.rows, impact.replayed.rows
 
 
-# --- from where, and at what price
+# --- from where, and at what impact
 
 
 def test_after_the_last_processed_costs_nothing(stands: World) -> None:
@@ -40,14 +40,14 @@ def test_after_the_last_processed_costs_nothing(stands: World) -> None:
     assert (found.flows[0].generation, found.flows[0].previous, found.flows[0].next_generation) == (1, 1, 2)
     assert found.flows[0].position["batch"] == 2
     assert found.flows[0].position["offsets"] == {"events_raw": {"logOffset": 2}}
-    assert price(found).now == "files log 2"
-    assert "2 unread files will be read" in price(found).notes
+    assert impact(found).now == "files log 2"
+    assert "2 unread files will be read" in impact(found).notes
 
 
 def test_from_the_beginning_repeats_what_was_read_and_is_refused_until_accepted(stands: World) -> None:
-    assert (rows(plan(stands, "earliest")), refused(plan(stands, "earliest"))) == ((0, 6, 0), [REPEATS])
-    assert refused(plan(stands, "earliest", accept=(REPEATS,))) == []
-    assert refused(plan(stands, "earliest", accept=(LOSS,))) == [REPEATS]
+    assert (rows(plan(stands, "earliest")), refused(plan(stands, "earliest"))) == ((0, 6, 0), [DUPLICATES])
+    assert refused(plan(stands, "earliest", accept=(DUPLICATES,))) == []
+    assert refused(plan(stands, "earliest", accept=(DATA_LOSS,))) == [DUPLICATES]
 
 
 def test_a_plan_says_what_becomes_of_a_quarantine(stands: World) -> None:
@@ -64,14 +64,14 @@ def test_a_table_that_is_kept_by_key_may_be_given_the_same_changes_again(keyed: 
 
 
 def test_changes_that_are_lost_are_lost_for_a_table_that_is_kept_by_key_too(keyed: World) -> None:
-    assert refused(plan(keyed, "latest")) == [LOSS]
+    assert refused(plan(keyed, "latest")) == [DATA_LOSS]
 
 
 def test_rows_that_state_was_made_of_are_not_safe_to_repeat_even_there(world: World) -> None:
     world.declare(CHANGES % "")
     world.processed(3, operators=("stateStoreSave",))
     found = plan(world, "earliest")
-    assert refused(found) == [REPEATS]
+    assert refused(found) == [DUPLICATES]
     assert "is updated by key" not in notes(found)
 
 
@@ -94,13 +94,13 @@ def test_results_that_are_made_again_replace_those_that_are_there(totals: World)
 
 
 def test_results_without_what_came_before_are_a_loss(totals: World) -> None:
-    assert refused(plan(totals, "after-last", state="empty")) == [LOSS]
-    assert refused(plan(totals, "after-last", state="empty", accept=(LOSS,))) == []
+    assert refused(plan(totals, "after-last", state="empty")) == [DATA_LOSS]
+    assert refused(plan(totals, "after-last", state="empty", accept=(DATA_LOSS,))) == []
 
 
 def test_results_of_a_history_that_is_not_whole_are_a_loss(totals: World) -> None:
     next((totals.root / "data" / "events").iterdir()).unlink()
-    assert refused(plan(totals, "earliest", state="empty")) == [LOSS]
+    assert refused(plan(totals, "earliest", state="empty")) == [DATA_LOSS]
 
 
 def decided_by(world: World, start: StartAt, **planned: Any) -> None:
@@ -117,11 +117,11 @@ REFRESH = {"recovery": "full_refresh", "request": {}}
 @pytest.mark.parametrize(
     ("start", "planned", "words"),
     [
-        pytest.param(StartAt("earliest"), REFRESH, [LOSS], id="a full refresh"),
+        pytest.param(StartAt("earliest"), REFRESH, [DATA_LOSS], id="a full refresh"),
         pytest.param(
             StartAt("batch", generation=1, batch=0),
             {"recovery": "rewind", "request": {"target": "restored"}},
-            [LOSS],
+            [DATA_LOSS],
             id="a rewind with its table",
         ),
         pytest.param(
@@ -140,10 +140,10 @@ def test_a_start_behind_what_another_recovery_took_from_the_table_is_a_loss(
     decided_by(stands, start, **planned)
     found = plan(stands)
     assert refused(found) == words
-    assert refused(plan(stands, accept=(LOSS,))) == []
+    assert refused(plan(stands, accept=(DATA_LOSS,))) == []
     if words:
         assert "generation 2, decided by r0, has not begun: it brings again rows" in found.refusals[0].message
-    assert refused(plan(stands, "earliest")) == [REPEATS], "what that generation was to do"
+    assert refused(plan(stands, "earliest")) == [DUPLICATES], "what that generation was to do"
 
 
 def test_a_start_behind_a_refresh_that_has_begun_may_pass_over_what_it_has_not_read_yet(
@@ -153,13 +153,13 @@ def test_a_start_behind_a_refresh_that_has_begun_may_pass_over_what_it_has_not_r
     stands.processed(1, number=2)
     assert refused(plan(stands)) == [], "after what it has read"
     found = plan(stands, StartAt("generation", generation=1))
-    assert UNKNOWN_PRICE in refused(found)
+    assert UNKNOWN_IMPACT in refused(found)
     assert "generation 2, decided by r0, began after that position" in found.refusals[-1].message
 
 
 def test_from_now_on_loses_what_waits_and_is_refused_until_accepted(stands: World) -> None:
-    assert (rows(plan(stands, "latest")), refused(plan(stands, "latest"))) == ((4, 0, 0), [LOSS])
-    assert refused(plan(stands, "latest", accept=(LOSS,))) == []
+    assert (rows(plan(stands, "latest")), refused(plan(stands, "latest"))) == ((4, 0, 0), [DATA_LOSS])
+    assert refused(plan(stands, "latest", accept=(DATA_LOSS,))) == []
 
 
 @pytest.mark.parametrize(
@@ -173,14 +173,14 @@ def test_from_a_timestamp_costs_what_lies_on_the_wrong_side(
     moment = 1_790_000_000_000 + files_before * 60_000 - (30_000 if files_before == 0 else 0)
     found = plan(stands, StartAt("timestamp", timestamp_ms=moment))
     assert rows(found) == (lost, repeated, 0)
-    assert refused(found) == [word for word, amount in ((LOSS, lost), (REPEATS, repeated)) if amount]
+    assert refused(found) == [word for word, amount in ((DATA_LOSS, lost), (DUPLICATES, repeated)) if amount]
 
 
 @pytest.mark.parametrize(("offset", "repeated"), [(-1, 6), (0, 4), (1, 2), (2, 0)])
 def test_explicit_offsets_repeat_what_comes_after_them(offset: int, repeated: int, stands: World) -> None:
     found = plan(stands, StartAt("offsets", offsets={"events_raw": {"logOffset": offset}}))
     assert rows(found) == (0, repeated, 0)
-    assert refused(found) == ([REPEATS] if repeated else [])
+    assert refused(found) == ([DUPLICATES] if repeated else [])
 
 
 def test_an_offset_that_the_flow_never_reached_is_refused(stands: World) -> None:
@@ -207,7 +207,7 @@ def test_a_batch_that_was_planned_and_is_nowhere_is_read_again(world: World) -> 
     world.processed(3, committed=2, transactions=2)
     found = plan(world)
     assert (found.flows[0].position["batch"], found.flows[0].position["ruled_by"]) == (1, "checkpoint")
-    assert "1 unread files will be read" in price(found).notes
+    assert "1 unread files will be read" in impact(found).notes
 
 
 def test_a_commit_that_the_table_does_not_know_rules_too(world: World) -> None:
@@ -217,8 +217,8 @@ def test_a_commit_that_the_table_does_not_know_rules_too(world: World) -> None:
 
 def test_from_now_on_is_refused_until_accepted_even_where_nothing_waits_yet(world: World) -> None:
     world.processed(3)
-    assert refused(plan(world, "latest")) == [LOSS]
-    assert refused(plan(world, "latest", accept=(LOSS,))) == []
+    assert refused(plan(world, "latest")) == [DATA_LOSS]
+    assert refused(plan(world, "latest", accept=(DATA_LOSS,))) == []
 
 
 @pytest.mark.parametrize(
@@ -231,28 +231,30 @@ def test_batches_that_the_table_has_not_are_told_and_refused_unless_all_is_read_
 ) -> None:
     world.processed(3, committed=3, transactions=transactions)
     found = plan(world)
-    assert refused(found) == [LOSS]
+    assert refused(found) == [DATA_LOSS]
     assert f"the table lacks {missing}" in found.refusals[0].message
     assert f"but the table lacks {missing}: it was replaced" in found.flows[0].notes[0]
-    assert refused(plan(world, accept=(LOSS,))) == []
-    assert LOSS not in refused(plan(world, "earliest"))
+    assert refused(plan(world, accept=(DATA_LOSS,))) == []
+    assert DATA_LOSS not in refused(plan(world, "earliest"))
 
 
-def test_a_checkpoint_that_is_older_than_the_table_has_no_position_and_an_unknown_price(world: World) -> None:
+def test_a_checkpoint_that_is_older_than_the_table_has_no_position_and_an_unknown_impact(
+    world: World,
+) -> None:
     world.processed(3, transactions=5)
     with pytest.raises(CheckpointError, match="Batch 4 is the last that the sink has"):
         plan(world)
-    assert refused(plan(world, "earliest")) == [UNKNOWN_PRICE]
+    assert refused(plan(world, "earliest")) == [UNKNOWN_IMPACT]
 
 
-def test_a_sealed_generation_stands_where_it_stood_before_the_seal(world: World) -> None:
+def test_a_fenced_generation_stands_where_it_stood_before_the_fence(world: World) -> None:
     world.processed(3)
-    world.commit({"txn": {"appId": world.query_id, "version": SEAL}})
+    world.commit({"txn": {"appId": world.query_id, "version": FENCE}})
     found = plan(world)
-    assert (found.flows[0].position["batch"], found.flows[0].position["sealed"]) == (2, True)
+    assert (found.flows[0].position["batch"], found.flows[0].position["fenced"]) == (2, True)
 
 
-def test_what_a_late_driver_committed_after_the_seal_does_not_count(world: World) -> None:
+def test_what_a_late_driver_committed_after_the_fence_does_not_count(world: World) -> None:
     world.processed(5, transactions=3)
     generations.end(world.home, 1, 2)
     found = plan(world)
@@ -321,7 +323,7 @@ def test_a_changed_declaration_that_never_ran_is_not_guessed_at(world: World) ->
     world.declare(EVENTS.replace("return raw", "return raw.distinct()"))
     found = plan(world)
     assert found.flows[0].stateful is None
-    assert "if the query keeps state, 2 processed files are read again" in str(price(found).notes)
+    assert "if the query keeps state, 2 processed files are read again" in str(impact(found).notes)
 
 
 def test_empty_state_is_told_for_what_it_does(stands: World) -> None:
@@ -337,7 +339,7 @@ def test_empty_state_is_told_for_what_it_does(stands: World) -> None:
         pytest.param(True, "rebuilt", [MISSING_HISTORY], id="rebuilt"),
         pytest.param(None, "rebuilt", [MISSING_HISTORY], id="not known"),
         pytest.param(False, "rebuilt", [], id="no state"),
-        pytest.param(True, "empty", [UNKNOWN_PRICE], id="empty"),
+        pytest.param(True, "empty", [UNKNOWN_IMPACT], id="empty"),
     ],
 )
 @pytest.mark.parametrize("happened", ["gone", "rewritten"])
@@ -351,8 +353,8 @@ def test_history_that_is_gone_matters_only_to_a_state_that_is_rebuilt(
     stands.park(stateful=stateful)
     found = plan(stands, state=state)
     assert refused(found) == words
-    assert (price(found).gone.files == 1) == (state == "rebuilt" and stateful is not False)
-    assert refused(plan(stands, state=state, accept=(MISSING_HISTORY, UNKNOWN_PRICE))) == []
+    assert (impact(found).gone.files == 1) == (state == "rebuilt" and stateful is not False)
+    assert refused(plan(stands, state=state, accept=(MISSING_HISTORY, UNKNOWN_IMPACT))) == []
 
 
 # --- sources that changed
@@ -364,7 +366,7 @@ def test_a_new_source_starts_at_its_beginning_and_is_told(stands: World) -> None
     stands.declare(two.replace("dp.create_streaming", more + "dp.create_streaming"))
     (stands.root / "data" / "more").mkdir()
     found = plan(stands)
-    assert [price.source for price in found.flows[0].prices] == ["events_raw", "more"]
+    assert [impact.source for impact in found.flows[0].impacts] == ["events_raw", "more"]
     assert "New sources start at their beginning: more." in notes(found)
 
 
@@ -373,9 +375,9 @@ def test_a_source_under_another_name_repeats_what_was_read_and_is_refused_until_
 ) -> None:
     stands.declare(EVENTS.replace("events_raw", "raw_events"))
     found = plan(stands)
-    assert (rows(found), refused(found)) == ((0, 6, 0), [REPEATS])
-    assert price(found).notes[0] == "2 unread files will be read"
-    assert refused(plan(stands, accept=(REPEATS,))) == []
+    assert (rows(found), refused(found)) == ((0, 6, 0), [DUPLICATES])
+    assert impact(found).notes[0] == "2 unread files will be read"
+    assert refused(plan(stands, accept=(DUPLICATES,))) == []
     assert rows(plan(stands, "latest")) == (4, 0, 0)
     assert "no longer reads: events_raw" in notes(found)
     assert "New sources start at their beginning: raw_events" in notes(found)
@@ -387,7 +389,7 @@ def test_a_source_that_became_another_kind_cannot_go_on_from_its_old_position(st
         RequestError, match=r"The source events_raw was another kind of source in the old checkpoint"
     ):
         plan(stands)
-    assert price(plan(stands, "earliest")).source == "events_raw"
+    assert impact(plan(stands, "earliest")).source == "events_raw"
 
 
 @pytest.mark.parametrize(
@@ -395,7 +397,7 @@ def test_a_source_that_became_another_kind_cannot_go_on_from_its_old_position(st
 )
 def test_files_are_known_again_however_their_folder_is_written(path: str, stands: World) -> None:
     stands.declare(EVENTS.replace("{data}/events", path))
-    found = price(plan(stands, "earliest"))
+    found = impact(plan(stands, "earliest"))
     assert (found.repeated.files, found.gone.files) == (3, 0)
 
 
@@ -407,7 +409,7 @@ def test_files_that_spark_would_not_read_are_not_counted(stands: World) -> None:
     (folder / "_day=1").mkdir()
     (folder / "_day=1" / "f.json").write_text("{}\n")
     stands.declare(EVENTS.replace("options={}", 'options={"pathGlobFilter": "*.{json,ndjson}"}'))
-    assert price(plan(stands, "latest")).lost.files == 3
+    assert impact(plan(stands, "latest")).lost.files == 3
 
 
 # --- damage: a clear error, and nothing changed
@@ -481,7 +483,7 @@ def test_lost_offsets_are_known_where_the_lists_of_files_and_the_table_agree(
     found = plan(world)
     assert (rows(found)[:2], refused(found)) == ((0, 0), [])
     assert found.flows[0].position["offsets"] == {"events_raw": {"logOffset": 2}}
-    assert "1 unread files will be read" in price(found).notes
+    assert "1 unread files will be read" in impact(found).notes
     assert "offsets/2 cannot be read. What was read up to batch 2 is known all the same" in notes(found)
 
 
@@ -537,22 +539,22 @@ def test_lost_offsets_are_never_guessed_and_the_error_names_a_start_that_can_be_
     assert said is not None and "give the flow a new checkpoint" not in str(refusal.value)
     if offsets := json.loads(said[1]):
         assert set(refused(plan(world, StartAt("offsets", offsets=offsets)))) <= {
-            UNKNOWN_PRICE,
-            LOSS,
-            REPEATS,
+            UNKNOWN_IMPACT,
+            DATA_LOSS,
+            DUPLICATES,
         }
 
 
 @pytest.mark.parametrize("name", ["offsets/2", "sources/events_raw/2"])
 @pytest.mark.parametrize("start", ["earliest", "latest"])
-def test_a_damaged_checkpoint_can_still_be_left_for_another_position_at_an_unknown_price(
+def test_a_damaged_checkpoint_can_still_be_left_for_another_position_at_an_unknown_impact(
     name: str, start: str, world: World
 ) -> None:
     world.processed(3)
     truncate(name, 10)(world)
     found = plan(world, start)
     assert found.refusals, "what cannot be known must be accepted"
-    assert refused(plan(world, start, accept=(UNKNOWN_PRICE, LOSS, REPEATS))) == []
+    assert refused(plan(world, start, accept=(UNKNOWN_IMPACT, DATA_LOSS, DUPLICATES))) == []
 
 
 def test_damage_behind_the_last_batch_does_not_matter_to_a_reset(world: World) -> None:

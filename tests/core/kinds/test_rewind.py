@@ -1,4 +1,4 @@
-"""Planning a rewind, and a reset from an earlier generation: where to, at what price, what is refused;
+"""Planning a rewind, and a reset from an earlier generation: where to, at what impact, what is refused;
 planning changes nothing at all.
 """
 
@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from streamkeeper.amounts import LOSS, MISSING_HISTORY, REPEATS
+from streamkeeper.amounts import DATA_LOSS, DUPLICATES, MISSING_HISTORY
 from streamkeeper.checkpoint import CommitEntry, OffsetEntry, write_commit, write_offsets
-from streamkeeper.delta.log import SEAL
+from streamkeeper.delta.log import FENCE
 from streamkeeper.errors import PlanRefused, RecoveryError, RequestError
 from streamkeeper.flows import generations
 from streamkeeper.flows.files import FlowHome, query_id
@@ -26,11 +26,11 @@ from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.kind import Work, kind
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.requests.rewind import RewindRequest
-from streamkeeper.sources.kafka.offsets import Held, Topics
+from streamkeeper.sources.kafka.offsets import OffsetRange, Topics
 from streamkeeper.tables import past_versions
-from tests.worlds.recover.recoveries import FLOW, approve, carry_out, notes, planned, price, refused
+from tests.worlds.recover.recoveries import FLOW, approve, carry_out, impact, notes, planned, refused
 from tests.worlds.small_world import CHANGES, EVENTS, READER, World, write_checkpoint
-from tests.worlds.sources.source_prices import KAFKA, Ask, broker
+from tests.worlds.sources.source_impacts import KAFKA, Ask, broker
 
 __all__ = ["broker"]
 
@@ -42,7 +42,7 @@ def plan(world: World, of: str = "rewind", **values: Any) -> Plan:
 
 
 def repeated(found: Plan) -> int | None:
-    return price(found).repeated.rows
+    return impact(found).repeated.rows
 
 
 def txn(version: int, flow: str = FLOW, generation: int = 1) -> dict[str, Any]:
@@ -76,13 +76,13 @@ def stands(world: World) -> World:
 
 def test_a_rewind_to_a_batch_repeats_what_came_after_it_and_is_refused_until_accepted(stands: World) -> None:
     found = plan(stands, batch="1")
-    assert (repeated(found), refused(found)) == (4, [REPEATS])
+    assert (repeated(found), refused(found)) == (4, [DUPLICATES])
     assert found.flows[0].start == StartAt("batch", generation=1, batch=1)
     assert (found.flows[0].generation, found.flows[0].next_generation, found.flows[0].previous) == (1, 2, 1)
     assert found.details == {"place": "batch 1 of generation 1", "put_back": []}
-    assert refused(plan(stands, batch="1", accept=[REPEATS])) == []
-    assert price(found).then == "after batch 1 of generation 1: files log 1"
-    assert "1 unread files will be read" in price(found).notes
+    assert refused(plan(stands, batch="1", accept=[DUPLICATES])) == []
+    assert impact(found).then == "after batch 1 of generation 1: files log 1"
+    assert "1 unread files will be read" in impact(found).notes
 
 
 def test_a_rewind_to_the_last_batch_costs_nothing(stands: World) -> None:
@@ -94,17 +94,17 @@ def test_a_table_that_is_put_back_gets_nothing_twice(stands: World) -> None:
     assert (repeated(found), refused(found)) == (0, [])
     path = stands.settings.table_path("events")
     assert found.details["put_back"] == [{"path": path, "version": 2, "newest": 4}]
-    assert "4 rows are read and written again, into the restored table" in str(price(found).notes)
+    assert "4 rows are read and written again, into the restored table" in str(impact(found).notes)
     assert "restored from version 4 to version 2; batches undone: 2 of events.clean_events" in found.notes[0]
 
 
 def test_a_rewind_to_positions_is_a_reset_to_them(stands: World) -> None:
-    found = plan(stands, offsets={"events_raw": {"logOffset": 0}}, accept=[REPEATS])
+    found = plan(stands, offsets={"events_raw": {"logOffset": 0}}, accept=[DUPLICATES])
     assert (repeated(found), found.flows[0].start.mode, found.details) == (6, "offsets", {"put_back": []})
 
 
 def test_a_rewind_to_a_time_names_the_batch_that_it_found(stands: World) -> None:
-    found = plan(stands, timestamp=datetime.now(timezone.utc).isoformat(), accept=[REPEATS])
+    found = plan(stands, timestamp=datetime.now(timezone.utc).isoformat(), accept=[DUPLICATES])
     assert found.flows[0].start.batch == 3
     assert "its commit was written at" in found.flows[0].notes[0]
 
@@ -118,7 +118,7 @@ def test_a_flow_without_a_checkpoint_has_nothing_to_go_back_to(world: World) -> 
 # --- what it needs
 
 
-def test_state_that_is_there_is_copied_and_history_is_no_price_then(world: World) -> None:
+def test_state_that_is_there_is_copied_and_history_is_no_impact_then(world: World) -> None:
     start = world.processed(3, operators=("dedupe",))
     for version in (1, 2, 3):
         world.home.storage.overwrite(f"{start.checkpoint}/state/0/0/{version}.delta", b"x")
@@ -130,13 +130,13 @@ def test_state_that_is_there_is_copied_and_history_is_no_price_then(world: World
 def test_state_that_is_gone_is_rebuilt_and_its_history_must_be_there(world: World) -> None:
     world.processed(3, operators=("dedupe",))
     found = plan(world, batch="1", target="restored")
-    assert (found.flows[0].state, price(found).replayed.rows) == (REBUILT, 4)
+    assert (found.flows[0].state, impact(found).replayed.rows) == (REBUILT, 4)
     world.files[0].unlink()
     assert refused(plan(world, batch="1", target="restored")) == [MISSING_HISTORY]
 
 
 def test_a_state_is_not_copied_to_where_its_source_has_nothing_any_more(world: World, broker: Ask) -> None:
-    broker(Topics({"orders": {"0": Held(8, 10), "1": Held(0, 3)}}, {}))
+    broker(Topics({"orders": {"0": OffsetRange(8, 10), "1": OffsetRange(0, 3)}}, {}))
     world.committed(KAFKA, 1, {"orders": {"0": 9, "1": 3}}, {"orders": {"0": 0, "1": 0}}, topics={})
     folder, storage = world.home.checkpoint(1, 1), world.home.storage
     then = {"events_raw": {"orders": {"0": 6, "1": 3}}}
@@ -144,7 +144,7 @@ def test_a_state_is_not_copied_to_where_its_source_has_nothing_any_more(world: W
     storage.overwrite(f"{folder}/offsets/0", write_offsets(entry))
     storage.overwrite(f"{folder}/commits/0", write_commit(CommitEntry(0, 1, 0)))
     found = plan(world, batch="0", target="restored")
-    assert (found.flows[0].state, refused(found)) == (REBUILT, [LOSS])
+    assert (found.flows[0].state, refused(found)) == (REBUILT, [DATA_LOSS])
     assert "a copied one would continue with data that events_raw no longer has" in notes(found)
     assert plan(world, batch="1").flows[0].state == COPIED
 
@@ -152,9 +152,9 @@ def test_a_state_is_not_copied_to_where_its_source_has_nothing_any_more(world: W
 def test_files_that_are_gone_since_are_lost_where_the_table_is_put_back(stands: World) -> None:
     stands.files[3].unlink()
     found = plan(stands, batch="1", target="restored")
-    assert refused(found) == [LOSS]
-    assert price(found).lost.files == 1
-    assert refused(plan(stands, batch="1")) == [REPEATS]
+    assert refused(found) == [DATA_LOSS]
+    assert impact(found).lost.files == 1
+    assert refused(plan(stands, batch="1")) == [DUPLICATES]
     assert repeated(plan(stands, batch="1")) == 2
 
 
@@ -171,9 +171,9 @@ def test_a_commit_of_nobodys_is_undone_only_with_a_yes(stands: World) -> None:
     stands.commit({"remove": {"path": "x"}}, operation="DELETE")
     (stands.root / "warehouse" / "events" / "x").write_text("x")
     found = plan(stands, batch="1", target="restored")
-    assert refused(found) == [LOSS]
+    assert refused(found) == [DATA_LOSS]
     assert "version 5 (DELETE)" in found.refusals[0].message
-    assert refused(plan(stands, batch="1", target="restored", accept=[LOSS])) == []
+    assert refused(plan(stands, batch="1", target="restored", accept=[DATA_LOSS])) == []
 
 
 def test_a_stream_that_reads_the_table_feels_that_it_is_put_back(stands: World) -> None:
@@ -182,7 +182,7 @@ def test_a_stream_that_reads_the_table_feels_that_it_is_put_back(stands: World) 
     assert refused(found) == ["downstream"]
     assert "copies.copy_events" in found.refusals[0].message
     assert refused(plan(stands, batch="1", target="restored", accept=["downstream"])) == []
-    assert refused(plan(stands, batch="1")) == [REPEATS]
+    assert refused(plan(stands, batch="1")) == [DUPLICATES]
 
 
 # --- several flows of one table
@@ -259,15 +259,15 @@ def test_a_flow_that_had_written_nothing_then_begins_from_its_beginning(shared: 
 
 def test_a_flow_that_has_written_nothing_since_is_only_held(shared: World) -> None:
     one_batch_more(shared)
-    shared.commit(txn(SEAL))
+    shared.commit(txn(FENCE))
     found = plan(shared, batch="4", target="restored")
     assert [(flow.flow, flow.next_generation) for flow in found.flows] == [(FLOW, 2), ("events.other", None)]
 
 
 def test_a_flow_that_wrote_nothing_since_its_table_was_emptied_must_be_named(shared: World) -> None:
-    """Held only, it would read again what the version that is put back has of it."""
+    """OffsetRange only, it would read again what the version that is put back has of it."""
     for name in (FLOW, "events.other"):
-        shared.commit(txn(SEAL, name), operation="Manual Update")
+        shared.commit(txn(FENCE, name), operation="Manual Update")
     emptied = {"txn": {"appId": "r0/empty_tables", "version": 0}}
     shared.commit(emptied, {"remove": {"path": "x"}}, operation="DELETE")
     (shared.root / "warehouse" / "events" / "x").write_text("x")
@@ -299,7 +299,9 @@ def held(world: World, **values: Any) -> None:
 
 
 def test_what_cannot_be_carried_out_any_more_under_the_hold_is_asked_about_nobody(shared: World) -> None:
-    """The other flow writes while the approval waits: to undo its batch is a price that nobody can accept."""
+    """The other flow writes while the approval waits: to undo its batch is an impact that nobody can
+    accept.
+    """
     one_batch_more(shared)
     approve(shared, plan(shared, batch="4", target="restored"))
     carry_out(shared, "hold")
@@ -331,7 +333,7 @@ def test_a_flow_that_never_began_is_held_while_its_table_is_put_back(stands: Wor
 
 
 def test_no_spark_is_started_where_the_target_is_kept(stands: World) -> None:
-    held(stands, accept=[REPEATS])
+    held(stands, accept=[DUPLICATES])
     found = engine.without_spark(stands.settings, "events", "r1", "put_back")
     assert found == {"tables": [], "note": "the target is kept as it is"}
     carry_out(stands, "put_back", "verify_files", "verify_tables", "release")
@@ -341,7 +343,7 @@ def test_no_spark_is_started_where_the_target_is_kept(stands: World) -> None:
 def test_a_step_without_anything_to_do_does_nothing_where_spark_is_started_for_it_all_the_same(
     stands: World,
 ) -> None:
-    held(stands, accept=[REPEATS])
+    held(stands, accept=[DUPLICATES])
 
     def act(_name: str, _work: Work) -> dict[str, Any]:
         raise AssertionError("there is nothing to do")
@@ -365,17 +367,17 @@ def second_generation(world: World) -> None:
     first = generations.first(world.home, world.flow.fingerprint)
     decided = decide_second(world.home, replace(first, start=StartAt("after-last")))
     began(world.home, decided, [world.files[:-1], world.files[-1:]], seed=0)
-    world.commit(txn(SEAL), operation="Manual Update")
+    world.commit(txn(FENCE), operation="Manual Update")
     world.commit(txn(1, generation=2))
 
 
 def test_a_reset_from_an_earlier_generation_repeats_what_came_since(stands: World) -> None:
     second_generation(stands)
     found = plan(stands, "reset_checkpoint", start="generation", generation=1)
-    assert (repeated(found), refused(found), found.flows[0].state) == (2, [REPEATS], COPIED)
+    assert (repeated(found), refused(found), found.flows[0].state) == (2, [DUPLICATES], COPIED)
     assert found.flows[0].start == StartAt("batch", generation=1, batch=3)
     assert (found.flows[0].previous, found.flows[0].next_generation) == (2, 3)
-    assert repeated(plan(stands, batch="1/0", accept=[REPEATS])) == 8
+    assert repeated(plan(stands, batch="1/0", accept=[DUPLICATES])) == 8
 
 
 def test_a_rewind_across_generations_puts_the_table_back_to_where_that_one_was(stands: World) -> None:
@@ -432,7 +434,7 @@ def test_values_that_do_not_fit_are_refused(values: dict[str, Any], said: str, w
 
 def test_a_rewind_is_kept_and_told_as_it_was_planned(stands: World) -> None:
     found = plan(stands, batch="1", target="restored")
-    assert plans.kept(found) == found
+    assert plans.as_stored(found) == found
     assert kind("rewind").read_request(found.request).to == StartAt("batch", batch=1)
     assert "put_back" in explain.as_text(found)
     assert "batch 1 of generation 1" in explain.as_text(found)

@@ -104,7 +104,7 @@ def let_the_reader_have(world: World, *offsets: Any, committed: int | None = Non
 
 def planned(world: World, manifest: Manifest, table: str, **request: Any) -> TableTidy:
     asked = TidyRequest(table.partition(".")[0], (table,), **request)
-    [found] = plan(world.settings, manifest, asked, "r1", NOW).known(Tidying).tables
+    [found] = plan(world.settings, manifest, asked, "r1", NOW).details_as(Tidying).tables
     return found
 
 
@@ -117,7 +117,7 @@ def test_a_table_is_tidied_with_the_retention_that_was_asked_for(world: World, m
 
 def test_an_auto_cdc_table_is_tidied_in_the_writers_turn(world: World, manifest: Manifest) -> None:
     write_log(world, "customers", [5.0])
-    assert planned(world, manifest, "customers.customers").turns
+    assert planned(world, manifest, "customers.customers").locked
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_what_a_reader_needs_that_is_decided_and_not_begun_stays(
 
 @pytest.mark.parametrize(
     "start",
-    [StartAt("beside"), StartAt("batch", generation=7, batch=0), StartAt("batch", generation=1, batch=9)],
+    [StartAt("side-table"), StartAt("batch", generation=7, batch=0), StartAt("batch", generation=1, batch=9)],
     ids=str,
 )
 def test_a_reader_of_which_nobody_knows_where_it_begins_leaves_the_table_alone(
@@ -254,7 +254,7 @@ def test_a_plan_says_what_is_done_to_each_table_and_comes_back_from_the_ledger_a
     let_the_reader_stand_at(world, 1)
     made = plan(world.settings, manifest, TidyRequest("events", ("events.events",)), "r1", NOW)
     assert (made.subject, made.tables, made.steps) == ("events", (), ("tidy",))
-    assert plans.kept(made).known(Tidying) == made.known(Tidying)
+    assert plans.as_stored(made).details_as(Tidying) == made.details_as(Tidying)
     assert (
         "events.events: small files are compacted; files of the last 424 h are kept. copies.copy reads it"
         " and is at version 1."

@@ -89,12 +89,12 @@ def test_a_field_that_is_new_to_the_language_is_noticed() -> None:
     ``differences``, it is said.
     """
     known = {
-        Source: "name format path schema options where table start track_schema",
-        View: "name sources code where function",
-        Table: "name comment properties partition_cols where keys sink code function existing_rows",
-        AppendFlow: "name target sources code trigger spark_conf where on_failure once on_change"
+        Source: "name format path schema options location table start track_schema",
+        View: "name sources code location function",
+        Table: "name comment properties partition_cols location keys sink code function existing_rows",
+        AppendFlow: "name target sources code trigger spark_conf location on_failure once on_change"
         " park_after function expectations mode keys initial_state",
-        AutoCdcFlow: "name target source spec trigger spark_conf where on_failure once on_change"
+        AutoCdcFlow: "name target source spec trigger spark_conf location on_failure once on_change"
         " park_after expectations",
         CdcSpec: "keys sequence_by sequence_literal apply_as_deletes apply_as_truncates column_list"
         " except_column_list ignore_null_updates scd_type track_history_column_list"
@@ -109,4 +109,6 @@ def test_what_the_environment_fills_in_is_not_kept(tmp_path: Path, monkeypatch: 
     settings = replace(Settings.from_environment({}), pipeline_env=("ORDERS_BROKERS",))
     opened = opened_flow(flow, settings)
     assert opened.pipeline.sources[0].options == {"key": "hush"}
-    assert "hush" not in json.dumps(asdict(last_run.of(flow, ("Project",), {"events.py": ""}, opened=opened)))
+    assert "hush" not in json.dumps(
+        asdict(last_run.record_of(flow, ("Project",), {"events.py": ""}, opened=opened))
+    )

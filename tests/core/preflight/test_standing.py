@@ -14,11 +14,11 @@ from streamkeeper.errors import SourceError
 from streamkeeper.flows import position
 from streamkeeper.flows.position import last_begun
 from streamkeeper.preflight.standing import standing
-from streamkeeper.preflight.verdict import Fit, Verdict
-from streamkeeper.sources.kafka.offsets import Held, Topics
+from streamkeeper.preflight.verdict import Compatibility, Verdict
+from streamkeeper.sources.kafka.offsets import OffsetRange, Topics
 from streamkeeper.sources.kafka.start import KafkaLook
 from tests.worlds.small_world import World
-from tests.worlds.sources.source_prices import KAFKA, STOOD, begun
+from tests.worlds.sources.source_impacts import KAFKA, STOOD, begun
 
 
 def found(world: World, look: Callable[[Any], Any] = lambda source: None) -> Verdict:
@@ -39,19 +39,19 @@ def ran(world: World) -> World:
 
 
 def test_a_flow_with_its_table_and_its_files_goes_on(ran: World) -> None:
-    assert found(ran) == Verdict("events.clean_events", Fit.GOES_ON)
+    assert found(ran) == Verdict("events.clean_events", Compatibility.COMPATIBLE)
 
 
 def test_a_table_that_is_gone_or_was_made_anew_breaks_it(ran: World) -> None:
     shutil.rmtree(table(ran))
-    assert (found(ran).fit, found(ran).recovery) == (Fit.BREAKS, "reset_checkpoint")
+    assert (found(ran).compatibility, found(ran).recovery) == (Compatibility.INCOMPATIBLE, "reset_checkpoint")
     ran.write_table("another", 1)
-    assert "lacks batches 0 to 1" in found(ran).why[0]
+    assert "lacks batches 0 to 1" in found(ran).reasons[0]
 
 
 def test_a_batch_in_flight_is_no_contradiction(world: World) -> None:
     world.begin([[file] for file in world.add_files(3)], 1, 2)
-    assert found(world).fit is Fit.GOES_ON
+    assert found(world).compatibility is Compatibility.COMPATIBLE
 
 
 def test_a_batch_that_commits_while_the_logs_are_read_is_no_contradiction(
@@ -65,7 +65,7 @@ def test_a_batch_that_commits_while_the_logs_are_read_is_no_contradiction(
         return found
 
     monkeypatch.setattr(position, "last_transaction", then_commits)
-    assert found(world).fit is Fit.GOES_ON
+    assert found(world).compatibility is Compatibility.COMPATIBLE
 
 
 def test_a_log_that_was_cleaned_up_is_said(ran: World) -> None:
@@ -73,16 +73,19 @@ def test_a_log_that_was_cleaned_up_is_said(ran: World) -> None:
         file.unlink()
     log = ran.root / "warehouse" / "events" / "_delta_log" / f"{7:020d}.json"
     log.write_text('{"commitInfo":{}}\n')
-    assert (found(ran).fit, "not known" in found(ran).why[0]) == (Fit.NOTED, True)
+    assert (found(ran).compatibility, "not known" in found(ran).reasons[0]) == (
+        Compatibility.RESULTS_DIFFER,
+        True,
+    )
 
 
 def test_files_that_were_written_again_are_said(ran: World) -> None:
     file = min((ran.root / "data" / "events").iterdir())
     os.utime(file, (file.stat().st_mtime + 5, file.stat().st_mtime + 5))
-    assert found(ran).fit is Fit.NOTED
+    assert found(ran).compatibility is Compatibility.RESULTS_DIFFER
     assert (
         found(ran)
-        .why[0]
+        .reasons[0]
         .startswith("The source events_raw has files that were written again after they were read (1,")
     )
 
@@ -99,25 +102,39 @@ def test_a_source_that_does_not_answer_is_said(world: World) -> None:
     def look(source: Any) -> Any:
         raise SourceError("no answer")
 
-    assert (found(world, look).fit, found(world, look).why) == (
-        Fit.NOTED,
+    assert (found(world, look).compatibility, found(world, look).reasons) == (
+        Compatibility.RESULTS_DIFFER,
         ("The source events_raw could not be looked at: no answer",),
     )
 
 
 @pytest.mark.parametrize(
-    ("held", "known", "fit"),
+    ("held", "known", "compatibility"),
     [
-        (Topics({"orders": {"0": Held(0, 5), "1": Held(0, 3)}}, {"orders": "id-1"}), "id-1", Fit.NOTED),
-        (Topics({"orders": {"0": Held(0, 5), "1": Held(0, 3)}}), "id-1", Fit.NOTED),
-        (Topics({"orders": {"0": Held(0, 9), "1": Held(0, 3)}}, {"orders": "id-2"}), "id-1", Fit.BREAKS),
+        (
+            Topics({"orders": {"0": OffsetRange(0, 5), "1": OffsetRange(0, 3)}}, {"orders": "id-1"}),
+            "id-1",
+            Compatibility.RESULTS_DIFFER,
+        ),
+        (
+            Topics({"orders": {"0": OffsetRange(0, 5), "1": OffsetRange(0, 3)}}),
+            "id-1",
+            Compatibility.RESULTS_DIFFER,
+        ),
+        (
+            Topics({"orders": {"0": OffsetRange(0, 9), "1": OffsetRange(0, 3)}}, {"orders": "id-2"}),
+            "id-1",
+            Compatibility.INCOMPATIBLE,
+        ),
     ],
     ids=["the same", "without an id", "made anew"],
 )
 def test_an_end_that_may_be_right_again_in_a_moment_breaks_nothing(
-    held: Topics, known: str, fit: Fit, world: World
+    held: Topics, known: str, fit: Compatibility, world: World
 ) -> None:
     begun(world, KAFKA, STOOD, topics={"events_raw": {"orders": known}})
     verdict = found(world, lambda source: KafkaLook(held, lambda moment_ms: STOOD))
-    assert verdict.fit is fit
-    assert any("the driver looks again for 60 s" in why for why in verdict.why) is (fit is Fit.NOTED)
+    assert verdict.compatibility is fit
+    assert any("the driver looks again for 60 s" in why for why in verdict.reasons) is (
+        fit is Compatibility.RESULTS_DIFFER
+    )

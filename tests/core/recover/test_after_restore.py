@@ -10,31 +10,31 @@ from typing import Any
 
 import pytest
 
-from streamkeeper.amounts import LOSS, MISSING_HISTORY, REPEATS, UNKNOWN_PRICE
+from streamkeeper.amounts import DATA_LOSS, DUPLICATES, MISSING_HISTORY, UNKNOWN_IMPACT
 from streamkeeper.delta.history import offset_before
-from streamkeeper.delta.log import SEAL
+from streamkeeper.delta.log import FENCE
 from streamkeeper.errors import RequestError
 from streamkeeper.flows import generations
 from streamkeeper.flows.generations import BATCH, EARLIEST, OFFSETS, REBUILT, Start
 from streamkeeper.recover.plans.plan import Plan
-from streamkeeper.sources.kafka.offsets import Held, Offsets, Topics
+from streamkeeper.sources.kafka.offsets import OffsetRange, Offsets, Topics
 from streamkeeper.tables import backups
 from streamkeeper.tables.flows_at_version import FlowAt
 from tests.worlds.recover import recoveries
-from tests.worlds.recover.recoveries import notes, planned, price
+from tests.worlds.recover.recoveries import impact, notes, planned
 from tests.worlds.small_world import CHANGES, EVENTS, World, write_manifest
-from tests.worlds.sources import source_prices
-from tests.worlds.sources.source_prices import DELTA, Ask, broker, table
+from tests.worlds.sources import source_impacts
+from tests.worlds.sources.source_impacts import DELTA, Ask, broker, table
 from tests.worlds.tables.backups import entry
 from tests.worlds.tables.delta_logs import ID, Table, add
 
 __all__ = ["broker", "table"]
 
-KAFKA = source_prices.KAFKA.replace('"subscribe": "orders"', '"subscribePattern": "orders.*"')
+KAFKA = source_impacts.KAFKA.replace('"subscribe": "orders"', '"subscribePattern": "orders.*"')
 RENAMED = EVENTS.replace('"events_raw"', '"events_new"')
 KEPT: Offsets = {"orders": {"0": 6, "1": 3}}
 NOW: Offsets = {"orders": {"0": 9, "1": 3}}
-HELD = Topics({"orders": {"0": Held(0, 10), "1": Held(0, 3)}}, {"orders": "id-1"})
+HELD = Topics({"orders": {"0": OffsetRange(0, 10), "1": OffsetRange(0, 3)}}, {"orders": "id-1"})
 
 
 def kept(world: World, text: str, then: Any, now: Any, initial: Offsets | None = None) -> World:
@@ -62,8 +62,11 @@ def refused(world: World, **asked: Any) -> list[str | None]:
     return recoveries.refused(plan(world, **asked))
 
 
-WIDER = Topics({"orders": {**HELD.held["orders"], "2": Held(0, 5)}, "orders-2": {"0": Held(4, 9)}}, HELD.ids)
-EXPIRED = Topics({"orders": {"0": Held(8, 10), "1": Held(0, 3)}}, HELD.ids)
+WIDER = Topics(
+    {"orders": {**HELD.ranges["orders"], "2": OffsetRange(0, 5)}, "orders-2": {"0": OffsetRange(4, 9)}},
+    HELD.ids,
+)
+EXPIRED = Topics({"orders": {"0": OffsetRange(8, 10), "1": OffsetRange(0, 3)}}, HELD.ids)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +76,9 @@ EXPIRED = Topics({"orders": {"0": Held(8, 10), "1": Held(0, 3)}}, HELD.ids)
         pytest.param(
             WIDER, [], "new since then, and read from the first record: orders/2, orders-2", id="wider"
         ),
-        pytest.param(EXPIRED, [LOSS], "orders/0 was read up to 6, and holds nothing before 8", id="expired"),
+        pytest.param(
+            EXPIRED, [DATA_LOSS], "orders/0 was read up to 6, and holds nothing before 8", id="expired"
+        ),
     ],
 )
 def test_topics_that_changed_since_the_backup_are_told_and_what_is_gone_is_asked_for(
@@ -83,9 +88,9 @@ def test_topics_that_changed_since_the_backup_are_told_and_what_is_gone_is_asked
     kept(world, KAFKA, KEPT, NOW, {"orders": {"0": 0, "1": 0}})
     [flow] = plan(world).flows
     assert (flow.start.mode, flow.start.generation, flow.start.offsets) == (OFFSETS, 1, {"events_raw": KEPT})
-    assert any(said in note for note in flow.prices[0].notes)
+    assert any(said in note for note in flow.impacts[0].notes)
     assert refused(world) == words
-    assert refused(world, accept=(LOSS,)) == []
+    assert refused(world, accept=(DATA_LOSS,)) == []
 
 
 def test_brokers_that_do_not_answer_leave_a_loss_possible_which_is_asked_for_before_the_table_is_replaced(
@@ -96,19 +101,19 @@ def test_brokers_that_do_not_answer_leave_a_loss_possible_which_is_asked_for_bef
     made = plan(world)
     [refusal] = made.refusals
     said = "it is unknown whether all unread rows still exist: b:1 does not answer within 5 s"
-    assert (refusal.price, said in refusal.message) == (LOSS, True)
-    assert "checks before it changes anything" not in str(price(made).notes), "the table is replaced by then"
-    assert refused(world, accept=(LOSS,)) == []
+    assert (refusal.impact, said in refusal.message) == (DATA_LOSS, True)
+    assert "checks before it changes anything" not in str(impact(made).notes), "the table is replaced by then"
+    assert refused(world, accept=(DATA_LOSS,)) == []
     assert len(asked) == 4, "each plan asks twice: for where it stood, and for where it stands"
     world.park(stateful=True)
-    assert refused(world) == [LOSS, MISSING_HISTORY], "its state is made of what nobody can look at"
-    assert refused(world, state="empty") == [LOSS, UNKNOWN_PRICE]
+    assert refused(world) == [DATA_LOSS, MISSING_HISTORY], "its state is made of what nobody can look at"
+    assert refused(world, state="empty") == [DATA_LOSS, UNKNOWN_IMPACT]
 
 
 def test_a_source_table_that_is_not_there_leaves_a_loss_possible(world: World) -> None:
     kept(world, DELTA, offset_before(ID, 1), offset_before(ID, 3))
     [refusal] = plan(world).refusals
-    assert (refusal.price, "there is no Delta table at" in refusal.message) == (LOSS, True)
+    assert (refusal.impact, "there is no Delta table at" in refusal.message) == (DATA_LOSS, True)
 
 
 def test_commits_that_were_cleaned_up_since_are_a_loss_and_no_state_is_rebuilt_up_to_the_rest(
@@ -116,12 +121,12 @@ def test_commits_that_were_cleaned_up_since_are_a_loss_and_no_state_is_rebuilt_u
 ) -> None:
     kept(world, DELTA, offset_before(ID, 1), offset_before(ID, 3))
     table.clean_up(2)
-    assert refused(world) == [LOSS]
+    assert refused(world) == [DATA_LOSS]
     world.park(stateful=True)
-    [refusal] = plan(world, accept=(LOSS,)).refusals
+    [refusal] = plan(world, accept=(DATA_LOSS,)).refusals
     said = "the table of events_raw cannot be reconstructed at version 1"
-    assert (refusal.price, said in refusal.message) == (None, True)
-    assert refused(world, accept=(LOSS,), state="empty") == [UNKNOWN_PRICE]
+    assert (refusal.impact, said in refusal.message) == (None, True)
+    assert refused(world, accept=(DATA_LOSS,), state="empty") == [UNKNOWN_IMPACT]
 
 
 def test_files_that_vacuum_took_of_the_version_that_a_state_is_rebuilt_from_block_the_plan(
@@ -134,11 +139,11 @@ def test_files_that_vacuum_took_of_the_version_that_a_state_is_rebuilt_from_bloc
     (table.root / "a0").unlink()
     [refusal] = plan(world).refusals
     said = "VACUUM removed files that version 1 of the table of events_raw needs, such as a0"
-    assert (refusal.price, said in refusal.message) == (None, True)
-    assert refused(world, state="empty") == [UNKNOWN_PRICE]
+    assert (refusal.impact, said in refusal.message) == (None, True)
+    assert refused(world, state="empty") == [UNKNOWN_IMPACT]
     world.park(stateful=None)
     assert refused(world) == [], "whether the query keeps state is not known"
-    assert "state cannot be rebuilt: VACUUM removed" in str(price(plan(world)).notes)
+    assert "state cannot be rebuilt: VACUUM removed" in str(impact(plan(world)).notes)
 
 
 def spark_removes_the_first_batch(world: World, start: Start) -> None:
@@ -170,9 +175,9 @@ def test_files_that_were_read_under_another_name_and_are_read_again_come_twice_a
     enter(world, {"events_raw": {"logOffset": 0}})
     world.declare(RENAMED)
     write_manifest(world.settings)
-    again = price(plan(world)).repeated
+    again = impact(plan(world)).repeated
     assert (again.files, again.rows) == (2, 4), "the two of the backup; later ones are not in the table"
-    assert refused(world) == [REPEATS]
+    assert refused(world) == [DUPLICATES]
 
 
 def test_offsets_whose_checkpoint_is_half_removed_are_no_place_to_go_on_from(world: World) -> None:
@@ -203,18 +208,18 @@ def test_a_flow_that_a_backup_does_not_name_and_has_rows_of_goes_on_after_its_ba
     assert refused(world) == []
 
 
-@pytest.mark.parametrize("why", ["the batch is removed", "it was sealed in"])
+@pytest.mark.parametrize("why", ["the batch is removed", "it was fenced in"])
 def test_a_flow_whose_rows_a_backup_has_and_nobody_knows_up_to_where_comes_twice_and_is_asked_for(
     why: str, world: World
 ) -> None:
     start = world.processed(3)
     if why == "the batch is removed":
         spark_removes_the_first_batch(world, start)
-    put_transactions(world, {world.query_id: SEAL if why == "it was sealed in" else 0})
+    put_transactions(world, {world.query_id: FENCE if why == "it was fenced in" else 0})
     [refusal] = plan(world).refusals
     said = "the backup has rows of events.clean_events, which was not declared when it was made"
-    assert (refusal.price, said in refusal.message) == (REPEATS, True)
-    found = plan(world, accept=(REPEATS,))
+    assert (refusal.impact, said in refusal.message) == (DUPLICATES, True)
+    found = plan(world, accept=(DUPLICATES,))
     assert (found.flows[0].start.mode, found.refusals) == (EARLIEST, ())
     assert "had written nothing" not in notes(found)
 
@@ -222,7 +227,7 @@ def test_a_flow_whose_rows_a_backup_has_and_nobody_knows_up_to_where_comes_twice
 def test_a_table_by_key_takes_rows_that_a_backup_has_a_second_time(world: World) -> None:
     world.declare(CHANGES % "")
     world.processed(3)
-    put_transactions(world, {world.query_id: SEAL})
+    put_transactions(world, {world.query_id: FENCE})
     assert refused(world) == []
 
 

@@ -185,19 +185,19 @@ def test_a_flow_without_a_generation_refuses_the_reset_of_all(several: World) ->
         plan_reset(several, "earliest", flows=("events.clean_events", "events.late_events"))
 
 
-def test_a_price_of_one_of_several_flows_is_said_with_its_name(several: World) -> None:
+def test_a_impact_of_one_of_several_flows_is_said_with_its_name(several: World) -> None:
     made = plan(several, start="earliest")
-    costs = [(refusal.flow, refusal.price) for refusal in made.refusals]
-    assert costs == [(flow, "repeats") for flow in FLOWS]
+    costs = [(refusal.flow, refusal.impact) for refusal in made.refusals]
+    assert costs == [(flow, "duplicates") for flow in FLOWS]
     assert all(refusal.message.startswith(f"{refusal.flow}: ") for refusal in made.refusals)
     with pytest.raises(PlanRefused, match=r"events.aside_events: duplicates: rows that the target"):
         shared_steps.check_accepted(made)
 
 
-def test_a_price_that_got_worse_for_one_of_several_flows_names_it(several: World) -> None:
-    plan(several, start="latest", accept=("loss",))
+def test_a_impact_that_got_worse_for_one_of_several_flows_names_it(several: World) -> None:
+    plan(several, start="latest", accept=("data-loss",))
     several.add_files(1)
-    why = carry_out(several, "hold", "plan_again")["why"]
+    why = carry_out(several, "hold", "plan_again")["reasons"]
     assert [item.partition(": ")[0] for item in why] == [f"flow {flow}, source events_raw" for flow in FLOWS]
 
 
@@ -413,9 +413,9 @@ def test_every_kind_is_whole(name: str) -> None:
     assert len(set(of_name.step_names)) == len(of_name.steps)
     assert all(step.does for step in of_name.steps)
     always = tuple(step for step in of_name.unasked if step != of_name.rehearsal)
-    assert of_name.steps == (*always, *of_name.asked), "people are asked once"
+    assert of_name.steps == (*always, *of_name.after_approval), "people are asked once"
     assert not any(step.changes or not step.needs_spark for step in of_name.unasked)
     if shared_steps.HOLD in of_name.steps:
-        assert of_name.asked[0] in (shared_steps.HOLD, shared_steps.LOCK)
+        assert of_name.after_approval[0] in (shared_steps.HOLD, shared_steps.LOCK)
         assert shared_steps.RELEASE in of_name.steps, "what is held is released"
         assert of_name.first_change is not None

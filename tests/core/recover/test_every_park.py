@@ -1,7 +1,7 @@
 """The recovery that a park names can be planned: for every reason for which a driver parks a flow.
 
 Each condition and message of Spark's, and each error that a driver raises on its own, has a row here, or the
-test fails. A plan may be refused for prices that are accepted by their names, and for nothing else.
+test fails. A plan may be refused for impacts that are accepted by their names, and for nothing else.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from streamkeeper.amounts import LOSS, MISSING_HISTORY, REPEATS, UNKNOWN_PRICE
+from streamkeeper.amounts import DATA_LOSS, DUPLICATES, MISSING_HISTORY, UNKNOWN_IMPACT
 from streamkeeper.drivers import failures
 from streamkeeper.drivers.failures import FailureClass
 from streamkeeper.errors import CheckpointError
@@ -27,7 +27,7 @@ from tests.worlds.recover.recoveries import plan_reset, refused
 from tests.worlds.small_world import World
 
 Harm = Callable[[World], None]
-ALL = (LOSS, REPEATS, MISSING_HISTORY, UNKNOWN_PRICE)
+ALL = (DATA_LOSS, DUPLICATES, MISSING_HISTORY, UNKNOWN_IMPACT)
 
 
 def at(world: World, name: str) -> Path:
@@ -118,11 +118,11 @@ OWN: dict[str, tuple[Harm, str]] = {
     "generation.batches_of_old.check_accepted": (nothing, "after-last"),
     "generation.connections.commit_planned": (nothing, "after-last"),
     "generation.copy_checkpoint._files_log": (gone("sources/events_raw/1"), "earliest"),
-    "generation.seal_earlier._adopted": (nothing, "after-last"),
-    "generation.seal_earlier._begun_behind": (nothing, "after-last"),
-    "generation.seal_earlier._begun": (nothing, "earliest"),
-    "generation.seal_earlier._at_place": (nothing, "after-last"),
-    "generation.seal_earlier._of": (nothing, "after-last"),
+    "generation.fence_earlier._adopted": (nothing, "after-last"),
+    "generation.fence_earlier._begun_behind": (nothing, "after-last"),
+    "generation.fence_earlier._begun": (nothing, "earliest"),
+    "generation.fence_earlier._at_place": (nothing, "after-last"),
+    "generation.fence_earlier._position_of": (nothing, "after-last"),
     "generation.source_history.check_history": (nothing, "after-last"),
     "generation.start_position._find": (nothing, "after-last"),
     "generation.start_position.require": (nothing, "earliest"),

@@ -32,7 +32,7 @@ from tests.worlds.recover.recoveries import approve, drive
 from tests.worlds.small_world import World
 from tests.worlds.suites import long_but
 
-NOT_PLAYED = {"full_refresh_beside": "tests/spark/recover/full_refresh/test_full_refresh_beside.py"}
+NOT_PLAYED = {"rebuild_without_downtime": "tests/spark/recover/full_refresh/test_full_refresh_beside.py"}
 """Kinds whose steps in Spark are more than can be played here, and where they are killed instead."""
 
 BY_DRIVERS = (Kind.STARTED, Kind.COMMITTED, Kind.STOPPED)

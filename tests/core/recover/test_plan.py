@@ -9,7 +9,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from streamkeeper import amounts
-from streamkeeper.amounts import NONE, Amount, SourcePrice
+from streamkeeper.amounts import NONE, Amount, SourceImpact
 from streamkeeper.flows.generations import StartAt
 from streamkeeper.recover.kinds.reset_checkpoint import KIND
 from streamkeeper.recover.plans import explain
@@ -22,14 +22,14 @@ MORE = Amount(11, 1100, 110)
 UNKNOWN = Amount(None, 0, None, "cannot be counted")
 
 
-def plan_of(*prices: SourcePrice, refusals: tuple[Refusal, ...] = ()) -> Plan:
+def plan_of(*impacts: SourceImpact, refusals: tuple[Refusal, ...] = ()) -> Plan:
     return Plan(
         recovery="reset_checkpoint",
         recovery_id="reset_checkpoint-x-1",
         pipeline="events",
         tables=("events",),
-        request={"flows": ["events.clean_events"], "accept": ["loss"], "by": "ada", "reason": ""},
-        flows=(flow_plan(*prices),),
+        request={"flows": ["events.clean_events"], "accept": ["data-loss"], "by": "ada", "reason": ""},
+        flows=(flow_plan(*impacts),),
         steps=KIND.step_names,
         copies=(CopyPlan("events", "/here", "/there", 1_500_000, None, 3),),
         details={"kind": {"of": "its own"}},
@@ -43,7 +43,7 @@ def refused(word: str, flow: str | None = "events.clean_events", covers: str = "
     return Refusal(word, f"rows. To continue anyway, accept `{word}`.", flow, (covers,))
 
 
-def flow_plan(*prices: SourcePrice, flow: str = "events.clean_events", **more: Any) -> FlowPlan:
+def flow_plan(*impacts: SourceImpact, flow: str = "events.clean_events", **more: Any) -> FlowPlan:
     given: dict[str, Any] = {
         "start": StartAt("offsets", offsets={"a": {"logOffset": 1}}),
         "position": {"batch": 7, "offsets": {"a": {"logOffset": 9}}},
@@ -57,26 +57,26 @@ def flow_plan(*prices: SourcePrice, flow: str = "events.clean_events", **more: A
         **more,
     }
     kept = {"state": "rebuilt", "operators_before": ("dedupe",), "notes": ("a note", "another")}
-    return FlowPlan(flow, "events", 3, 4, 2, "f", prices=prices, **kept, **given)
+    return FlowPlan(flow, "events", 3, 4, 2, "f", impacts=impacts, **kept, **given)
 
 
-def price(source: str = "a", **amounts: Amount) -> SourcePrice:
-    return SourcePrice(source, "files log 9", "after files log 1", notes=("n",), **amounts)
+def impact(source: str = "a", **amounts: Amount) -> SourceImpact:
+    return SourceImpact(source, "files log 9", "after files log 1", notes=("n",), **amounts)
 
 
 def test_a_plan_survives_the_way_through_json() -> None:
-    several = (price(lost=TEN, repeated=UNKNOWN, gone=MORE), price("b"))
-    made = plan_of(*several, refusals=(Refusal("loss", "m"), Refusal(None, "n")))
-    assert plans.kept(made) == made
+    several = (impact(lost=TEN, repeated=UNKNOWN, gone=MORE), impact("b"))
+    made = plan_of(*several, refusals=(Refusal("data-loss", "m"), Refusal(None, "n")))
+    assert plans.as_stored(made) == made
 
 
 def costs(**amounts: Amount) -> Plan:
     """A plan of one source, which costs that."""
-    return plan_of(price(**amounts))
+    return plan_of(impact(**amounts))
 
 
-def refusing(message: str, *covers: str, price_of: str = "loss", flow: str | None = None) -> Plan:
-    return plan_of(price(), refusals=(Refusal(price_of, message, flow, covers=covers),))
+def refusing(message: str, *covers: str, impact_of: str = "data-loss", flow: str | None = None) -> Plan:
+    return plan_of(impact(), refusals=(Refusal(impact_of, message, flow, covers=covers),))
 
 
 WORSE = {
@@ -93,8 +93,8 @@ WORSE = {
     "known became unknown": (costs(lost=TEN), costs(lost=UNKNOWN), "to rows unknown: cannot be counted"),
     "unknown became known": (costs(lost=UNKNOWN), costs(lost=TEN), None),
     "more replayed, which costs time and no row": (costs(replayed=TEN), costs(replayed=MORE), None),
-    "a new source": (costs(), plan_of(price(), price("b")), "source b was not in the approved plan"),
-    "a source less": (plan_of(price(), price("b")), costs(), None),
+    "a new source": (costs(), plan_of(impact(), impact("b")), "source b was not in the approved plan"),
+    "a source less": (plan_of(impact(), impact("b")), costs(), None),
     "a new refusal": (costs(), refusing("rows are lost"), "new refusal: rows are lost"),
     "the refusal that was there": (refusing("3 rows"), refusing("2 rows"), None),
     "the same refusal for more": (
@@ -108,20 +108,20 @@ WORSE = {
         None,
     ),
     "another refusal of one word": (
-        refusing("rows of a", "a", price_of="repeats", flow="events.clean"),
-        refusing("in the sink", "sink", price_of="repeats", flow="events.clean"),
+        refusing("rows of a", "a", impact_of="duplicates", flow="events.clean"),
+        refusing("in the sink", "sink", impact_of="duplicates", flow="events.clean"),
         "new refusal: in the sink",
     ),
-    "another position at the same price": (
+    "another position at the same impact": (
         costs(),
-        replace(costs(), flows=(flow_plan(price(), position={"batch": 9}),)),
+        replace(costs(), flows=(flow_plan(impact(), position={"batch": 9}),)),
         None,
     ),
 }
 
 
 @pytest.mark.parametrize(("approved", "again", "why"), WORSE.values(), ids=WORSE.keys())
-def test_a_plan_is_worse_only_if_its_price_is(approved: Plan, again: Plan, why: str | None) -> None:
+def test_a_plan_is_worse_only_if_its_impact_is(approved: Plan, again: Plan, why: str | None) -> None:
     found = plans.worse(approved, again)
     assert (found == []) if why is None else (len(found) == 1 and why in found[0])
 
@@ -156,14 +156,14 @@ def test_a_size_is_said_in_words(size: float, words: str) -> None:
 
 
 @pytest.mark.parametrize("explained", [explain.as_text, explain.as_markdown], ids=["text", "markdown"])
-def test_the_words_name_flow_generations_prices_refusals_steps_and_the_failure(explained: object) -> None:
+def test_the_words_name_flow_generations_impacts_refusals_steps_and_the_failure(explained: object) -> None:
     made = plan_of(
-        price(lost=TEN, replayed=MORE),
-        refusals=(Refusal("loss", "rows are lost. To continue anyway, accept `loss`."),),
+        impact(lost=TEN, replayed=MORE),
+        refusals=(Refusal("data-loss", "rows are lost. To continue anyway, accept `data-loss`."),),
     )
     said = explained(made)  # type: ignore[operator]
-    prices = ("10 files, 1.0 kB, 100 rows", "11 files", "rows are lost.", "- ")
-    for part in ("events.clean_events", "generation 2 → 4", "42K03", *prices):
+    impacts = ("10 files, 1.0 kB, 100 rows", "11 files", "rows are lost.", "- ")
+    for part in ("events.clean_events", "generation 2 → 4", "42K03", *impacts):
         assert part in said, part
     assert "a note" in said or "4 more notes" in said
     if explained is explain.as_text:
@@ -171,58 +171,66 @@ def test_the_words_name_flow_generations_prices_refusals_steps_and_the_failure(e
         assert positions == sorted(positions), "steps are told in their order"
     else:
         assert "what each step does" in said, "and where"
-    assert ("accept `loss`" in said) == (explained is explain.as_text), "who approves accepts with that"
+    assert ("accept `data-loss`" in said) == (explained is explain.as_text), "who approves accepts with that"
 
 
-PRICES: dict[str, tuple[Plan, str]] = {
-    "none": (plan_of(price(repeated=TEN)), "Approve"),
-    "rows": (plan_of(price(lost=Amount(1, 5, 12)), refusals=(refused("loss"),)), "Approve, and lose 12 rows"),
+IMPACTS: dict[str, tuple[Plan, str]] = {
+    "none": (plan_of(impact(repeated=TEN)), "Approve"),
+    "rows": (
+        plan_of(impact(lost=Amount(1, 5, 12)), refusals=(refused("data-loss"),)),
+        "Approve, and lose 12 rows",
+    ),
     "a bound": (
-        plan_of(price(lost=Amount(1, 5, 12, at_most=True)), refusals=(refused("loss"),)),
+        plan_of(impact(lost=Amount(1, 5, 12, at_most=True)), refusals=(refused("data-loss"),)),
         "Approve, and lose up to 12 rows",
     ),
     "two": (
         plan_of(
-            price(lost=Amount(1, 5, 1), repeated=Amount(3, 10, 1200)),
-            refusals=(refused("loss"), refused("repeats")),
+            impact(lost=Amount(1, 5, 1), repeated=Amount(3, 10, 1200)),
+            refusals=(refused("data-loss"), refused("duplicates")),
         ),
         "Approve, and lose 1 row and repeat 1,200 rows",
     ),
     "not counted": (
-        plan_of(price(lost=Amount(2, 10, None, "parquet")), refusals=(refused("loss"),)),
+        plan_of(impact(lost=Amount(2, 10, None, "parquet")), refusals=(refused("data-loss"),)),
         "Approve, and lose rows",
     ),
     "rows of others, too": (
-        plan_of(price(lost=Amount(1, 5, 12)), refusals=(refused("loss"), refused("loss", None, "version 4"))),
+        plan_of(
+            impact(lost=Amount(1, 5, 12)),
+            refusals=(refused("data-loss"), refused("data-loss", None, "version 4")),
+        ),
         "Approve, and lose rows",
     ),
     "more than the sources say": (
-        plan_of(price(lost=Amount(1, 5, 12)), refusals=(refused("loss", covers="missing in the table"),)),
+        plan_of(
+            impact(lost=Amount(1, 5, 12)), refusals=(refused("data-loss", covers="missing in the table"),)
+        ),
         "Approve, and lose rows",
     ),
     "in the table": (
         replace(
-            plan_of(refusals=(refused("repeats", covers="in the table"),)),
-            flows=(flow_plan(price(repeated=Amount(1, 5, 12)), written_again=Amount(None, 0, 36)),),
+            plan_of(refusals=(refused("duplicates", covers="in the table"),)),
+            flows=(flow_plan(impact(repeated=Amount(1, 5, 12)), written_again=Amount(None, 0, 36)),),
         ),
         "Approve, and repeat 36 rows",
     ),
-    "of no source": (plan_of(price(), refusals=(refused("loss", None),)), "Approve, and lose rows"),
+    "of no source": (plan_of(impact(), refusals=(refused("data-loss", None),)), "Approve, and lose rows"),
     "readers": (
-        plan_of(price(), refusals=(refused("downstream", None),)),
+        plan_of(impact(), refusals=(refused("downstream", None),)),
         "Approve, and disturb streams that read the table",
     ),
 }
 
 
-@pytest.mark.parametrize(("made", "said"), PRICES.values(), ids=PRICES.keys())
-def test_approving_is_called_by_the_price_that_it_accepts(made: Plan, said: str) -> None:
+@pytest.mark.parametrize(("made", "said"), IMPACTS.values(), ids=IMPACTS.keys())
+def test_approving_is_called_by_the_impact_that_it_accepts(made: Plan, said: str) -> None:
     assert explain.consent(made) == said
 
 
 def test_what_somebody_wrote_is_shown_as_it_is_and_makes_no_markdown() -> None:
     written = "because\n\n### Approved\n**Lost: nothing.** ![seen](https://evil.example/x.png) `code` <b>"
-    made = replace(plan_of(price()), notes=(f"The predicate is {written}",))
+    made = replace(plan_of(impact()), notes=(f"The predicate is {written}",))
     made = replace(made, request={**made.request, "reason": written, "by": "ada\n# root"})
     body = explain.as_markdown(made)
     html = MarkdownIt().enable("table").render(body)
@@ -230,13 +238,13 @@ def test_what_somebody_wrote_is_shown_as_it_is_and_makes_no_markdown() -> None:
     assert "**Lost: nothing.**" in html and "![seen]" in html, "it is there to be read"
 
 
-GONE, LATEST = flow_plan(price(gone=TEN)), flow_plan(price(lost=TEN), start=StartAt("latest"))
-LOST = flow_plan(price(lost=TEN), start=StartAt("after-last"))
-BLOCKED = flow_plan(replace(price(), blocked="VACUUM took files"))
-UNREADABLE = flow_plan(price(), position={"offsets": None})
+GONE, LATEST = flow_plan(impact(gone=TEN)), flow_plan(impact(lost=TEN), start=StartAt("latest"))
+LOST = flow_plan(impact(lost=TEN), start=StartAt("after-last"))
+BLOCKED = flow_plan(replace(impact(), blocked="VACUUM took files"))
+UNREADABLE = flow_plan(impact(), position={"offsets": None})
 IN_PART = "cannot be rebuilt completely: part of the history of a is gone"
 STRATEGIES: dict[str, tuple[FlowPlan, str, str]] = {
-    "all is there": (flow_plan(price(repeated=TEN)), RESET, "without duplicates"),
+    "all is there": (flow_plan(impact(repeated=TEN)), RESET, "without duplicates"),
     "what comes next is gone": (LOST, FULL_REFRESH_WITH_BACKUP, "data of a no longer exists"),
     "loss by the start that was asked for": (LATEST, RESET, "the table is kept"),
     "the source cannot be continued with": (BLOCKED, FULL_REFRESH_WITH_BACKUP, "data of a"),
@@ -255,9 +263,9 @@ def test_the_strategy_that_fits_follows_from_what_the_plan_found(
 
 
 def test_an_approval_keeps_its_buttons_on_the_first_screen_and_counts_the_notes_that_it_leaves_out() -> None:
-    costs = (Refusal("loss", "rows are lost. To continue anyway, accept `loss`."),)
+    costs = (Refusal("data-loss", "rows are lost. To continue anyway, accept `data-loss`."),)
     short = replace(
-        plan_of(refusals=costs), copies=(), flows=(flow_plan(price(lost=TEN), failure=None, position=None),)
+        plan_of(refusals=costs), copies=(), flows=(flow_plan(impact(lost=TEN), failure=None, position=None),)
     )
     assert "another" in explain.as_markdown(short)
     assert "more note" not in explain.as_markdown(short)
@@ -280,7 +288,7 @@ def lines(text: str) -> list[str]:
 def test_where_no_flow_is_parked_no_way_out_is_advised() -> None:
     made = replace(
         plan_of(),
-        flows=(flow_plan(price(), failure=None), flow_plan(price(), flow="events.more", failure=None)),
+        flows=(flow_plan(impact(), failure=None), flow_plan(impact(), flow="events.more", failure=None)),
     )
     for explained in (explain.as_text, explain.as_markdown):
         words = explained(made)

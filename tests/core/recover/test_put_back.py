@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from streamkeeper.delta.copy_files import FIRST_COMMIT
-from streamkeeper.delta.log import SEAL
+from streamkeeper.delta.log import FENCE
 from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.flows import generations, ledger
 from streamkeeper.recover import engine
@@ -160,7 +160,7 @@ def test_a_late_batch_of_a_flow_that_only_waits_would_be_lost(bench: Bench) -> N
 @pytest.mark.parametrize(
     ("operation", "actions"),
     [
-        ("Manual Update", [{"txn": {"appId": "any", "version": SEAL}}]),
+        ("Manual Update", [{"txn": {"appId": "any", "version": FENCE}}]),
         (
             "OPTIMIZE",
             [{"remove": {"path": "old", "dataChange": False}}, {"add": {"path": "new", "dataChange": False}}],
@@ -169,7 +169,7 @@ def test_a_late_batch_of_a_flow_that_only_waits_would_be_lost(bench: Bench) -> N
         ("VACUUM END", []),
     ],
 )
-def test_upkeep_and_seals_are_in_nobodys_way(
+def test_upkeep_and_fences_are_in_nobodys_way(
     bench: Bench, way: str, operation: str, actions: list[dict[str, Any]]
 ) -> None:
     bench.look(way)
@@ -216,7 +216,7 @@ def test_a_table_that_was_replaced_since_is_not_put_back(bench: Bench, way: str)
     ("name", "values", "comes_again"),
     [
         pytest.param("full_refresh", {}, True, id="from the sources"),
-        pytest.param("full_refresh_beside", {}, True, id="beside"),
+        pytest.param("rebuild_without_downtime", {}, True, id="beside"),
         pytest.param("full_refresh_with_backup", {"fill_from": "backup"}, False, id="from the backup"),
     ],
 )

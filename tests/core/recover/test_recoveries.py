@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from streamkeeper.amounts import LOSS, REPEATS
+from streamkeeper.amounts import DATA_LOSS, DUPLICATES
 from streamkeeper.errors import LeaseHeld, PlanRefused, RecoveryError, RequestError
 from streamkeeper.flows import generations, holds, leases, ledger
 from streamkeeper.flows.generations import StartAt
@@ -181,30 +181,32 @@ def test_a_flow_that_is_not_declared_any_more_can_still_be_given_up(parked: Worl
     assert parked.home.owners() == ["park"]
 
 
-def test_a_price_that_nobody_accepted_is_refused(parked: World) -> None:
+def test_a_impact_that_nobody_accepted_is_refused(parked: World) -> None:
     made = plan_reset(parked, "earliest")
-    with pytest.raises(PlanRefused, match=r"(?s)Nothing was changed:\n- .*twice.*6 rows.*accept `repeats`"):
+    with pytest.raises(
+        PlanRefused, match=r"(?s)Nothing was changed:\n- .*twice.*6 rows.*accept `duplicates`"
+    ):
         shared_steps.check_accepted(made)
 
 
-def test_a_price_that_nobody_accepted_is_never_decided_on(parked: World) -> None:
+def test_a_impact_that_nobody_accepted_is_never_decided_on(parked: World) -> None:
     plan(parked, "earliest")
     carry_out(parked, "hold", "plan_again")
-    with pytest.raises(PlanRefused, match=r"accept `repeats`"):
+    with pytest.raises(PlanRefused, match=r"accept `duplicates`"):
         carry_out(parked, "decide")
     assert parked.home.generations() == [1]
 
 
-def test_a_price_that_got_worse_under_the_hold_is_asked_for_again(parked: World) -> None:
-    made = plan(parked, "latest", accept=(LOSS,))
-    assert made.flows[0].prices[0].lost.rows == 4
+def test_a_impact_that_got_worse_under_the_hold_is_asked_for_again(parked: World) -> None:
+    made = plan(parked, "latest", accept=(DATA_LOSS,))
+    assert made.flows[0].impacts[0].lost.rows == 4
     parked.add_files(1)
     evidence = carry_out(parked, "hold", "plan_again")
     assert evidence["worse"]
-    assert "lost went from 2 files" in evidence["why"][0]
+    assert "lost went from 2 files" in evidence["reasons"][0]
     with pytest.raises(
         PlanRefused,
-        match=r"(?s)got worse since the plan was approved, and the new price is not approved:.*lost went",
+        match=r"(?s)got worse since the plan was approved, and the new impact is not approved:.*lost went",
     ):
         carry_out(parked, "decide")
     assert parked.home.generations() == [1]
@@ -215,13 +217,13 @@ def test_a_price_that_got_worse_under_the_hold_is_asked_for_again(parked: World)
     assert parked.home.generations() == [1, 2]
 
 
-def test_a_price_that_was_approved_again_is_accepted_by_the_generation(parked: World) -> None:
+def test_a_impact_that_was_approved_again_is_accepted_by_the_generation(parked: World) -> None:
     """Else its driver would refuse what somebody said yes to."""
     again = replace(
-        plan(parked, accept=(LOSS,)),
-        refusals=(Refusal(REPEATS, "rows come twice"), Refusal(LOSS, "rows are lost")),
+        plan(parked, accept=(DATA_LOSS,)),
+        refusals=(Refusal(DUPLICATES, "rows come twice"), Refusal(DATA_LOSS, "rows are lost")),
     )
-    assert shared_steps.generation_of(again, again.flows[0], parked.home).accepted == (LOSS, REPEATS)
+    assert shared_steps.generation_of(again, again.flows[0], parked.home).accepted == (DATA_LOSS, DUPLICATES)
 
 
 def test_files_that_came_after_the_plan_do_not_make_a_reset_after_the_last_processed_worse(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from streamkeeper.amounts import REPEATS
+from streamkeeper.amounts import DUPLICATES
 from streamkeeper.declare.model import REHEARSABLE
 from streamkeeper.errors import PlanRefused, RequestError
 from streamkeeper.flows import ledger
@@ -60,7 +60,7 @@ def test_a_plan_has_the_step_where_it_is_asked_for_before_all_others_and_before_
 def test_a_backfill_into_a_sink_is_not_rehearsed_since_it_would_write_there(stands: World) -> None:
     sink = 'dp.create_sink("events", "kafka", {"kafka.bootstrap.servers": "b:1", "topic": "t"})'
     stands.declare(EVENTS.replace('dp.create_streaming_table("events")', sink))
-    found = recoveries.planned(stands, "backfill", flow=FLOW, rehearse=True, accept=[REPEATS])
+    found = recoveries.planned(stands, "backfill", flow=FLOW, rehearse=True, accept=[DUPLICATES])
     [refusal] = found.refusals
     assert "writes the sink events, and a rehearsal would write there, too" in refusal.message
 
@@ -75,7 +75,7 @@ def test_a_step_that_is_not_in_the_plan_starts_no_spark(stands: World) -> None:
 def test_a_pipeline_demands_a_rehearsal_and_one_that_is_named_must_have_come_to_an_end(stands: World) -> None:
     stands.declare(DEMANDED)
     [refusal] = planned(stands).refusals
-    assert (refusal.price, "demands that a reset_checkpoint is rehearsed" in refusal.message) == (None, True)
+    assert (refusal.impact, "demands that a reset_checkpoint is rehearsed" in refusal.message) == (None, True)
     assert planned(stands, rehearse=True).refusals == ()
     with pytest.raises(RequestError, match=r"rehearsal is 'r0', and the ledger of events has no rehearsal"):
         planned(stands, rehearsal="r0")
@@ -106,7 +106,7 @@ def test_a_rehearsal_of_something_else_does_not_count(
     named = planned(stands, rehearsal="same")
     assert named.refusals == () and "Rehearsed by same" in "\n".join(named.notes)
     [refusal] = planned(stands, rehearsal="other").refusals
-    assert refusal.price is None and said in refusal.message
+    assert refusal.impact is None and said in refusal.message
 
 
 def test_the_evidence_is_told_in_words_and_as_a_table_without_markup_of_users() -> None:

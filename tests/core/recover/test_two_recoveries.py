@@ -107,7 +107,7 @@ def interrupted(stands: World, monkeypatch: pytest.MonkeyPatch) -> Work:
     """A clean-up that was killed in the middle of a checkpoint, with the table's lock."""
     made = planned(stands, "clean_up", "c1", **ASKED["clean_up"])
     names = ["events/clean_events/checkpoints/000001-000001"]
-    removal = {"flow": "clean_events", "generation": 1, "names": names, "why": "old"}
+    removal = {"flow": "clean_events", "generation": 1, "names": names, "note": "old"}
     decided = generations.read(stands.home, 1)
     assert decided is not None
     generations.decide(stands.home, generations.with_number(decided, stands.home, 2))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from streamkeeper.amounts import REPEATS, UNKNOWN_PRICE
+from streamkeeper.amounts import DUPLICATES, UNKNOWN_IMPACT
 from streamkeeper.recover.plans import explain
 from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.plan import Plan
@@ -72,13 +72,13 @@ def test_what_comes_a_second_time_is_what_undone_batches_wrote(
 ) -> None:
     found = plan(stands, of, **values)
     assert again(found) == rows
-    asked = [item for item in found.refusals if item.price == REPEATS]
+    asked = [item for item in found.refusals if item.impact == DUPLICATES]
     assert bool(asked) == bool(rows[0])
     if rows[0]:
         assert f"{rows[0]} rows that it has" in asked[0].message
         assert f"{rows[0]} rows" in explain.as_text(found)
         assert f"{rows[0]} rows" in explain.as_markdown(found)
-    assert plans.kept(found).flows[0].written_again == found.flows[0].written_again
+    assert plans.as_stored(found).flows[0].written_again == found.flows[0].written_again
 
 
 def test_explicit_offsets_undo_the_batches_beyond_them_where_each_row_follows_from_one(world: World) -> None:
@@ -94,7 +94,7 @@ def test_what_a_query_forgot_that_only_leaves_rows_out_may_come_once_more(
     wrote(world, "dedupe")
     found = plan(world, "reset_checkpoint", state="empty", **values)
     assert again(found) == (117, True)
-    assert [cost for cost in refused(found) if cost in {REPEATS, UNKNOWN_PRICE}] == [REPEATS]
+    assert [cost for cost in refused(found) if cost in {DUPLICATES, UNKNOWN_IMPACT}] == [DUPLICATES]
     assert again(plan(world, "rewind", batch="1", state="empty")) == (117, True)
 
 
@@ -102,27 +102,27 @@ def test_a_query_that_keeps_state_nobody_knows_how_is_taken_for_one_that_collect
     wrote(world)
     world.park(stateful=True)
     assert again(plan(world, "reset_checkpoint", start="latest")) == (117, True)
-    assert refused(plan(world, "reset_checkpoint", state="empty")) == [UNKNOWN_PRICE]
+    assert refused(plan(world, "reset_checkpoint", state="empty")) == [UNKNOWN_IMPACT]
 
 
-def test_a_state_that_starts_empty_and_collects_rows_has_a_price_that_is_not_known(stands: World) -> None:
+def test_a_state_that_starts_empty_and_collects_rows_has_a_impact_that_is_not_known(stands: World) -> None:
     found = plan(stands, "reset_checkpoint", state="empty")
-    assert refused(found) == [UNKNOWN_PRICE]
+    assert refused(found) == [UNKNOWN_IMPACT]
     assert "the state starts empty" in found.refusals[0].message
 
 
-def test_a_log_that_does_not_reach_back_makes_the_price_unknown(stands: World) -> None:
+def test_a_log_that_does_not_reach_back_makes_the_impact_unknown(stands: World) -> None:
     for version in range(2):
         stands.version(version).unlink()
     found = plan(stands, "reset_checkpoint", start="earliest")
-    assert UNKNOWN_PRICE in refused(found)
+    assert UNKNOWN_IMPACT in refused(found)
     assert "it starts at version 2 now" in str(found.flows[0].written_again)
     assert again(plan(stands, "rewind", batch="1")) == (114, True), "as far as this it does"
 
 
-def test_files_without_statistics_make_the_price_unknown(stands: World) -> None:
+def test_files_without_statistics_make_the_impact_unknown(stands: World) -> None:
     add_to(stands, 3, add("bare", None))
-    assert UNKNOWN_PRICE in refused(plan(stands, "rewind", batch="1"))
+    assert UNKNOWN_IMPACT in refused(plan(stands, "rewind", batch="1"))
 
 
 def test_rows_that_others_took_away_make_the_number_a_bound(stands: World) -> None:
@@ -132,7 +132,7 @@ def test_rows_that_others_took_away_make_the_number_a_bound(stands: World) -> No
 
 
 def test_a_plan_whose_table_gets_more_a_second_time_got_worse(stands: World) -> None:
-    accepted = plan(stands, "rewind", batch="1", accept=[REPEATS])
+    accepted = plan(stands, "rewind", batch="1", accept=[DUPLICATES])
     add_to(stands, 3, add("more", 6))
-    said = plans.worse(accepted, plan(stands, "rewind", batch="1", accept=[REPEATS]))
+    said = plans.worse(accepted, plan(stands, "rewind", batch="1", accept=[DUPLICATES]))
     assert said == ["table events: its duplicates went from at most 114 rows to at most 120 rows"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from streamkeeper.amounts import LOSS, REPEATS
+from streamkeeper.amounts import DATA_LOSS, DUPLICATES
 from streamkeeper.declare import model
 from streamkeeper.declare.offsets import check_fits
 from streamkeeper.drivers.pending_input import what_waits
@@ -17,11 +17,11 @@ from streamkeeper.flows.generations import StartAt
 from streamkeeper.settings import PROJECT
 from streamkeeper.sources.formats import FORMATS
 from streamkeeper.sources.starts import STARTS
+from tests.worlds.recover.recoveries import impact, refused
 from tests.worlds.recover.recoveries import plan_reset as plan
-from tests.worlds.recover.recoveries import price, refused
 from tests.worlds.small_world import EVENTS, World
 from tests.worlds.sources import toy_source
-from tests.worlds.sources.source_prices import FILES, begun
+from tests.worlds.sources.source_impacts import FILES, begun
 
 TOY = EVENTS.replace(FILES, 'format="rate-micro-batch", options={"rowsPerBatch": 20}')
 STOOD = {"offset": 40, "timestamp": 1000}
@@ -48,27 +48,27 @@ def test_plan_and_driver_resolve_a_start_by_the_same_code() -> None:
 
 
 @pytest.mark.parametrize(
-    ("start", "lost", "repeated", "prices"),
+    ("start", "lost", "repeated", "impacts"),
     [
         pytest.param("after-last", 0, 0, [], id="after the last"),
-        pytest.param("earliest", 0, 40, [REPEATS], id="earliest"),
-        pytest.param(at(15), 0, 25, [REPEATS], id="an earlier row"),
-        pytest.param(at(60), 20, 0, [LOSS], id="a later row"),
+        pytest.param("earliest", 0, 40, [DUPLICATES], id="earliest"),
+        pytest.param(at(15), 0, 25, [DUPLICATES], id="an earlier row"),
+        pytest.param(at(60), 20, 0, [DATA_LOSS], id="a later row"),
     ],
 )
-def test_a_plan_prices_a_format_that_was_added(
+def test_a_plan_impacts_a_format_that_was_added(
     start: StartAt | str,
     lost: int,
     repeated: int,
     *,
-    prices: list[str],
+    impacts: list[str],
     world: World,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     toy_source.register(monkeypatch)
     found = plan(begun(world, TOY, STOOD), start)
-    assert (price(found).lost.rows, price(found).repeated.rows) == (lost, repeated)
-    assert (price(found).now, refused(found)) == ("row 40", prices)
+    assert (impact(found).lost.rows, impact(found).repeated.rows) == (lost, repeated)
+    assert (impact(found).now, refused(found)) == ("row 40", impacts)
 
 
 def test_an_offset_and_pending_input_are_the_formats_own_to_judge(
@@ -76,7 +76,7 @@ def test_an_offset_and_pending_input_are_the_formats_own_to_judge(
 ) -> None:
     toy_source.register(monkeypatch)
     begun(world, TOY, STOOD)
-    assert "rows always wait in events_raw" in what_waits(world.home, world.flow).said
+    assert "rows always wait in events_raw" in what_waits(world.home, world.flow).description
     said = check_fits(toy_source.NAME, {"logOffset": 3})
     assert said is not None
     assert "is an offset of a files source; a rate-micro-batch source has" in said

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamkeeper.declare.model import Source, Where
-from streamkeeper.sources.kafka.cost import Seen
+from streamkeeper.declare.model import Location, Source
+from streamkeeper.sources.kafka.impacts import KafkaSnapshot
 from streamkeeper.sources.kafka.offsets import (
-    Held,
+    OffsetRange,
     Offsets,
     Topics,
     go_on,
@@ -29,7 +29,7 @@ from streamkeeper.sources.kafka.options import (
     start_options,
 )
 
-TOPICS = Topics({"orders": {"0": Held(0, 10), "1": Held(4, 8)}}, {"orders": "id-1"})
+TOPICS = Topics({"orders": {"0": OffsetRange(0, 10), "1": OffsetRange(4, 8)}}, {"orders": "id-1"})
 IDS = {"orders": "id-1"}
 
 
@@ -120,7 +120,7 @@ def test_a_flow_goes_on_where_it_stood_as_far_as_that_is_still_there(
     onward = go_on(old, TOPICS, ids)
     assert onward.offsets == offsets
     assert [loss.records for loss in onward.losses] == lost
-    assert told in " ".join(loss.said for loss in onward.losses)
+    assert told in " ".join(loss.reason for loss in onward.losses)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_only_another_id_proves_that_a_topic_was_made_anew(
     left: tuple[str, ...],
 ) -> None:
     onward = go_on({"orders": old}, TOPICS, ids)
-    assert (onward.anew, onward.guessed, onward.short, onward.left) == (anew, guessed, short, left)
+    assert (onward.recreated, onward.guessed, onward.short, onward.removed) == (anew, guessed, short, left)
 
 
 def test_ids_are_those_of_javas_clients_and_0_is_none() -> None:
@@ -154,7 +154,7 @@ def test_ids_are_those_of_javas_clients_and_0_is_none() -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(data=st.data(), same=st.sampled_from([True, None, False]))
-def test_no_record_is_lost_or_comes_twice_unpriced_whatever_becomes_of_a_topic(
+def test_no_record_is_lost_or_comes_twice_unimpactd_whatever_becomes_of_a_topic(
     data: st.DataObject, same: bool | None
 ) -> None:
     """The oracle knows each offset's record: whether it is the old one, and whether that was read."""
@@ -164,12 +164,12 @@ def test_no_record_is_lost_or_comes_twice_unpriced_whatever_becomes_of_a_topic(
         cut = 0 if same is False else data.draw(st.integers(0, stood + 2))
         end = cut + data.draw(st.integers(0, 6))
         first = data.draw(st.integers(0, min(stood, cut)))
-        old[part], held[part] = stood, Held(first, end)
+        old[part], held[part] = stood, OffsetRange(first, end)
         written[part] = {at: (at < cut and same is not False, at < stood) for at in range(first, end)}
         expected[part] = cut
     topics = Topics({"orders": held}, {} if same is None else {"orders": "b"})
     ids = {} if same is None else {"orders": "b" if same else "a"}
-    seen = Seen({"orders": old}, None, topics, ids=ids)
+    snapshot = KafkaSnapshot({"orders": old}, None, topics, ids=ids)
     onward = go_on({"orders": old}, topics, ids)
     twice = lost = 0
     for part, records in written.items():
@@ -178,9 +178,9 @@ def test_no_record_is_lost_or_comes_twice_unpriced_whatever_becomes_of_a_topic(
         for at, (is_old, was_read) in records.items():
             twice += at >= begins and is_old and was_read
             lost += at < begins and not (is_old and was_read)
-    priced = records_between(onward.offsets, seen.known)
-    assert twice <= priced
-    assert same is None or priced == 0, "of a topic whose id is known, nothing comes twice"
+    impactd = records_between(onward.offsets, snapshot.readable_offsets)
+    assert twice <= impactd
+    assert same is None or impactd == 0, "of a topic whose id is known, nothing comes twice"
     if onward.short or same is False:
         assert onward.losses, "what may be lost is said"
     elif all(expected[part] >= old[part] for part in old):
@@ -189,9 +189,11 @@ def test_no_record_is_lost_or_comes_twice_unpriced_whatever_becomes_of_a_topic(
 
 def test_new_partitions_and_topics_that_went_are_named() -> None:
     onward = go_on(
-        {"orders": {"0": 1, "1": 4}, "gone": {"0": 7}}, Topics({**TOPICS.held, "more": {"0": Held(0, 1)}}), {}
+        {"orders": {"0": 1, "1": 4}, "gone": {"0": 7}},
+        Topics({**TOPICS.ranges, "more": {"0": OffsetRange(0, 1)}}),
+        {},
     )
-    assert (onward.new, onward.left, onward.anew) == (("more",), ("gone",), ())
+    assert (onward.new, onward.removed, onward.recreated) == (("more",), ("gone",), ())
     assert go_on({"orders": {"1": 4}}, TOPICS, {}).new == ("orders/0",)
 
 
@@ -253,7 +255,7 @@ def test_history_ends_where_its_partition_was_cut_off() -> None:
 
 
 def source(start: object = "earliest", **options: str) -> Source:
-    return Source("raw", "kafka", None, None, options, Where("p.py", 1), start=start)  # type: ignore[arg-type]
+    return Source("raw", "kafka", None, None, options, Location("p.py", 1), start=start)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

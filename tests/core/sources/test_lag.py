@@ -16,16 +16,16 @@ import pytest
 
 from streamkeeper.checkpoint import FileEntry, write_files_log
 from streamkeeper.checkpoint.files_log import FilesLog
-from streamkeeper.declare.model import Source, Where
+from streamkeeper.declare.model import Location, Source
 from streamkeeper.drivers import behind
 from streamkeeper.errors import SourceError
 from streamkeeper.sources.base.format import Lag
 from streamkeeper.sources.delta import format as delta_format
 from streamkeeper.sources.files.listing import list_files
 from streamkeeper.sources.kafka import client as kafka_client
-from streamkeeper.sources.kafka.offsets import Held, Offsets, Topics
+from streamkeeper.sources.kafka.offsets import OffsetRange, Offsets, Topics
 from tests.worlds.small_world import EVENTS, World
-from tests.worlds.sources.source_prices import DELTA, FILES, KAFKA, STOOD, Ask, at, begun, broker, table
+from tests.worlds.sources.source_impacts import DELTA, FILES, KAFKA, STOOD, Ask, at, begun, broker, table
 from tests.worlds.tables.delta_logs import START_MS, Table, add
 
 __all__ = ["broker", "table"]
@@ -99,7 +99,7 @@ def test_of_the_log_only_the_end_is_read_however_much_waits(
 def test_where_the_newest_files_are_read_first_what_waits_is_unknown(world: World) -> None:
     world.declare(EVENTS.replace("options={}", 'options={"latestFirst": "true"}'))
     world.processed(1)
-    assert lag(world).unknown and "newest files first" in lag(world).why
+    assert lag(world).unknown and "newest files first" in lag(world).reason
 
 
 def test_where_positions_or_folder_cannot_be_read_the_reason_is_told(
@@ -116,9 +116,9 @@ def test_where_positions_or_folder_cannot_be_read_the_reason_is_told(
 
     with monkeypatch.context() as patch:
         patch.setattr("os.scandir", refused)
-        assert lag(world).unknown and "data/events cannot be listed: Permission denied" in lag(world).why
+        assert lag(world).unknown and "data/events cannot be listed: Permission denied" in lag(world).reason
     world.home.storage.overwrite(f"{world.home.checkpoint(1, 1)}/offsets/0", b"v2\n")
-    assert lag(world).unknown and "offsets/0" in lag(world).why
+    assert lag(world).unknown and "offsets/0" in lag(world).reason
 
 
 def test_of_an_object_store_the_listing_alone_tells_the_times(
@@ -155,7 +155,7 @@ def test_a_path_that_is_a_pattern_is_listed_as_hadoop_reads_it(
     base = root if "://" in root else str(tmp_path)
     for name in ("in-a/1", "in-b/1", "in-c/1", "out/1", "out/_SUCCESS"):
         fsspec.open(f"{base}/{name}", "w", auto_mkdir=True).open().close()
-    source = Source("raw", "json", f"{base}/{pattern}", "n INT", {}, Where("p.py", 1))
+    source = Source("raw", "json", f"{base}/{pattern}", "n INT", {}, Location("p.py", 1))
     assert sorted(list_files(source)) == [f"{base}/{name}".replace("://", ":///") for name in found]
 
 
@@ -189,7 +189,7 @@ def test_of_a_long_backlog_only_the_number_of_versions_and_the_oldest_are_told(
     monkeypatch.setattr(delta_format, "MOST", 2)
     found = lag(world)
     assert (found.versions, found.records, found.files) == (3, None, None)
-    assert found.seconds == since(START_MS) and found.why == "only 2 commits are read for this"
+    assert found.seconds == since(START_MS) and found.reason == "only 2 commits are read for this"
 
 
 def test_a_table_of_which_nothing_was_read_waits_whole(world: World, table: Table) -> None:
@@ -198,7 +198,7 @@ def test_a_table_of_which_nothing_was_read_waits_whole(world: World, table: Tabl
     (table.log / f"{2:020d}.crc").write_text(json.dumps(summary))
     assert lag(world) == Lag(None, 5, 50, 3, since(START_MS))
     world.declare(DELTA.replace('path="{data}/source"', 'path="{data}/source", start="latest"'))
-    assert lag(world).unknown and "declared to start at latest" in lag(world).why
+    assert lag(world).unknown and "declared to start at latest" in lag(world).reason
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_a_position_that_the_table_does_not_have_is_unknown(
     offset: dict[str, Any], why: str, world: World, table: Table
 ) -> None:
     begun(world, DELTA, offset)
-    assert lag(world).unknown and why in lag(world).why
+    assert lag(world).unknown and why in lag(world).reason
 
 
 def test_a_table_that_is_being_read_whole_tells_its_versions_alone(world: World, table: Table) -> None:
@@ -246,7 +246,7 @@ def records(monkeypatch: pytest.MonkeyPatch) -> Written:
     return answers
 
 
-TWO = Topics({"orders": {"0": Held(0, 10), "1": Held(2, 5)}})
+TWO = Topics({"orders": {"0": OffsetRange(0, 10), "1": OffsetRange(2, 5)}})
 
 
 def test_records_between_position_and_end_wait_and_the_oldest_has_its_age(
@@ -257,13 +257,13 @@ def test_records_between_position_and_end_wait_and_the_oldest_has_its_age(
     asked = records({"orders": {"0": START_MS + 9000, "1": START_MS, "2": START_MS + 1}})
     assert lag(world) == Lag(6, None, None, None, since(START_MS))
     assert asked == [{"orders": {"0": 6, "1": 3}}]
-    broker(Topics({"orders": {"0": Held(8, 10), "1": Held(0, 3), "2": Held(0, 1)}}))
+    broker(Topics({"orders": {"0": OffsetRange(8, 10), "1": OffsetRange(0, 3), "2": OffsetRange(0, 1)}}))
     assert lag(world).records == 3, "what expired does not wait; a new partition does"
     assert asked[1:] == [{"orders": {"0": 8, "2": 0}}]
-    broker(Topics({"orders": {"0": Held(0, 6), "1": Held(0, 3)}}))
+    broker(Topics({"orders": {"0": OffsetRange(0, 6), "1": OffsetRange(0, 3)}}))
     assert lag(world) == Lag(records=0, seconds=0.0) and len(asked) == 2
-    broker(Topics({"orders": {"0": Held(0, 5), "1": Held(0, 9)}}))
-    assert lag(world).unknown and "ends before the flow's position" in lag(world).why
+    broker(Topics({"orders": {"0": OffsetRange(0, 5), "1": OffsetRange(0, 9)}}))
+    assert lag(world).unknown and "ends before the flow's position" in lag(world).reason
 
 
 def test_the_marks_of_transactions_are_no_records(world: World, broker: Ask, records: Written) -> None:
@@ -282,16 +282,16 @@ def test_what_brokers_do_not_tell_is_unknown_with_the_reason(
     broker(TWO)
     records("b:1 does not answer within 5 s")
     assert (lag(world).records, lag(world).seconds) == (6, None)
-    assert "b:1 does not answer within 5 s" in lag(world).why
+    assert "b:1 does not answer within 5 s" in lag(world).reason
     broker("b:1 does not answer within 5 s")
-    assert lag(world) == Lag(why="b:1 does not answer within 5 s")
+    assert lag(world) == Lag(reason="b:1 does not answer within 5 s")
 
 
 def test_of_many_partitions_those_with_most_records_are_asked(
     world: World, broker: Ask, records: Written
 ) -> None:
     begun(world, KAFKA, {"orders": {}})
-    broker(Topics({"orders": {str(part): Held(0, part) for part in range(200)}}))
+    broker(Topics({"orders": {str(part): OffsetRange(0, part) for part in range(200)}}))
     asked = records({"orders": {str(part): START_MS for part in range(200)}})
     assert lag(world).records == sum(range(200))
     assert sorted(map(int, asked[0]["orders"])) == list(range(136, 200))

@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 
-from streamkeeper.amounts import LOSS, MISSING_HISTORY, REPEATS, UNKNOWN_PRICE, in_words
+from streamkeeper.amounts import DATA_LOSS, DUPLICATES, MISSING_HISTORY, UNKNOWN_IMPACT, in_words
 from streamkeeper.checkpoint import OffsetEntry, write_offsets
 from streamkeeper.checkpoint.log_entries import PROVIDER, WATERMARK_POLICY
-from streamkeeper.declare.model import Source, Where
+from streamkeeper.declare.model import Location, Source
 from streamkeeper.flows.generations import StartAt
 from streamkeeper.recover.restart import other_batches, pinned_settings
 from streamkeeper.sources import replay_steps
 from streamkeeper.sources.files.options import FileOptions
-from streamkeeper.sources.kafka.offsets import Held, Topics
-from tests.worlds.recover.recoveries import FLOW, notes, planned, price, refused
+from streamkeeper.sources.kafka.offsets import OffsetRange, Topics
+from tests.worlds.recover.recoveries import FLOW, impact, notes, planned, refused
 from tests.worlds.recover.recoveries import plan_reset as plan
 from tests.worlds.small_world import EVENTS, World
-from tests.worlds.sources.source_prices import (
+from tests.worlds.sources.source_impacts import (
     DELTA,
     HELD,
     KAFKA,
@@ -65,10 +65,10 @@ def files(world: World, **options: Any) -> World:
     ("options", "rows", "words"),
     [
         pytest.param({}, 0, [], id="younger than Spark's own week"),
-        pytest.param(DAY_OLD, 2, [LOSS], id="too old"),
-        pytest.param({"MAXFILEAGE": "86400000"}, 2, [LOSS], id="too old, in milliseconds"),
+        pytest.param(DAY_OLD, 2, [DATA_LOSS], id="too old"),
+        pytest.param({"MAXFILEAGE": "86400000"}, 2, [DATA_LOSS], id="too old, in milliseconds"),
         pytest.param({"maxFileAge": "3d"}, 0, [], id="not too old"),
-        pytest.param({**DAY_OLD, "latestFirst": True}, 2, [LOSS], id="newest first, all at once"),
+        pytest.param({**DAY_OLD, "latestFirst": True}, 2, [DATA_LOSS], id="newest first, all at once"),
         pytest.param({**DAY_OLD, "latestFirst": True, "maxFilesPerTrigger": 5}, 0, [], id="some at a time"),
     ],
 )
@@ -76,15 +76,15 @@ def test_unread_files_that_are_too_old_are_counted_as_lost(
     world: World, options: dict[str, Any], rows: int, words: list[str]
 ) -> None:
     found = plan(files(world, **options))
-    assert (price(found).lost.rows, refused(found)) == (rows, words)
-    assert f"{1 if rows else 2} unread files will be read" in price(found).notes
+    assert (impact(found).lost.rows, refused(found)) == (rows, words)
+    assert f"{1 if rows else 2} unread files will be read" in impact(found).notes
     said = "1 unread files are older than the newest processed one by more than maxFileAge"
-    assert any(said in note for note in price(found).notes) is bool(rows)
-    assert refused(plan(world, accept=(LOSS,))) == []
+    assert any(said in note for note in impact(found).notes) is bool(rows)
+    assert refused(plan(world, accept=(DATA_LOSS,))) == []
 
 
 def test_a_start_whose_checkpoint_lists_nothing_skips_no_file(world: World) -> None:
-    assert price(plan(files(world, maxFileAge="1d"), "earliest")).lost.nothing
+    assert impact(plan(files(world, maxFileAge="1d"), "earliest")).lost.nothing
 
 
 def processed_with_an_old_one(world: World) -> None:
@@ -99,25 +99,25 @@ def processed_with_an_old_one(world: World) -> None:
 def test_files_that_are_too_old_are_not_repeated_either(world: World) -> None:
     processed_with_an_old_one(world)
     found = plan(world, StartAt("offsets", offsets={"events_raw": {"logOffset": 0}}))
-    assert price(found).repeated.files == 1
+    assert impact(found).repeated.files == 1
 
 
 def test_a_rewind_with_its_table_loses_what_is_too_old_to_be_read_again(world: World) -> None:
     processed_with_an_old_one(world)
     for target, lost in (("kept", 0), ("restored", 2)):
         found = planned(world, "rewind", flow=FLOW, batch="0", target=target)
-        assert price(found).lost.rows == lost, target
-        assert price(found).repeated.rows == (2 if target == "kept" else 0), target
+        assert impact(found).lost.rows == lost, target
+        assert impact(found).repeated.rows == (2 if target == "kept" else 0), target
 
 
 def test_an_age_that_cannot_be_read_is_unknown_and_said(world: World) -> None:
     found = plan(files(world, maxFileAge="a week"))
     said = "maxFileAge is a week, which cannot be read here: how many unread files Spark skips for their age"
-    assert f"{said} is unknown" in price(found).notes
+    assert f"{said} is unknown" in impact(found).notes
 
 
 def test_the_order_of_reading_is_said(world: World) -> None:
-    found = price(plan(files(world, latestFirst=True, maxFilesPerTrigger=1)))
+    found = impact(plan(files(world, latestFirst=True, maxFilesPerTrigger=1)))
     said = "unread files are read newest first, and for no file its age (maxFileAge) counts"
     assert f"latestFirst is on: {said}" in found.notes
 
@@ -132,10 +132,10 @@ def test_history_that_was_cleaned_is_counted_and_said(world: World) -> None:
     for file in world.files[:2]:
         file.unlink()
     found = plan(world)
-    assert (price(found).gone.files, refused(found)) == (2, [MISSING_HISTORY])
-    assert "cleanSource is delete" in in_words(price(found).gone)
+    assert (impact(found).gone.files, refused(found)) == (2, [MISSING_HISTORY])
+    assert "cleanSource is delete" in in_words(impact(found).gone)
     said = "files are deleted once they are processed, so they cannot be read"
-    assert said in str(price(found).notes)
+    assert said in str(impact(found).notes)
 
 
 def test_what_is_in_the_archive_is_told(world: World) -> None:
@@ -146,14 +146,14 @@ def test_what_is_in_the_archive_is_told(world: World) -> None:
     moved.parent.mkdir(parents=True)
     world.files[0].rename(moved)
     said = f"1 of the processed files that are gone are in {archive}: moved back, they can be read again"
-    assert said in price(plan(world)).notes
+    assert said in impact(plan(world)).notes
 
 
 def test_files_that_are_left_out_are_removed_by_the_source_unread(world: World) -> None:
     found = plan(files(world, cleanSource="delete"), "latest")
     said = "files that this start leaves out count as processed, and are deleted unread"
-    assert f"cleanSource is delete: {said}" in price(found).notes
-    assert not any("unread" in note and "cleanSource" in note for note in price(plan(world)).notes)
+    assert f"cleanSource is delete: {said}" in impact(found).notes
+    assert not any("unread" in note and "cleanSource" in note for note in impact(plan(world)).notes)
 
 
 # --- topics
@@ -163,7 +163,7 @@ COMPACTED = replace(HELD, policies={"orders": "compact,delete"})
 
 
 @pytest.mark.parametrize("policies", [{"orders": "delete"}, {}], ids=["deleted by age", "not told"])
-def test_a_topic_that_is_not_compacted_is_no_price(
+def test_a_topic_that_is_not_compacted_is_no_impact(
     policies: dict[str, str], world: World, broker: Ask
 ) -> None:
     broker(replace(HELD, policies=policies))
@@ -177,31 +177,31 @@ def test_a_state_rebuilt_from_a_compacted_topic_must_be_accepted(world: World, b
     begun(world, KAFKA, STOOD, initial={"orders": {"0": 0, "1": 2}})
     world.park(stateful=True)
     found = plan(world)
-    assert (price(found).replayed.rows, refused(found)) == (7, [MISSING_HISTORY])
+    assert (impact(found).replayed.rows, refused(found)) == (7, [MISSING_HISTORY])
     assert "topic orders is compacted: of the records of a key only the newest stay" in in_words(
-        price(found).gone
+        impact(found).gone
     )
     assert refused(plan(world, accept=(MISSING_HISTORY,))) == []
-    assert refused(plan(world, state="empty")) == [UNKNOWN_PRICE]
+    assert refused(plan(world, state="empty")) == [UNKNOWN_IMPACT]
 
 
 def test_what_is_read_again_of_a_compacted_topic_is_said_to_be_a_bound(world: World, broker: Ask) -> None:
     broker(COMPACTED)
     found = plan(begun(world, KAFKA, STOOD), "earliest")
-    assert refused(found) == [REPEATS]
+    assert refused(found) == [DUPLICATES]
     said = "Counts between offsets are upper bounds, and not all rows that were read are read again"
-    assert said in str(price(found).notes)
+    assert said in str(impact(found).notes)
 
 
 def test_a_full_refresh_from_a_compacted_topic_loses_what_nobody_can_count(world: World, broker: Ask) -> None:
     broker(COMPACTED)
     begun(world, KAFKA, STOOD, initial={"orders": {"0": 0, "1": 2}})
     found = planned(world, "full_refresh", table="events")
-    assert refused(found) == [UNKNOWN_PRICE]
+    assert refused(found) == [UNKNOWN_IMPACT]
     assert "topic orders is compacted" in found.refusals[0].message
 
 
-@pytest.mark.parametrize(("target", "words"), [("kept", [REPEATS]), ("restored", [LOSS])])
+@pytest.mark.parametrize(("target", "words"), [("kept", [DUPLICATES]), ("restored", [DATA_LOSS])])
 def test_a_rewind_of_a_compacted_topic_cannot_read_all_of_it_again(
     target: str, words: list[str], world: World, broker: Ask
 ) -> None:
@@ -211,10 +211,10 @@ def test_a_rewind_of_a_compacted_topic_cannot_read_all_of_it_again(
 
 
 def test_a_client_that_may_not_know_a_topics_policy_says_so(world: World, broker: Ask) -> None:
-    two = Topics({**HELD.held, "more": {"0": Held(0, 1)}}, HELD.ids, {"more": "delete"})
+    two = Topics({**HELD.ranges, "more": {"0": OffsetRange(0, 1)}}, HELD.ids, {"more": "delete"})
     broker(two)
     said = "whether topic orders is compacted is unknown: this client may not read the topics' configuration"
-    assert said in price(plan(begun(world, KAFKA, STOOD))).notes
+    assert said in impact(plan(begun(world, KAFKA, STOOD))).notes
 
 
 # --- sources that were made anew
@@ -231,8 +231,8 @@ def test_a_topic_that_was_made_anew_was_not_read_wherever_one_starts(
     broker(HELD)
     begun(world, KAFKA, STOOD, topics={"events_raw": {"orders": "id-0"}})
     found = plan(world, start)
-    assert (price(found).repeated.nothing, refused(found)) == (True, [LOSS])
-    assert "was deleted and recreated" in in_words(price(found).lost)
+    assert (impact(found).repeated.nothing, refused(found)) == (True, [DATA_LOSS])
+    assert "was deleted and recreated" in in_words(impact(found).lost)
 
 
 def test_a_state_is_not_rebuilt_from_records_that_were_in_another_topic(world: World, broker: Ask) -> None:
@@ -240,8 +240,8 @@ def test_a_state_is_not_rebuilt_from_records_that_were_in_another_topic(world: W
     begun(world, KAFKA, STOOD, topics={"events_raw": {"orders": "id-0"}})
     world.park(stateful=True)
     found = plan(world)
-    assert refused(found) == [LOSS, MISSING_HISTORY]
-    assert price(found).replayed.nothing
+    assert refused(found) == [DATA_LOSS, MISSING_HISTORY]
+    assert impact(found).replayed.nothing
 
 
 @pytest.mark.parametrize(
@@ -254,14 +254,14 @@ def test_a_table_that_was_made_anew_was_not_read_wherever_one_starts(
 ) -> None:
     begun(world, DELTA, {**at(2), "reservoirId": "another"})
     found = plan(world, start)
-    assert (price(found).repeated.nothing, refused(found)) == (True, [LOSS])
-    assert "the table was recreated" in in_words(price(found).lost)
+    assert (impact(found).repeated.nothing, refused(found)) == (True, [DATA_LOSS])
+    assert "the table was recreated" in in_words(impact(found).lost)
 
 
 def test_a_state_is_not_rebuilt_from_rows_that_were_in_another_table(world: World, table: Table) -> None:
     begun(world, DELTA, {**at(2), "reservoirId": "another"})
     world.park(stateful=True)
-    assert refused(plan(world)) == [LOSS, MISSING_HISTORY]
+    assert refused(plan(world)) == [DATA_LOSS, MISSING_HISTORY]
 
 
 # --- settings that the checkpoint pins
@@ -326,7 +326,7 @@ def test_a_policy_that_drops_what_slow_streams_deliver_is_said(world: World) -> 
 
 def test_an_age_is_read_as_spark_reads_it() -> None:
     def age(text: str) -> int | None:
-        source = Source("raw", "json", "/d", "id INT", {"maxFileAge": text}, Where("p.py", 1))
+        source = Source("raw", "json", "/d", "id INT", {"maxFileAge": text}, Location("p.py", 1))
         return FileOptions.of(source).max_age_ms
 
     ages = {"7d": 7 * DAY, "10": 10, "2 h": None, "2h": 7_200_000, "3min": 180_000, "5S": 5000}
@@ -337,21 +337,21 @@ OWN, WITHIN = "transformWithStateInPySparkExec", "dedupeWithinWatermark"
 
 
 @pytest.mark.parametrize(
-    ("operator", "first", "asked", "said", "price"),
+    ("operator", "first", "asked", "said", "impact"),
     [
         (OWN, 0, {}, "replayed in the 3 batches that it came in", None),
         (OWN, 1, {}, replay_steps.OWN_STATE, None),
         (OWN, 1, {"state": "empty"}, None, None),
         ("dedupe", 1, {}, other_batches.REBUILT_OTHERWISE, None),
         (WITHIN, 0, {}, "replayed in the 3 batches that it came in", None),
-        (WITHIN, 1, {}, other_batches.REBUILT_OTHERWISE, UNKNOWN_PRICE),
-        (WITHIN, 1, {"accept": (UNKNOWN_PRICE,)}, other_batches.REBUILT_OTHERWISE, None),
-        (WITHIN, 0, {"start": StartAt("timestamp", timestamp_ms=1)}, None, UNKNOWN_PRICE),
+        (WITHIN, 1, {}, other_batches.REBUILT_OTHERWISE, UNKNOWN_IMPACT),
+        (WITHIN, 1, {"accept": (UNKNOWN_IMPACT,)}, other_batches.REBUILT_OTHERWISE, None),
+        (WITHIN, 0, {"start": StartAt("timestamp", timestamp_ms=1)}, None, UNKNOWN_IMPACT),
         ("stateStoreSave", 0, {"start": StartAt("earliest")}, other_batches.REFRESHED, None),
     ],
 )
-def test_a_history_that_comes_in_other_batches_than_it_came_is_said_and_priced(  # noqa: PLR0917
-    world: World, operator: str, first: int, asked: dict[str, Any], said: str | None, price: str | None
+def test_a_history_that_comes_in_other_batches_than_it_came_is_said_and_impactd(  # noqa: PLR0917
+    world: World, operator: str, first: int, asked: dict[str, Any], said: str | None, impact: str | None
 ) -> None:
     start = world.processed(3, operators=(operator,))
     for batch in range(first):
@@ -362,7 +362,7 @@ def test_a_history_that_comes_in_other_batches_than_it_came_is_said_and_priced( 
     else:
         assert other_batches.REBUILT_OTHERWISE in notes(found) or "empty" in asked.values()
     unknown = [item for item in found.refusals if item.covers == ("batches of old",)]
-    assert [item.price for item in unknown] == ([] if price is None else [price])
+    assert [item.impact for item in unknown] == ([] if impact is None else [impact])
 
 
 def test_a_full_refresh_says_that_its_rows_come_in_other_batches(world: World) -> None:

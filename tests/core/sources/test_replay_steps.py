@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamkeeper.declare.model import Source, Where
+from streamkeeper.declare.model import Location, Source
 from streamkeeper.errors import DeclarationError
 from streamkeeper.sources.kafka.offsets import Offsets
 from streamkeeper.sources.replay_steps import (
@@ -25,7 +25,7 @@ SMALL = Bound(bytes=100, files=4, records=10)
 
 
 def source(**options: str) -> Source:
-    return Source("raw", "json", "/data", "id INT", options, Where("p.py", 1))
+    return Source("raw", "json", "/data", "id INT", options, Location("p.py", 1))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from streamkeeper.amounts import LOSS, MISSING_HISTORY
+from streamkeeper.amounts import DATA_LOSS, MISSING_HISTORY
 from streamkeeper.declare.offsets import check_fits, describe
 from streamkeeper.drivers.pending_input import what_waits
 from streamkeeper.errors import DeclarationError, RequestError
@@ -15,33 +15,33 @@ from streamkeeper.flows.generations import StartAt
 from streamkeeper.manifest.import_file import load_pipeline
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
+from tests.worlds.recover.recoveries import impact, refused
 from tests.worlds.recover.recoveries import plan_reset as plan
-from tests.worlds.recover.recoveries import price, refused
 from tests.worlds.small_world import EVENTS, World, write_manifest
-from tests.worlds.sources.source_prices import FILES, begun
+from tests.worlds.sources.source_impacts import FILES, begun
 
 SOCKET = EVENTS.replace(FILES, 'format="socket", options={"host": "h", "port": 9999}')
 
 
 @pytest.mark.parametrize(
-    ("start", "request_", "prices"),
+    ("start", "request_", "impacts"),
     [
         pytest.param("after-last", {}, [MISSING_HISTORY], id="rebuilt"),
         pytest.param("after-last", {"stateful": False}, [], id="stateless"),
-        pytest.param("earliest", {}, [LOSS], id="earliest"),
+        pytest.param("earliest", {}, [DATA_LOSS], id="earliest"),
     ],
 )
 def test_a_plan_says_what_a_new_connection_costs(
-    start: str, request_: dict[str, Any], prices: list[str], world: World
+    start: str, request_: dict[str, Any], impacts: list[str], world: World
 ) -> None:
     begun(world, SOCKET, 40)
     world.park(stateful=request_.get("stateful", True))
     found = plan(world, start)
-    assert (price(found).now, price(found).then) == (
+    assert (impact(found).now, impact(found).then) == (
         "line 41 of its connection",
         "a new connection, and its lines",
     )
-    assert refused(found) == prices
+    assert refused(found) == impacts
 
 
 def test_starts_that_a_socket_has_not_are_refused(world: World) -> None:
@@ -53,15 +53,15 @@ def test_starts_that_a_socket_has_not_are_refused(world: World) -> None:
             ResetRequest.parse({"flow": "events.clean_events", **start}, manifest, "ada")
     with pytest.raises(RequestError, match="lines are counted anew by each connection"):
         plan(world, StartAt("offsets", offsets={"events_raw": 7}))
-    assert refused(plan(world, StartAt("offsets", offsets={"events_raw": -1}))) == [LOSS]
+    assert refused(plan(world, StartAt("offsets", offsets={"events_raw": -1}))) == [DATA_LOSS]
 
 
 def test_whether_lines_wait_is_not_known_and_counts_as_nothing(world: World) -> None:
     begun(world, SOCKET, 40)
-    assert not what_waits(world.home, world.flow).there
+    assert not what_waits(world.home, world.flow).pending
     assert (
         "whether lines wait in events_raw (socket), nobody can tell"
-        in what_waits(world.home, world.flow).said
+        in what_waits(world.home, world.flow).description
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from streamkeeper.amounts import DOWNSTREAM, LOSS, UNKNOWN_PRICE
+from streamkeeper.amounts import DATA_LOSS, DOWNSTREAM, UNKNOWN_IMPACT
 from streamkeeper.delta.copy_files import (
     FIRST_COMMIT,
     CopiedFile,
@@ -21,7 +21,7 @@ from streamkeeper.delta.copy_files import (
     copy_files,
     files_of,
 )
-from streamkeeper.delta.log import SEAL
+from streamkeeper.delta.log import FENCE
 from streamkeeper.errors import CheckpointError, RecoveryError, RequestError, TableLocked
 from streamkeeper.flows import generations, ledger
 from streamkeeper.flows.generations import AFTER_LAST, BATCH, EARLIEST, OFFSETS, REBUILT, StartAt
@@ -134,10 +134,10 @@ def test_a_copy_goes_on_where_it_was_killed_and_takes_nothing_half_for_whole(thr
     target.create(files[0].name, b"x")
     target.create(files[2].name, b"xx")  # cut off: what a copy that is no rename would leave
     done = copy_files(source, target, files, progress(told := Told(), 10))
-    assert (done.files, done.bytes, done.found) == (3, 6, 1)
+    assert (done.files, done.bytes, done.skipped) == (3, 6, 1)
     assert [target.read(file.name) for file in files] == [source.read(file.name) for file in files]
     assert told.numbers[-1] == {"files": 3, "of": 3, "bytes": 6}
-    assert copy_files(source, target, files, progress(Told())).found == 3
+    assert copy_files(source, target, files, progress(Told())).skipped == 3
     assert not list(Path(target.root).rglob(".streamkeeper-*"))
 
 
@@ -241,7 +241,7 @@ def test_a_removal_that_was_killed_leaves_nothing_that_looks_whole_and_goes_on(
             backups.remove(world.settings, "events", "events", "old")
     assert [found.id for found in backups.listed(storage, "events", "events")] == ["new"]
     [found] = backups.expired(world.settings, NOW)
-    assert (found.id, found.why) == ("old", "its removal was begun")
+    assert (found.id, found.reason) == ("old", "its removal was begun")
     backups.remove(world.settings, "events", "events", "old")
     assert backups.expired(world.settings, NOW) == []
     assert files.names() == []
@@ -321,12 +321,12 @@ def test_a_flow_stood_after_the_batch_that_the_version_holds_last(world: World) 
     assert stood(world, 0) == FlowAt("events.clean_events", None, None, None)
 
 
-def test_where_a_generation_was_sealed_and_no_recovery_changed_the_table_the_next_one_had_taken_over(
+def test_where_a_generation_was_fenced_and_no_recovery_changed_the_table_the_next_one_had_taken_over(
     world: World,
 ) -> None:
     world.processed(3)
     second = next_generation(world, StartAt(EARLIEST), begun=1)
-    log(world, (world.query_id, SEAL), ("another/empty_tables", 0))
+    log(world, (world.query_id, FENCE), ("another/empty_tables", 0))
     assert stood(world, 3).generation == 1
     assert stood(world, 4) == FlowAt("events.clean_events", 2, 1, second, {"events_raw": {"logOffset": 1}})
 
@@ -341,11 +341,11 @@ CHANGED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("action", CHANGED.values(), ids=CHANGED)
 @pytest.mark.parametrize("begun", [None, 0])
-def test_between_the_seal_and_the_change_of_its_table_a_flow_still_stood_after_its_last_batch(
+def test_between_the_fence_and_the_change_of_its_table_a_flow_still_stood_after_its_last_batch(
     world: World, action: dict[str, Any], begun: int | None
 ) -> None:
     world.processed(3)
-    log(world, (world.query_id, SEAL), ("someone", 1))
+    log(world, (world.query_id, FENCE), ("someone", 1))
     world.commit(action)
     second = next_generation(world, StartAt(EARLIEST), begun)
     last = FlowAt("events.clean_events", 1, 2, world.query_id, {"events_raw": {"logOffset": 2}})
@@ -359,16 +359,16 @@ def test_between_the_seal_and_the_change_of_its_table_a_flow_still_stood_after_i
         assert plan_restore(world, version=5).flows[0].start == StartAt(BATCH, generation=1, batch=2)
 
 
-def test_a_generation_that_wrote_nothing_and_was_sealed_stood_where_it_began_until_the_next_change(
+def test_a_generation_that_wrote_nothing_and_was_fenced_stood_where_it_began_until_the_next_change(
     world: World,
 ) -> None:
-    """Version 5 empties the table for generation 2, which is sealed in 6; version 7 empties it again for
+    """Version 5 empties the table for generation 2, which is fenced in 6; version 7 empties it again for
     generation 3.
     """
     world.processed(3)
-    log(world, (world.query_id, SEAL), ("r/empty_tables", 0))
+    log(world, (world.query_id, FENCE), ("r/empty_tables", 0))
     second = next_generation(world, StartAt(EARLIEST), begun=1)
-    log(world, (second, SEAL), ("r3/empty_tables", 0))
+    log(world, (second, FENCE), ("r3/empty_tables", 0))
     third = next_generation(world, StartAt(EARLIEST), begun=0, number=3)
     found = [stood(world, version) for version in (4, 5, 6, 7)]
     assert [(at.generation, at.batch) for at in found] == [(1, 2), (2, 1), (2, 1), (3, 0)]
@@ -379,7 +379,7 @@ def test_where_the_next_generation_has_not_begun_it_is_after_the_last_batch_or_n
     world: World,
 ) -> None:
     world.processed(3)
-    log(world, (world.query_id, SEAL))
+    log(world, (world.query_id, FENCE))
     assert stood(world, 4).batch == 2
     next_generation(world, StartAt(EARLIEST))
     with pytest.raises(RecoveryError, match=r"Generation 2 of events\.clean_events is decided \(earliest\)"):
@@ -397,18 +397,18 @@ def test_what_a_log_does_not_reach_back_to_is_said_and_not_guessed(world: World)
 
 
 def test_a_log_that_was_cleaned_tells_what_came_before_a_reset_as_long_as_it_holds_that(world: World) -> None:
-    """Versions 1 to 3 are batches of generation 1, 4 is its seal, 5 and 6 are somebody's, 7 is a batch of
+    """Versions 1 to 3 are batches of generation 1, 4 is its fence, 5 and 6 are somebody's, 7 is a batch of
     generation 2.
     """
     world.processed(3)
     second = next_generation(world, StartAt(EARLIEST), begun=0)
-    log(world, (world.query_id, SEAL), ("someone", 1), ("someone", 2), (second, 1))
+    log(world, (world.query_id, FENCE), ("someone", 1), ("someone", 2), (second, 1))
     lose(world, 2)
     found = [stood(world, version) for version in (2, 3, 4)]
     assert [(at.generation, at.batch) for at in found] == [(1, 1), (1, 2), (2, 0)]
     assert plan_restore(world, version=3).flows[0].start == StartAt(BATCH, generation=1, batch=2)
     lose(world, 4)
-    assert stood(world, 5).generation == 2, "the seal is in the log: nothing of the next came before"
+    assert stood(world, 5).generation == 2, "the fence is in the log: nothing of the next came before"
     lose(world, 5)
     with pytest.raises(CheckpointError, match="to know what its generation 2 had written"):
         stood(world, 6)
@@ -418,7 +418,7 @@ def test_a_last_batch_that_was_cleaned_from_the_log_before_the_change_of_the_tab
     world: World,
 ) -> None:
     world.processed(3)
-    log(world, (world.query_id, SEAL), ("r/empty_tables", 0))
+    log(world, (world.query_id, FENCE), ("r/empty_tables", 0))
     next_generation(world, StartAt(EARLIEST), begun=0)
     lose(world, 4)
     assert stood(world, 5).generation == 2
@@ -462,10 +462,10 @@ def test_a_plan_says_what_is_copied_and_from_where_to_where(world: World) -> Non
     world.summarize()
     made = planned(world, BACKUP, "b1", table=TABLE, kept_days=7)
     [copy] = made.copies
-    assert (copy.what, copy.bytes, copy.files) == ("target", 4096, 3)
+    assert (copy.label, copy.bytes, copy.files) == ("target", 4096, 3)
     assert copy.source == world.settings.table_path("events")
     assert copy.destination == f"{world.settings.warehouse}/__backups/events/events/b1/target"
-    assert plans.kept(made) == made
+    assert plans.as_stored(made) == made
 
 
 def test_a_table_that_is_not_there_or_locked_is_not_backed_up(world: World) -> None:
@@ -535,16 +535,18 @@ def test_a_plan_of_a_restore_names_the_backup_what_is_replaced_and_where_each_fl
     [flow] = made.flows
     assert (flow.generation, flow.next_generation) == (1, 2)
     assert flow.start == StartAt(BATCH, generation=1, batch=1)
-    assert [price.repeated.nothing for price in flow.prices] == [True], "the table is restored to before them"
+    assert [impact.repeated.nothing for impact in flow.impacts] == [True], (
+        "the table is restored to before them"
+    )
     [copy] = made.copies
     assert (copy.source, copy.destination) == ("/b/b2/target", world.settings.table_path("events"))
     said = "Replaced are all rows, columns and properties of events, by the backup b2 of 2026-11-20"
     assert made.notes[0].startswith(said)
     assert made.refusals == ()
-    assert plans.kept(made) == made
+    assert plans.as_stored(made) == made
 
 
-def test_a_stream_that_reads_the_table_is_a_price_of_a_restore(world: World) -> None:
+def test_a_stream_that_reads_the_table_is_a_impact_of_a_restore(world: World) -> None:
     world.processed(3)
     world.declare(READER, "copies.py")
     backups.enter(world.home.storage, entry("b1", flows=(stood(world, 2),)))
@@ -554,14 +556,14 @@ def test_a_stream_that_reads_the_table_is_a_price_of_a_restore(world: World) -> 
     assert plan_restore(world, backup="b1", accept=[DOWNSTREAM]).refusals == ()
 
 
-def test_what_others_wrote_since_is_a_price_of_a_version(world: World) -> None:
+def test_what_others_wrote_since_is_a_impact_of_a_version(world: World) -> None:
     world.processed(3)
     world.commit({"remove": {"path": "x", "dataChange": True}}, operation="DELETE")
     (world.root / "warehouse" / "events" / "x").write_text("x")
     [refusal] = plan_restore(world, version=3).refusals
-    assert refusal.price == LOSS
+    assert refusal.impact == DATA_LOSS
     assert "since version 3 are undone and cannot be repeated: version 4 (DELETE)" in refusal.message
-    assert plan_restore(world, version=3, accept=[LOSS]).refusals == ()
+    assert plan_restore(world, version=3, accept=[DATA_LOSS]).refusals == ()
 
 
 def test_where_spark_removed_a_batch_the_offsets_that_were_kept_are_gone_on_from(world: World) -> None:
@@ -580,13 +582,13 @@ def test_where_spark_removed_a_batch_the_offsets_that_were_kept_are_gone_on_from
         plan_restore(world, backup="b2")
 
 
-def test_a_query_with_a_watermark_that_must_be_rebuilt_from_kept_offsets_has_a_price(world: World) -> None:
+def test_a_query_with_a_watermark_that_must_be_rebuilt_from_kept_offsets_has_a_impact(world: World) -> None:
     start = world.processed(3, operators=("stateStoreSave",))
     backups.enter(world.home.storage, entry("b1", flows=(replace(stood(world, 1), watermark_ms=5),)))
     for name in ("offsets/0", "commits/0"):
         world.home.storage.remove(f"{start.checkpoint}/{name}")
-    assert refused(plan_restore(world, backup="b1")) == [UNKNOWN_PRICE]
-    assert plan_restore(world, backup="b1", accept=[UNKNOWN_PRICE]).refusals == ()
+    assert refused(plan_restore(world, backup="b1")) == [UNKNOWN_IMPACT]
+    assert plan_restore(world, backup="b1", accept=[UNKNOWN_IMPACT]).refusals == ()
 
 
 def test_a_once_flow_that_was_done_stays_done_and_one_that_was_not_runs_again(world: World) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from streamkeeper.delta.log import SEAL
+from streamkeeper.delta.log import FENCE
 from streamkeeper.errors import RowsOfOthers
 from streamkeeper.flows import backfill_flow, generations
 from streamkeeper.flows.files import FlowHome, query_id
@@ -95,9 +95,9 @@ FINE: dict[str, tuple[Act, ...]] = {
 }
 PARKED: dict[str, tuple[tuple[Act, ...], str]] = {
     "a query's": ((CREATE, STRANGE), f"1 commit of the query {OLD}"),
-    "a query's that is shut out": ((STRANGE, commit(batch(OLD, SEAL))), f"1 commit of the query {OLD}"),
+    "a query's that is shut out": ((STRANGE, commit(batch(OLD, FENCE))), f"1 commit of the query {OLD}"),
     "a flow's that is only shut out": (
-        (STRANGE, commit(batch(query_id("events.clean_events", 1), SEAL))),
+        (STRANGE, commit(batch(query_id("events.clean_events", 1), FENCE))),
         f"1 commit of the query {OLD}",
     ),
     "a batch job's": (

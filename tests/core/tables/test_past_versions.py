@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from streamkeeper.delta.log import SEAL
+from streamkeeper.delta.log import FENCE
 from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.flows import generations, past_positions
 from streamkeeper.flows.files import FlowHome, query_id
@@ -19,9 +19,9 @@ from streamkeeper.flows.generations import (
     ADOPTED,
     AFTER_LAST,
     BATCH,
-    BESIDE,
     EARLIEST,
     REBUILT,
+    SIDE_TABLE,
     Generation,
     Start,
     StartAt,
@@ -55,9 +55,9 @@ class Log:
         added = {"add": {"path": f"{flow}{number}.{batch}", "dataChange": True}}
         return self.commit({"txn": {"appId": app, "version": batch}}, added, **more)
 
-    def seal(self, flow: str, number: int) -> int:
+    def fence(self, flow: str, number: int) -> int:
         app = query_id(f"shop.{flow}", number)
-        return self.commit({"txn": {"appId": app, "version": SEAL}}, operation="Manual Update")
+        return self.commit({"txn": {"appId": app, "version": FENCE}}, operation="Manual Update")
 
     def of_recovery(self, end: str, recovery: str = "r2", *actions: dict[str, Any]) -> int:
         """What a recovery does to a whole table, under a ``txnAppId`` that ends so."""
@@ -153,7 +153,7 @@ def test_the_version_of_a_batch_is_where_the_log_names_it(
 def test_a_generation_that_has_committed_nothing_of_its_own_stands_before_its_first_batch(
     shop: Shop, log: Log
 ) -> None:
-    log.seal("a", 1)
+    log.fence("a", 1)
     shop.begin("a", 2, seed=0)
     assert past_versions.version_after(shop.place("a", 2, 0), str(log.path)) == 6
     log.batch("b", 1, 2)
@@ -161,13 +161,13 @@ def test_a_generation_that_has_committed_nothing_of_its_own_stands_before_its_fi
     assert past_versions.version_after(shop.place("a", 2, 0), str(log.path)) == 7
 
 
-def test_a_generation_that_never_committed_anything_ends_where_it_was_sealed(shop: Shop, log: Log) -> None:
-    log.seal("a", 1)
+def test_a_generation_that_never_committed_anything_ends_where_it_was_fenced(shop: Shop, log: Log) -> None:
+    log.fence("a", 1)
     shop.begin("a", 2, seed=0)
-    sealed = log.seal("a", 2)
+    fenced = log.fence("a", 2)
     shop.begin("a", 3, seed=0)
     log.batch("a", 3, 1)
-    assert past_versions.version_after(shop.place("a", 2, 0), str(log.path)) == sealed - 1
+    assert past_versions.version_after(shop.place("a", 2, 0), str(log.path)) == fenced - 1
 
 
 def test_a_batch_that_the_log_does_not_name_any_more_is_refused(shop: Shop, log: Log) -> None:
@@ -180,7 +180,7 @@ def test_a_batch_that_the_log_does_not_name_any_more_is_refused(shop: Shop, log:
 
 
 def test_a_table_that_was_built_beside_never_was_as_after_its_earlier_batches(shop: Shop, log: Log) -> None:
-    shop.begin("a", 2, None, BESIDE)
+    shop.begin("a", 2, None, SIDE_TABLE)
     txn = {"txn": {"appId": query_id("shop.a", 2), "version": 3}}
     put = log.of_recovery(past_versions.PUT_IN_PLACE, "r2", txn)
     log.batch("a", 2, 4)
@@ -188,7 +188,7 @@ def test_a_table_that_was_built_beside_never_was_as_after_its_earlier_batches(sh
     assert past_versions.version_after(shop.place("a", 2, 4), str(log.path)) == put + 1
     with pytest.raises(RequestError) as refused:
         past_versions.version_after(shop.place("a", 2, 0), str(log.path))
-    assert f"generation 2 was built beside the table and replaced it at version {put}, in one commit" in str(
+    assert f"generation 2 was built in a side table and replaced it at version {put}, in one commit" in str(
         refused.value
     )
     assert "Name batch 3 or a newer one." in str(refused.value)
@@ -211,19 +211,19 @@ def test_where_the_log_does_not_reach_back_that_is_not_known(shop: Shop, log: Lo
     assert back(shop, log, 1).flows["shop.b"] is None
 
 
-def test_a_flow_that_was_sealed_stood_where_its_next_generation_began(shop: Shop, log: Log) -> None:
-    sealed = log.seal("b", 1)
+def test_a_flow_that_was_fenced_stood_where_its_next_generation_began(shop: Shop, log: Log) -> None:
+    fenced = log.fence("b", 1)
     shop.begin("b", 2, seed=0)
     third = log.batch("a", 1, 3)
     log.batch("b", 2, 1)
-    assert stood(back(shop, log, sealed - 1))["b"] == (after(1, 1), 1)
+    assert stood(back(shop, log, fenced - 1))["b"] == (after(1, 1), 1)
     assert stood(back(shop, log, third))["b"] == (after(2, 0), 1)
 
 
 def test_a_flow_whose_next_generation_has_not_begun_stood_after_its_last_batch_but_no_backup_says_so(
     shop: Shop, log: Log
 ) -> None:
-    log.seal("b", 1)
+    log.fence("b", 1)
     home = shop.home("b")
     first = generations.read(home, 1)
     assert first is not None
@@ -238,7 +238,7 @@ def test_a_flow_whose_next_generation_has_not_begun_stood_after_its_last_batch_b
 def test_a_generation_that_began_after_a_batch_of_its_own_and_wrote_nothing_yet_stood_there(
     shop: Shop, log: Log
 ) -> None:
-    """As one that adopted a checkpoint: nothing was sealed before it."""
+    """As one that adopted a checkpoint: nothing was fenced before it."""
     shop.begin("c", 1, seed=4, mode=ADOPTED)
     at = flows_at_version.look_back("t", str(log.path), 3, [shop.home("c")]).flows["shop.c"]
     assert at is not None and (at.generation, at.batch) == (1, 4)
@@ -248,8 +248,8 @@ def test_after_a_table_was_put_back_a_flow_stands_where_it_was_put_and_not_at_wh
     shop: Shop, log: Log
 ) -> None:
     """b goes back to its batch 0 with the table, and commits nothing before a's next batch."""
-    log.seal("a", 1)
-    log.seal("b", 1)
+    log.fence("a", 1)
+    log.fence("b", 1)
     log.commit(operation="RESTORE", mark=past_versions.mark("r1"))
     shop.begin("a", 2, seed=1)
     shop.begin("b", 2, seed=0)
@@ -285,15 +285,15 @@ def test_what_a_recovery_did_to_the_whole_table_is_no_strangers(end: str, shop: 
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_until_a_recovery_changed_the_table_a_flow_that_it_sealed_stood_after_its_last_batch(
+def test_until_a_recovery_changed_the_table_a_flow_that_it_fenced_stood_after_its_last_batch(
     end: str, shop: Shop, log: Log
 ) -> None:
-    sealed = [log.seal(flow, 1) for flow in ("a", "b")][-1]
+    fenced = [log.fence(flow, 1) for flow in ("a", "b")][-1]
     at = log.of_recovery(end)
     shop.begin("a", 2, seed=None, mode=EARLIEST)
     shop.begin("b", 2, seed=0, mode=BATCH)
-    assert stood(back(shop, log, sealed))["a"][0] == after(1, 2)
-    assert stood(back(shop, log, sealed))["b"][0] == after(1, 1)
+    assert stood(back(shop, log, fenced))["a"][0] == after(1, 2)
+    assert stood(back(shop, log, fenced))["b"][0] == after(1, 1)
     assert stood(back(shop, log, at)) == {"a": (BEGINNING, 0), "b": (after(2, 0), 0)}
 
 
@@ -301,7 +301,7 @@ def test_a_flow_whose_rows_a_recovery_has_changed_goes_back_along_though_it_wrot
     shop: Shop, log: Log
 ) -> None:
     for flow in ("a", "b"):
-        log.seal(flow, 1)
+        log.fence(flow, 1)
         shop.begin(flow, 2, seed=None, mode=EARLIEST)
     assert stood(back(shop, log, 5))["b"] == (after(1, 1), 0), "a reset that keeps the table changes none"
     log.of_recovery("/empty_tables")
@@ -311,7 +311,7 @@ def test_a_flow_whose_rows_a_recovery_has_changed_goes_back_along_though_it_wrot
 
 def test_a_flow_that_goes_on_where_it_was_does_not_go_back_along(shop: Shop, log: Log) -> None:
     """As where a table is emptied and filled again from its backup."""
-    log.seal("b", 1)
+    log.fence("b", 1)
     log.of_recovery("/empty_tables")
     shop.begin("b", 2, seed=1)
     assert stood(back(shop, log, 5))["b"] == (after(1, 1), 0)

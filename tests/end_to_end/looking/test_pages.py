@@ -51,7 +51,7 @@ def test_the_form_has_the_parked_flow_chosen_and_triggers_what_is_right(
         person.open_section(section)
         for title in titles:
             shown = person.read(title)
-        assert "Accepted price" not in shown, "a price is accepted with the plan in view"
+        assert "Accepted impact" not in shown, "an impact is accepted with the plan in view"
         assert person.boxes_of_json() == 0
     person.switch("dry_run")
     person.click("[data-testid=trigger-dag-submit]")
@@ -62,7 +62,7 @@ def test_the_form_has_the_parked_flow_chosen_and_triggers_what_is_right(
     assert parked.home.generations() == [1]
 
 
-def test_the_approval_names_the_price_has_its_buttons_on_the_first_screen_and_shows_a_reason_as_text(
+def test_the_approval_names_the_impact_has_its_buttons_on_the_first_screen_and_shows_a_reason_as_text(
     parked: World, person: Person
 ) -> None:
     values = parked.form(start="latest", reason="![x](http://x/x.png)")

@@ -84,7 +84,7 @@ def one_flow(ill: dict[str, Any]) -> dict[str, Any]:
         "at": time.time(),
         "overdue": None,
         "may": {name: name for name in ("reset_checkpoint", "hold_flows")},
-        "holds": [{**hold, "said": f"{SPITE} Recover it.", "recovery": "reset_checkpoint"}],
+        "holds": [{**hold, "description": f"{SPITE} Recover it.", "recovery": "reset_checkpoint"}],
         "verdict": None,
         "sources": [read, unread],
         "events": [happened],
@@ -104,7 +104,7 @@ def one_flow(ill: dict[str, Any]) -> dict[str, Any]:
             "views": [],
             "table": {},
         },
-        "log": {"where": None, "lines": []},
+        "log": {"location": None, "lines": []},
         "spark": {"ui": None, "history": None},
     }
 
@@ -140,7 +140,7 @@ def test_every_state_is_a_row_in_words_and_texts_of_users_are_text(person: Perso
     person.visit(LIST)
     for one in rows:
         person.reads(f"[data-flow='{one['flow']}']", one["state"])
-        if one["state"] not in ("running", "idle", "catching up"):
+        if one["state"] not in ("running", "idle", "slow"):
             person.reads(f"[data-flow='{one['flow']}']", one["detail"])
     person.await_that("typeof window.hurt === 'undefined'", "no text of a user was run")
     shown = person.await_that("all('[data-flow]').map(one => one.dataset.flow).join()", "the rows")
@@ -153,7 +153,7 @@ def test_every_state_is_a_row_in_words_and_texts_of_users_are_text(person: Perso
 
 
 def test_long_texts_stay_in_their_place_and_what_is_unknown_or_fits_is_said(person: Person) -> None:
-    unknown = Behind(time.time(), {"raw": Lag(why="no broker answers"), "other": Lag(seconds=0.0)})
+    unknown = Behind(time.time(), {"raw": Lag(reason="no broker answers"), "other": Lag(seconds=0.0)})
     ill = row(1, "parked", detail=f"{SPITE} \u202e{'word ' * 90}{'x' * 300}", lag=unknown)
     ill |= {"flow": f"p1.{'long_name_' * 10}"}
     person.answers("/streamkeeper/api/flows", answer([ill, row(2, "running")]))
@@ -231,7 +231,7 @@ def test_a_reset_goes_from_a_click_to_the_first_new_batch_and_a_viewer_only_look
     person.click("[data-start=reset_checkpoint]")
     person.write("input[name=reason]", SPITE)
     person.press("Make the plan")
-    person.read("Price")
+    person.read("Impact")
     viewer.visit(TAB)
     viewer.read("Declaration")
     viewer.await_that("all('[data-start]').length === 0", "a viewer gets no buttons")
@@ -246,7 +246,7 @@ def test_a_reset_goes_from_a_click_to_the_first_new_batch_and_a_viewer_only_look
     person.read("It is done.")
     person.await_that("typeof window.hurt === 'undefined'", "the reason was not run")
     decided = generations.read(world.home, 2)
-    assert decided is not None and SPITE in decided.why
+    assert decided is not None and SPITE in decided.reason
 
 
 def test_a_rewind_to_a_point_picked_on_the_chart_goes_to_its_first_new_batch(
@@ -277,7 +277,7 @@ def test_a_recovery_that_stopped_midway_is_ended_by_a_button(
     person.visit(TAB)
     person.click("[data-start=reset_checkpoint]")
     person.press("Make the plan")
-    person.read("Price")
+    person.read("Impact")
     person.await_that("all('[data-answer]').length === 2", "the plan waits for an answer")
     (run, *_) = world.api.runs(RESET)
     # Somebody marks a step as failed in Airflow's own page: the run stops after the generation is decided.

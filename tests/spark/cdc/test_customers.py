@@ -100,7 +100,7 @@ def test_42k03_parks_the_incremental_flow_alone_and_its_reset_is_exact_while_the
     assert bed.run(INCREMENTAL) is Outcome.STOPPED
     bed.is_exact()
     first = query_id(bed.home().full_name, 1)
-    assert delta_log.last_transaction(bed.table, first).sealed
+    assert delta_log.last_transaction(bed.table, first).fenced
     assert bed.run(SNAPSHOT) is Outcome.DONE
     assert bed.home(SNAPSHOT).generations() == [1]
 
@@ -168,7 +168,7 @@ def test_two_drivers_at_once_take_turns(bed: CustomersBed) -> None:
     holds.release(bed.home(), holds.person("test"))
     assert bed.run() is Outcome.STOPPED
     bed.is_exact()
-    assert bed.turns.numbers()[-1] >= 6
+    assert bed.locks.numbers()[-1] >= 6
 
 
 @pytest.mark.long
@@ -184,13 +184,13 @@ def test_flows_that_share_a_driver_take_turns_too(bed: CustomersBed) -> None:
     bed.change(upsert(1, 5), delete(2, 6))
     assert bed.run(INCREMENTAL, SNAPSHOT) is Outcome.STOPPED
     bed.is_exact()
-    assert bed.turns.numbers()[-1] >= 4, "each made its table in a turn, and wrote a batch in one"
+    assert bed.locks.numbers()[-1] >= 4, "each made its table in a lock, and wrote a batch in one"
 
 
 @pytest.mark.long
 def test_both_drivers_are_killed_at_once(bed: CustomersBed) -> None:
     """The first time as soon as there is a batch, the second time two batches later; what the dead had of the
-    turn goes to the next.
+    lock goes to the next.
     """
     bed.declare(SNAPSHOT_BY_FILE)
     for number in range(6):
@@ -264,8 +264,8 @@ def caught(driver: Driver, look: Callable[[], object]) -> None:
 def test_a_holder_of_the_turn_that_cannot_be_proven_dead_is_shut_out_and_goes_on_in_a_generation_of_its_own(
     bed: CustomersBed,
 ) -> None:
-    """The incremental flow is stopped in mid-batch, with the turn, and said to be on another host. The
-    snapshot flow waits for the lease's term, shuts it out and takes the turn. What the orphan still commits
+    """The incremental flow is stopped in mid-batch, with the lock, and said to be on another host. The
+    snapshot flow waits for the lease's term, shuts it out and takes the lock. What the orphan still commits
     is refused; its next driver goes on in a copied generation.
     """
     bed.take_snapshot(1, 2, 3)
@@ -283,7 +283,7 @@ def test_a_holder_of_the_turn_that_cannot_be_proven_dead_is_shut_out_and_goes_on
         orphan.signal(signal.SIGCONT)
         assert orphan.wait(400) == Outcome.STOPPED, orphan.said()
     assert delta_log.latest_version(bed.table) == version, "it was refused"
-    assert "sealed in its table" in orphan.said()
+    assert "fenced in its table" in orphan.said()
     bed.change(upsert(4, 1))
     assert bed.run() is Outcome.STOPPED
     bed.is_exact()

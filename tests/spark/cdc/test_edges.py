@@ -1,4 +1,4 @@
-"""AUTO CDC where something breaks or does not fit: rows, columns, commits, sealed generations, and deletes
+"""AUTO CDC where something breaks or does not fit: rows, columns, commits, fenced generations, and deletes
 that grow old.
 """
 
@@ -30,7 +30,7 @@ from streamkeeper_jobs.cdc.events import Ties
 from streamkeeper_jobs.cdc.expressions import portable
 from streamkeeper_jobs.cdc.remembered import forget
 from streamkeeper_jobs.spark.delta_snapshot import Listed, null_or_from
-from streamkeeper_jobs.spark.delta_table import seal
+from streamkeeper_jobs.spark.delta_table import fence
 
 from streamkeeper.declare.cdc_spec import BOOKKEEPING, END_AT, START_AT, CdcSpec
 from streamkeeper.declare.model import Table
@@ -97,10 +97,10 @@ def test_every_batch_is_committed_to_the_target_and_an_empty_one_too(make: Calla
     assert bed.rows() == []
 
 
-def test_a_sealed_generation_changes_nothing(make: Callable[..., CdcBed]) -> None:
+def test_a_fenced_generation_changes_nothing(make: Callable[..., CdcBed]) -> None:
     bed = make()
     bed.apply((1, 1, "U", "a", "x"))
-    seal(bed.spark, bed.path, bed.query_id, lambda: None)
+    fence(bed.spark, bed.path, bed.query_id, lambda: None)
     bed.apply((1, 2, "D", None, None), (2, 1, "U", "b", "x"))
     assert (names(bed), bed.remembered().count()) == ({1: "a"}, 0)
 
@@ -112,22 +112,22 @@ def test_a_batch_that_meets_another_commit_is_applied_again_as_a_whole_with_a_tu
 ) -> None:
     bed = make()
     bed.apply((2, 1, "U", "old", "x"))
-    turns: list[str] = []
+    locks: list[str] = []
     really = replace_rows.Opened.replace
 
     def meet(*given: Any) -> None:
         monkeypatch.setattr(replace_rows.Opened, "replace", really)
-        # What a writer would do that takes no turns. Delta refuses whoever comes second.
+        # What a writer would do that takes no lock. Delta refuses whoever comes second.
         CdcBed(bed.spark, bed.root, query_id="other").apply(
             (1, 9, "D", None, None), (2, 4, "U", "other", "x")
         )
         really(*given)
 
     @contextmanager
-    def turn():  # type: ignore[no-untyped-def]
-        turns.append("taken")
+    def lock():  # type: ignore[no-untyped-def]
+        locks.append("taken")
         yield
-        turns.append("given back")
+        locks.append("released")
 
     monkeypatch.setattr(replace_rows.Opened, "replace", meet)
     apply_changes(
@@ -135,26 +135,26 @@ def test_a_batch_that_meets_another_commit_is_applied_again_as_a_whole_with_a_tu
         SPEC,
         bed.path,
         Step(bed.query_id, 1),
-        turn,
+        lock,
     )
     assert names(bed) == {2: "b"}, "the delete that the other writer remembered meanwhile was read"
-    assert turns == ["taken", "taken", "given back"]
+    assert locks == ["taken", "taken", "released"]
 
 
 @pytest.mark.long
 @pytest.mark.usefixtures("listed")
-def test_a_seal_that_comes_while_a_batch_is_written_keeps_it_out(
+def test_a_fence_that_comes_while_a_batch_is_written_keeps_it_out(
     make: Callable[..., CdcBed], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bed = make()
     bed.apply((1, 1, "U", "a", "x"))
     really = replace_rows.Opened._mark
 
-    def sealed_meanwhile(*given: Any) -> Any:
-        seal(bed.spark, bed.path, bed.query_id, lambda: None)
+    def fenced_meanwhile(*given: Any) -> Any:
+        fence(bed.spark, bed.path, bed.query_id, lambda: None)
         return really(*given)
 
-    monkeypatch.setattr(replace_rows.Opened, "_mark", sealed_meanwhile)
+    monkeypatch.setattr(replace_rows.Opened, "_mark", fenced_meanwhile)
     with pytest.raises(ConcurrentTransactionException):
         bed.apply((1, 2, "U", "b", "x"))
     assert names(bed) == {1: "a"}
@@ -499,7 +499,7 @@ def test_a_flow_that_does_not_fit_its_table_is_refused_before_anything_is_touche
     with pytest.raises(DeclarationError, match="no AUTO CDC flow made it"):
         CdcBed(bed.spark, bed.root / "plain").prepare()
     with pytest.raises(DeclarationError, match="partitioned by day, which its flow does not store"):
-        CdcBed(bed.spark, bed.root / "other").prepare(Table("t", None, {}, ("day",), TABLE.where))
+        CdcBed(bed.spark, bed.root / "other").prepare(Table("t", None, {}, ("day",), TABLE.location))
     assert bed.versions() == 2
     assert not (bed.root / "other").exists()
 

@@ -144,7 +144,7 @@ def clean_up(spark: SparkSession, tmp_path: Path) -> CleanUp:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("begins", ["before the turn", "while it is waited for"])
+@pytest.mark.parametrize("begins", ["before the lock", "while it is waited for"])
 def test_a_recovery_that_began_since_the_plan_has_the_tombstones_to_itself(
     clean_up: CleanUp, monkeypatch: pytest.MonkeyPatch, begins: str
 ) -> None:
@@ -156,10 +156,10 @@ def test_a_recovery_that_began_since_the_plan_has_the_tombstones_to_itself(
         begin()
         yield
 
-    if begins == "before the turn":
+    if begins == "before the lock":
         begin()
     else:
-        monkeypatch.setattr(forgetting, "turn_on", lambda *_: late_turn)
+        monkeypatch.setattr(forgetting, "write_lock_on", lambda *_: late_turn)
     found = forgetting.act(clean_up.table.spark, clean_up.work)
     assert found == {"forgotten": {}, "left": {"customers": "the recovery r1 has locked it"}}
     assert remembered(clean_up.table) == [(1, 2, "delete")]

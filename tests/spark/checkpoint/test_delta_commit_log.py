@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from streamkeeper.delta.log import SEAL, Transactions, exists, last_transaction, latest_version
+from streamkeeper.delta.log import FENCE, Transactions, exists, last_transaction, latest_version
 from streamkeeper.errors import CheckpointError
 
 
@@ -45,8 +45,8 @@ INFO = {"commitInfo": {"operation": "WRITE", "userMetadata": "speaks of query-1 
             Transactions(3, None, True),
             id="others do not count",
         ),
-        pytest.param([[txn("query-1", 3)], [txn("query-1", SEAL)]], Transactions(3, 1, True), id="sealed"),
-        pytest.param([[txn("query-1", SEAL)]], Transactions(None, 0, True), id="sealed before it wrote"),
+        pytest.param([[txn("query-1", 3)], [txn("query-1", FENCE)]], Transactions(3, 1, True), id="fenced"),
+        pytest.param([[txn("query-1", FENCE)]], Transactions(None, 0, True), id="fenced before it wrote"),
         pytest.param(
             [None, [INFO], [txn("query-2", 1)]], Transactions(None, None, False), id="older commits are gone"
         ),
@@ -56,11 +56,11 @@ INFO = {"commitInfo": {"operation": "WRITE", "userMetadata": "speaks of query-1 
             id="older commits are gone and not needed",
         ),
         pytest.param(
-            [None, [txn("query-1", SEAL)]], Transactions(None, 1, False), id="only the seal is left"
+            [None, [txn("query-1", FENCE)]], Transactions(None, 1, False), id="only the fence is left"
         ),
     ],
 )
-def test_the_last_real_transaction_is_the_newest_below_the_seal(
+def test_the_last_real_transaction_is_the_newest_below_the_fence(
     tmp_path: Path, commits: list[list[dict[str, Any]] | None], expected: Transactions
 ) -> None:
     assert last_transaction(write_log(tmp_path, *commits), "query-1") == expected

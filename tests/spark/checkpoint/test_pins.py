@@ -48,19 +48,19 @@ def test_a_batch_that_the_sink_has_is_skipped_when_the_checkpoint_replays_it(bed
     assert (len(bed.rows()), delta_log.latest_version(str(bed.table))) == (rows, version)
 
 
-def test_the_seal_shuts_out_the_native_sinks_late_batch_and_no_other_query(bed: Flowbed) -> None:
+def test_the_fence_shuts_out_the_native_sinks_late_batch_and_no_other_query(bed: Flowbed) -> None:
     """The late batch is the bare query's: a driver would look first, and not start."""
-    from streamkeeper_jobs.spark.delta_table import seal
+    from streamkeeper_jobs.spark.delta_table import fence
     from streamkeeper_jobs.stream.data_frame import flow_frame
     from streamkeeper_jobs.stream.query import writer_of
 
     bed.arrive(1)
     assert bed.run() is Outcome.STOPPED
-    assert seal(bed.spark, str(bed.table), query_id(NAME, 1), lambda: None) == 0
-    assert seal(bed.spark, str(bed.table), query_id(NAME, 1), lambda: None) == 0, (
-        "sealing again finds the same"
+    assert fence(bed.spark, str(bed.table), query_id(NAME, 1), lambda: None) == 0
+    assert fence(bed.spark, str(bed.table), query_id(NAME, 1), lambda: None) == 0, (
+        "fencing again finds the same"
     )
-    assert delta_log.last_transaction(str(bed.table), query_id(NAME, 1)).sealed
+    assert delta_log.last_transaction(str(bed.table), query_id(NAME, 1)).fenced
     bed.arrive(2)
     late = (
         writer_of(flow_frame(bed.spark, bed.flow(), {}), "late", bed.checkpoint(1).path(), None)
@@ -78,10 +78,10 @@ def test_the_seal_shuts_out_the_native_sinks_late_batch_and_no_other_query(bed: 
 
 
 @pytest.mark.long
-def test_what_a_sealed_query_wrote_last_is_found_in_the_tables_checkpoints_when_its_commits_are_gone(
+def test_what_a_fenced_query_wrote_last_is_found_in_the_tables_checkpoints_when_its_commits_are_gone(
     bed: Flowbed,
 ) -> None:
-    from streamkeeper_jobs.spark.delta_table import seal
+    from streamkeeper_jobs.spark.delta_table import fence
 
     for number in range(1, 4):
         bed.arrive(number)
@@ -98,9 +98,9 @@ def test_what_a_sealed_query_wrote_last_is_found_in_the_tables_checkpoints_when_
         (bed.table / "_delta_log" / f"{version:020d}.json").unlink()
     bed.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
     assert not delta_log.last_transaction(str(bed.table), app_id).complete
-    assert seal(bed.spark, str(bed.table), app_id, lambda: None) == 2
-    assert seal(bed.spark, str(bed.table), app_id, lambda: None) == 2, (
-        "also after a driver that died between its seal and its record"
+    assert fence(bed.spark, str(bed.table), app_id, lambda: None) == 2
+    assert fence(bed.spark, str(bed.table), app_id, lambda: None) == 2, (
+        "also after a driver that died between its fence and its record"
     )
 
 

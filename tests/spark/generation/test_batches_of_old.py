@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from streamkeeper.amounts import UNKNOWN_PRICE
+from streamkeeper.amounts import UNKNOWN_IMPACT
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows.generations import BATCH, StartAt
 from streamkeeper.sources.replay_steps import BATCHES
@@ -108,7 +108,7 @@ def test_a_rewind_and_a_changed_declaration_rebuild_it_so_too(make_bed: Callable
 
 
 @pytest.mark.usefixtures("last_batch_alone")
-def test_where_the_batches_are_not_known_the_price_must_be_accepted(
+def test_where_the_batches_are_not_known_the_impact_must_be_accepted(
     make_bed: Callable[..., Flowbed],
 ) -> None:
     bed = make_bed(pipeline(view=WITHIN, files=1))
@@ -119,6 +119,6 @@ def test_where_the_batches_are_not_known_the_price_must_be_accepted(
     bed.arrive(AFTER)
     assert bed.run() is Outcome.PARKED
     assert "only the last 1 of the batches that it came in are known" in bed.park().reason
-    bed.reset(accepted=(UNKNOWN_PRICE,))
+    bed.reset(accepted=(UNKNOWN_IMPACT,))
     run(bed)
     holds(bed, *BEFORE)  # the last batch alone decides here, and it is known

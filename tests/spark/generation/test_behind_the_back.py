@@ -27,7 +27,7 @@ Make = Callable[..., Flowbed]
 STATELESS = pipeline(view="")
 
 
-def test_what_a_late_driver_commits_after_the_seal_and_before_the_next_begins_is_still_read(
+def test_what_a_late_driver_commits_after_the_fence_and_before_the_next_begins_is_still_read(
     make_bed: Make,
 ) -> None:
     """The sink skips the late batch in silence and the old checkpoint commits it: that commit is no proof
@@ -37,7 +37,7 @@ def test_what_a_late_driver_commits_after_the_seal_and_before_the_next_begins_is
     bed.arrive(1)
     assert bed.run() is Outcome.STOPPED
     bed.reset(StartAt(OFFSETS, offsets={"events_raw": {"logOffset": 7}}))
-    assert bed.run() is Outcome.PARKED, "it sealed generation 1, and could not begin"
+    assert bed.run() is Outcome.PARKED, "it fenced generation 1, and could not begin"
     bed.arrive(2)
     run_late(bed)
     assert bed.checkpoint(1).last_commit() == 1
@@ -74,7 +74,7 @@ def remove_the_table(bed: Flowbed) -> None:
         [
             (remove_the_state, "has planned none after its start"),
             (put_back_the_state_of_before_the_second_batch, "has planned none after 0"),
-            (put_back_the_state_of_before_a_reset, "sealed by a later generation"),
+            (put_back_the_state_of_before_a_reset, "fenced by a later generation"),
             (remove_the_table, "has none of generation 1"),
         ],
     ),
@@ -197,7 +197,7 @@ def test_a_snapshot_of_the_state_that_is_an_older_one_parks_the_flow(make_bed: M
     bed.arrive(3, 5)
     assert bed.run() is Outcome.PARKED
     assert "3.zip is the file of version 1 again" in bed.park().reason
-    assert any("version 1 again" in problem.what for problem in bed.checkpoint(1).problems())
+    assert any("version 1 again" in problem.description for problem in bed.checkpoint(1).problems())
     bed.reset()
     assert bed.run() is Outcome.STOPPED
     bed.holds(first_per(bed.events, ["event_id"]))

@@ -56,10 +56,10 @@ def test_after_the_last_processed_loses_nothing_and_repeats_nothing(make_bed: Ma
         start.evidence["last_transaction"],
         start.evidence["ruled_by"],
     ) == (2, 2, "checkpoint")
-    assert start.evidence["sealed"] == [1]
-    assert last_transaction(str(bed.table), query_id(NAME, 1)).sealed
-    sealed, began = ledger.open(bed.home.storage, "events", "test-recovery").events()
-    assert (sealed.event, sealed.evidence["last_transaction"]) == ("driver.sealed", 2)
+    assert start.evidence["fenced"] == [1]
+    assert last_transaction(str(bed.table), query_id(NAME, 1)).fenced
+    fenced, began = ledger.open(bed.home.storage, "events", "test-recovery").events()
+    assert (fenced.event, fenced.evidence["last_transaction"]) == ("driver.fenced", 2)
     assert (began.event, began.evidence["seed_batch"]) == ("driver.began", 0)
 
 
@@ -380,7 +380,7 @@ def test_a_generation_after_one_that_never_began_starts_where_the_last_that_did_
     run(bed)
     bed.holds(all_rows(bed.events))
     assert bed.start(3).evidence["generation"] == 1
-    assert bed.start(3).evidence["sealed"] == [1, 2]
+    assert bed.start(3).evidence["fenced"] == [1, 2]
 
 
 @pytest.mark.long
@@ -436,7 +436,7 @@ def test_generations_of_generations_stay_exact(bed: Flowbed) -> None:
         bed.arrive(number, number + 1)
         run(bed)
     bed.holds(first_per(bed.events, ["event_id"]))
-    assert bed.start(5).evidence["sealed"] == [1, 2, 3, 4]
+    assert bed.start(5).evidence["fenced"] == [1, 2, 3, 4]
 
 
 def test_inferred_schemas_are_carried_over_unless_they_are_to_be_inferred_anew(make_bed: Make) -> None:

@@ -11,29 +11,31 @@ from typing import Any
 
 import pytest
 
-from streamkeeper.amounts import LOSS
+from streamkeeper.amounts import DATA_LOSS
 from streamkeeper.checkpoint import Checkpoint, write_initial_offsets
-from streamkeeper.declare.model import DELTA, KAFKA, Source, Where
+from streamkeeper.declare.model import DELTA, KAFKA, Location, Source
 from streamkeeper.delta.history import History, offset_before
 from streamkeeper.errors import RecoveryError
 from streamkeeper.flows.generations import AFTER_LAST, OFFSETS, REBUILT, Generation, Start, StartAt
 from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.sources.base.format import Before, Resolved
-from streamkeeper.sources.kafka.offsets import Held, Offsets, Topics, history_of
+from streamkeeper.sources.kafka.offsets import OffsetRange, Offsets, Topics, history_of
 from streamkeeper.sources.kafka.start import KafkaLook, KafkaPosition, after_last
 from streamkeeper.sources.starts import starts_of
 from streamkeeper.storage import LocalStorage
 
 TABLE_ID = "7c0ffee0-0000-4000-8000-000000000001"
 STOOD: Offsets = {"orders": {"0": 6, "1": 3}}
-HELD = Topics({"orders": {"0": Held(0, 10), "1": Held(0, 3)}}, {"orders": "id-1"})
-WIDENED = Topics({"orders": {**HELD.held["orders"], "2": Held(0, 5)}, "more": {"0": Held(4, 9)}}, HELD.ids)
-EXPIRED = Topics({"orders": {"0": Held(8, 10), "1": Held(0, 3)}}, HELD.ids)
-ANEW = Topics(HELD.held, {"orders": "id-2"})
+HELD = Topics({"orders": {"0": OffsetRange(0, 10), "1": OffsetRange(0, 3)}}, {"orders": "id-1"})
+WIDENED = Topics(
+    {"orders": {**HELD.ranges["orders"], "2": OffsetRange(0, 5)}, "more": {"0": OffsetRange(4, 9)}}, HELD.ids
+)
+EXPIRED = Topics({"orders": {"0": OffsetRange(8, 10), "1": OffsetRange(0, 3)}}, HELD.ids)
+ANEW = Topics(HELD.ranges, {"orders": "id-2"})
 
 
 def source(name: str, kind: str = "json", **options: str) -> Source:
-    return Source(name, kind, f"/data/{name}", "id INT", options, Where("p.py", 1))
+    return Source(name, kind, f"/data/{name}", "id INT", options, Location("p.py", 1))
 
 
 @dataclass
@@ -72,7 +74,7 @@ def begun(folder: Path) -> CommittedPosition:
         {"topics": {"raw": {"orders": "id-1"}}},
     )
     return CommittedPosition(
-        decided(StartAt(AFTER_LAST)), start, Checkpoint(storage, "c"), None, None, sealed=True
+        decided(StartAt(AFTER_LAST)), start, Checkpoint(storage, "c"), None, None, fenced=True
     )
 
 
@@ -100,14 +102,14 @@ def kept(offsets: Mapping[str, Any]) -> StartAt:
         ),
         pytest.param(
             EXPIRED,
-            (LOSS,),
+            (DATA_LOSS,),
             {"orders": {"0": 8, "1": 3}},
             "holds nothing before 8 any more",
             id="a loss that was accepted",
         ),
         pytest.param(
             ANEW,
-            (LOSS,),
+            (DATA_LOSS,),
             HELD.earliest,
             "was deleted and recreated (its id was id-1",
             id="recreated, and that accepted",
@@ -163,7 +165,7 @@ def test_offsets_that_a_person_gave_must_fit_whatever_was_accepted(tmp_path: Pat
 
     typed = StartAt(OFFSETS, offsets={"raw": STOOD})
     with pytest.raises(RecoveryError, match="The offsets of source raw cannot be used"):
-        find_origin(decided(typed, LOSS), (source("raw", KAFKA),), begun(tmp_path), Seen(held))  # type: ignore[arg-type]
+        find_origin(decided(typed, DATA_LOSS), (source("raw", KAFKA),), begun(tmp_path), Seen(held))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -186,11 +188,11 @@ def test_a_table_is_gone_on_in_after_a_kept_offset_with_a_loss_that_was_accepted
     start, sources, where = kept({"raw": offset}), (source("raw", DELTA),), begun(tmp_path)
     with pytest.raises(RecoveryError, match="The source raw cannot continue from its position"):
         find_origin(decided(start), sources, where, Seen(table=table))  # type: ignore[arg-type]
-    found = find_origin(decided(start, LOSS), sources, where, Seen(table=table))  # type: ignore[arg-type]
+    found = find_origin(decided(start, DATA_LOSS), sources, where, Seen(table=table))  # type: ignore[arg-type]
     assert getattr(found.sources.get("raw"), "offset", None) == goes_on
     with pytest.raises(RecoveryError, match="The offsets of source raw cannot be used"):
         typed = StartAt(OFFSETS, offsets={"raw": offset})
-        find_origin(decided(typed, LOSS), sources, where, Seen(table=table))  # type: ignore[arg-type]
+        find_origin(decided(typed, DATA_LOSS), sources, where, Seen(table=table))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -199,7 +201,7 @@ def test_a_table_is_gone_on_in_after_a_kept_offset_with_a_loss_that_was_accepted
         pytest.param(
             STOOD,
             {"orders": {"0": 1, "1": 0}},
-            Topics({"orders": {"0": Held(4, 10), "1": Held(2, 3)}}),
+            Topics({"orders": {"0": OffsetRange(4, 10), "1": OffsetRange(2, 3)}}),
             id="history expired",
         ),
         pytest.param(
@@ -218,8 +220,8 @@ def test_a_table_is_gone_on_in_after_a_kept_offset_with_a_loss_that_was_accepted
 def test_what_was_never_read_is_no_history_of_which_a_rebuilt_state_would_lack_a_part(
     offset: Offsets, initial: Offsets | None, held: Topics
 ) -> None:
-    """The very number that a plan gives (prices_kafka.with_state): else the driver would refuse what the plan
-    did not ask for.
+    """The very number that a plan gives (impacts_kafka.with_state): else the driver would refuse what the
+    plan did not ask for.
     """
     origin = after_last(offset, initial, held, {"orders": "id-1"}).position
     assert origin is not None

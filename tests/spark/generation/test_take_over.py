@@ -88,7 +88,7 @@ def test_a_stateless_flow_goes_on_exactly_in_the_copy(make_bed: Make, sink_only:
 def test_a_driver_that_was_paused_in_mid_batch_stops_by_itself_and_adds_nothing(
     make_bed: Make, store: str
 ) -> None:
-    """Its JVM is let go on first, alone: so it does end its batch, against the seal, before its Python finds
+    """Its JVM is let go on first, alone: so it does end its batch, against the fence, before its Python finds
     that the lease is lost.
 
     The sink skips the batch in silence; or, where it had asked for the query's last one before the pause,
@@ -126,7 +126,7 @@ def test_the_copy_is_right_while_the_old_query_goes_on_writing(make_bed: Make, s
     """Only the old driver's Python is paused, which is its heart: its JVM goes on with batch after batch into
     the takeover.
 
-    The seal ends its query loudly where it meets a batch right before its commit; every other batch is
+    The fence ends its query loudly where it meets a batch right before its commit; every other batch is
     skipped in silence.
     """
     bed = make_bed(with_conf(pipeline(files=100), **STORES[store]))
@@ -145,7 +145,7 @@ def test_the_copy_is_right_while_the_old_query_goes_on_writing(make_bed: Make, s
         over, seed = generations.committed(bed.home, 1, None), bed.start(2).seed_batch
         assert over is not None
         assert seed is not None
-        assert 1 < over <= seed, "it had continued before the seal"
+        assert 1 < over <= seed, "it had continued before the fence"
         version = delta_log.latest_version(str(bed.table))
         if not refused_loudly(old):
             last = bed.checkpoint(1).last_commit() or 0
@@ -210,10 +210,10 @@ def went_on_in_a_copy(bed: Flowbed, batch: int, ruled_by: str) -> bool:
         "driver",
         1,
     )
-    assert "was taken over, and its driver may still run" in decided.why
+    assert "was taken over, and its driver may still run" in decided.reason
     assert (lease.took_over, lease.unproven) == (leases.SILENT, 1)
     assert (start.seed_batch, start.evidence["ruled_by"]) == (batch, ruled_by)
-    assert delta_log.last_transaction(str(bed.table), query_id(NAME, 1)).sealed
+    assert delta_log.last_transaction(str(bed.table), query_id(NAME, 1)).fenced
     assert bed.checkpoint(2).query_id() == query_id(NAME, 2)
     assert bed.checkpoint(2).problems() == ()
     return True

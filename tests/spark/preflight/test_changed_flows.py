@@ -13,7 +13,7 @@ from streamkeeper.flows import holds
 from streamkeeper.manifest.manifest import declared
 from streamkeeper.preflight import change
 from streamkeeper.preflight.change import ChangeState
-from streamkeeper.preflight.verdict import Fit
+from streamkeeper.preflight.verdict import Compatibility
 from tests.oracle import first_per
 from tests.worlds.flow_world import DEDUPE, NAME, Flowbed, pipeline
 
@@ -44,8 +44,11 @@ def test_a_change_that_breaks_is_refused_and_the_flow_runs_on_with_what_it_had(b
     assert bed.run() is Outcome.CHANGE_REFUSED
     found = seen(bed)
     assert found is not None and found.state is ChangeState.REFUSED
-    assert (found.verdict.fit, found.verdict.recovery) == (Fit.BREAKS, "reset_checkpoint")
-    assert found.verdict.price[0].startswith("events_raw: lost nothing")
+    assert (found.verdict.compatibility, found.verdict.recovery) == (
+        Compatibility.INCOMPATIBLE,
+        "reset_checkpoint",
+    )
+    assert found.verdict.impact[0].startswith("events_raw: lost nothing")
     assert bed.home.storage.names(bed.home.trials) == ["killed"], "the copy is removed"
     bed.arrive(2, 3)
     assert bed.run() is Outcome.STOPPED

@@ -21,7 +21,7 @@ from streamkeeper.drivers import submit
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.manifest.manifest import declared, read_manifest
 from streamkeeper.preflight.look import look, verdicts
-from streamkeeper.preflight.verdict import Fit, Verdict
+from streamkeeper.preflight.verdict import Compatibility, Verdict
 from streamkeeper.storage import open_storage
 from tests.worlds.flow_world import NAME, Flowbed
 from tests.worlds.flows.sinks import make_topic
@@ -125,8 +125,8 @@ def test_the_verdict_is_what_the_driver_then_does(
         assert state_of(bed) == before, "nothing is changed"
         scene.arrive(*change.come)
         happened = bed.run()
-    assert (found.fit, happened) == (change.fit, OUTCOMES[change.driver]), found
-    assert change.why in "\n".join(found.why), found
+    assert (found.compatibility, happened) == (change.compatibility, OUTCOMES[change.driver]), found
+    assert change.why in "\n".join(found.reasons), found
     if change.shows is not None:
         assert change.shows(bed.rows()), bed.rows()
     if change.makes_the_same:
@@ -143,9 +143,9 @@ def test_a_flow_without_a_batch_has_no_state_that_must_fit_and_a_query_that_must
     bed = make_bed(PLAIN)
     assert bed.run() is Outcome.STOPPED
     bed.declare(DISTINCT)
-    assert verdict_on(bed, tmp_path / "one").fit is Fit.GOES_ON
+    assert verdict_on(bed, tmp_path / "one").compatibility is Compatibility.COMPATIBLE
     bed.declare(PLAIN.replace("return events\n", 'return events.where("nope > 1")\n'))
-    assert verdict_on(bed, tmp_path / "other").fit is Fit.BREAKS
+    assert verdict_on(bed, tmp_path / "other").compatibility is Compatibility.INCOMPATIBLE
     assert bed.run() is Outcome.PARKED
 
 
@@ -161,10 +161,14 @@ def test_a_name_alone_tells_of_a_flow_that_is_renamed_or_removed(
     (branch / "events.py").write_text(change.new)
     new = replace(bed.settings, pipelines=branch)
     found = verdicts(bed.settings, new, declared(new), [])[-1]
-    assert (found.fit, change.why in "\n".join(found.why)) == (change.fit, True), found
+    assert (found.compatibility, change.why in "\n".join(found.reasons)) == (change.compatibility, True), (
+        found
+    )
     bed.declare(change.new)
     flows = [flow.full_name for flow in read_manifest(bed.settings).flows()]
-    assert (NAME in flows) == (change.fit is Fit.BREAKS), "renamed, it keeps its last declaration"
+    assert (NAME in flows) == (change.compatibility is Compatibility.INCOMPATIBLE), (
+        "renamed, it keeps its last declaration"
+    )
     assert "events.cleaned" not in flows
     assert bed.run() is OUTCOMES[change.driver]
     assert bed.table.is_dir() and bed.home.generations()
@@ -190,6 +194,10 @@ def test_a_command_tells_it_of_a_folder_that_is_not_deployed_and_by_its_exit_cod
     )
     assert done.returncode == 1, done.stderr[-3000:]
     [said] = json.loads(done.stdout)
-    assert (said["flow"], said["fit"], said["recovery"]) == (NAME, "breaks", "reset_checkpoint")
-    assert said["price"][0].startswith("events_raw: lost nothing"), said
+    assert (said["flow"], said["compatibility"], said["recovery"]) == (
+        NAME,
+        "incompatible",
+        "reset_checkpoint",
+    )
+    assert said["impact"][0].startswith("events_raw: lost nothing"), said
     assert bed.run() is Outcome.STOPPED, "what is deployed is as it was"

@@ -18,7 +18,7 @@ from streamkeeper.declare.model import AppendFlow, AutoCdcFlow
 from streamkeeper.errors import RequestError
 from streamkeeper.manifest.import_file import load_pipeline
 from streamkeeper.manifest.manifest import Flow
-from streamkeeper.preflight.verdict import Fit, Verdict
+from streamkeeper.preflight.verdict import Compatibility, Verdict
 from tests.worlds.flow_world import NAME, Flowbed, event, pipeline
 from tests.worlds.states.given import COLUMNS, TABLE, numbering, put_table
 
@@ -43,33 +43,45 @@ def analyzed(bed: Flowbed, spark: SparkSession, tmp_path: Path) -> Verdict:
 @pytest.mark.parametrize(
     "case",
     [
-        (pipeline(), Fit.GOES_ON, "Spark plans it."),
-        (pipeline(source=KAFKA, view='.selectExpr("CAST(value AS STRING) AS n")'), Fit.GOES_ON, "plans it"),
-        (pipeline(flow='events.groupBy("user_id").count()'), Fit.BREAKS, "events.py, line 14: Spark says"),
-        (pipeline(view='.where("m > 1")'), Fit.BREAKS, "line 8: the function of view distinct_events raises"),
+        (pipeline(), Compatibility.COMPATIBLE, "Spark plans it."),
+        (
+            pipeline(source=KAFKA, view='.selectExpr("CAST(value AS STRING) AS n")'),
+            Compatibility.COMPATIBLE,
+            "plans it",
+        ),
+        (
+            pipeline(flow='events.groupBy("user_id").count()'),
+            Compatibility.INCOMPATIBLE,
+            "events.py, line 14: Spark says",
+        ),
+        (
+            pipeline(view='.where("m > 1")'),
+            Compatibility.INCOMPATIBLE,
+            "line 8: the function of view distinct_events raises",
+        ),
         (
             pipeline().replace('@dp.append_flow(name="clean', EXPECTED.format(condition="m > 1")),
-            Fit.BREAKS,
+            Compatibility.INCOMPATIBLE,
             "the expectation 'named' of the flow clean_events has the condition 'm > 1', which Spark refuses",
         ),
-        (pipeline(schema=None), Fit.UNDEFINED, "declares no schema, and"),
+        (pipeline(schema=None), Compatibility.UNKNOWN, "declares no schema, and"),
         (
             pipeline(source='format="delta", table="nowhere"'),
-            Fit.UNDEFINED,
+            Compatibility.UNKNOWN,
             "and there is no table yet",
         ),
     ],
     ids=["files", "Kafka", "output mode", "column", "expectation", "no schema", "no table"],
 )
 def test_a_query_is_planned_without_rows_brokers_or_state(
-    case: tuple[str, Fit, str], make_bed: Make, spark: SparkSession, tmp_path: Path
+    case: tuple[str, Compatibility, str], make_bed: Make, spark: SparkSession, tmp_path: Path
 ) -> None:
     text, fit, said = case
     bed = make_bed(text)
     (bed.root / "data" / "events").rmdir()
     verdict = analyzed(bed, spark, tmp_path)
-    assert (verdict.fit, said in verdict.why[0]) == (fit, True), verdict
-    assert "\n" not in verdict.why[0]
+    assert (verdict.compatibility, said in verdict.reasons[0]) == (fit, True), verdict
+    assert "\n" not in verdict.reasons[0]
     assert not (bed.root / "state").exists()
 
 
@@ -126,8 +138,10 @@ def test_what_a_driver_refuses_is_refused_before(
     text: str, said: str, make_bed: Make, spark: SparkSession, tmp_path: Path
 ) -> None:
     verdict = analyzed(make_bed(text), spark, tmp_path)
-    assert said in verdict.why[0]
-    assert verdict.fit is (Fit.GOES_ON if said == "Spark plans it." else Fit.BREAKS)
+    assert said in verdict.reasons[0]
+    assert verdict.compatibility is (
+        Compatibility.COMPATIBLE if said == "Spark plans it." else Compatibility.INCOMPATIBLE
+    )
 
 
 def test_a_table_by_key_that_is_too_wide_for_the_heap_says_what_to_declare(
@@ -135,35 +149,43 @@ def test_a_table_by_key_that_is_too_wide_for_the_heap_says_what_to_declare(
 ) -> None:
     wide = changes('"id"', '.selectExpr("id", *[f"id AS c{number}" for number in range(349)])')
     verdict = analyzed(make_bed(wide), spark, tmp_path)
-    assert verdict.fit is Fit.NOTED, verdict
-    assert "350 columns by key" in verdict.why[0]
-    assert 'driver=dp.driver(driver_memory="3g")' in verdict.why[0]
+    assert verdict.compatibility is Compatibility.RESULTS_DIFFER, verdict
+    assert "350 columns by key" in verdict.reasons[0]
+    assert 'driver=dp.driver(driver_memory="3g")' in verdict.reasons[0]
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
     "case",
     [
-        (numbering(), Fit.GOES_ON, "Spark plans it."),
-        (numbering(read="given.count_so_far"), Fit.BREAKS, "Attribute `count_so_far` is not supported"),
-        (numbering(handed_on=None), Fit.BREAKS, "and its query does not begin with it"),
+        (numbering(), Compatibility.COMPATIBLE, "Spark plans it."),
+        (
+            numbering(read="given.count_so_far"),
+            Compatibility.INCOMPATIBLE,
+            "Attribute `count_so_far` is not supported",
+        ),
+        (numbering(handed_on=None), Compatibility.INCOMPATIBLE, "and its query does not begin with it"),
         (
             numbering(handed_on='given.selectExpr("bigint(user_id) id", "seen").groupBy("id")'),
-            Fit.BREAKS,
+            Compatibility.INCOMPATIBLE,
             "groups its rows by INT, but that by BIGINT",
         ),
-        (numbering('rows=[{"a": ["x"]}]', 'schema="a ARRAY<INT>"'), Fit.BREAKS, "do not fit 'a ARRAY<INT>'"),
-        (numbering(TABLE), Fit.BREAKS, "is of the table known, and there is none"),
+        (
+            numbering('rows=[{"a": ["x"]}]', 'schema="a ARRAY<INT>"'),
+            Compatibility.INCOMPATIBLE,
+            "do not fit 'a ARRAY<INT>'",
+        ),
+        (numbering(TABLE), Compatibility.INCOMPATIBLE, "is of the table known, and there is none"),
     ],
     ids=["fits", "column", "not handed on", "key", "nested value", "no table"],
 )
 def test_what_takes_an_initial_state_is_tried_with_it(
-    case: tuple[str, Fit, str], make_bed: Make, spark: SparkSession, tmp_path: Path
+    case: tuple[str, Compatibility, str], make_bed: Make, spark: SparkSession, tmp_path: Path
 ) -> None:
     text, fit, said = case
     verdict = analyzed(make_bed(text), spark, tmp_path)
-    assert (verdict.fit, said in verdict.why[0]) == (fit, True), verdict
-    assert fit is Fit.GOES_ON or verdict.why[0].startswith("events.py, line "), verdict
+    assert (verdict.compatibility, said in verdict.reasons[0]) == (fit, True), verdict
+    assert fit is Compatibility.COMPATIBLE or verdict.reasons[0].startswith("events.py, line "), verdict
 
 
 @pytest.mark.long
@@ -172,7 +194,7 @@ def test_a_table_of_an_initial_state_has_the_declared_columns(
 ) -> None:
     bed = make_bed(numbering(TABLE, COLUMNS))
     put_table(bed, {1: "ten"}, columns="user_id INT, seen STRING")
-    (said,) = analyzed(bed, spark, tmp_path).why
+    (said,) = analyzed(bed, spark, tmp_path).reasons
     assert "which has the columns user_id INT,seen STRING. Declared are user_id INT, seen INT" in said
 
 
@@ -181,7 +203,10 @@ def test_a_column_that_the_table_lacks_is_found(bed: Flowbed, spark: SparkSessio
     bed.run()
     bed.declare(pipeline(flow='events.withColumn("more", events.n)'))
     verdict = analyzed(bed, spark, tmp_path)
-    assert (verdict.fit, "has the columns more, which the table" in verdict.why[0]) == (Fit.BREAKS, True)
+    assert (verdict.compatibility, "has the columns more, which the table" in verdict.reasons[0]) == (
+        Compatibility.INCOMPATIBLE,
+        True,
+    )
 
 
 def test_a_sample_is_of_what_the_sources_hold(bed: Flowbed, spark: SparkSession) -> None:
@@ -213,7 +238,10 @@ def test_both_are_commands(bed: Flowbed) -> None:
 
     checked = command("check", "--analyze", "--json")
     value = json.loads(checked.stdout)
-    assert (checked.returncode, [one["fit"] for one in value["analyzed"]]) == (0, [Fit.GOES_ON])
+    assert (checked.returncode, [one["compatibility"] for one in value["analyzed"]]) == (
+        0,
+        [Compatibility.COMPATIBLE],
+    )
     kept = sorted(state.rglob("*"))
     shown = json.loads(command("run", NAME, "--sample", "1", "--of", "events_raw", "--json").stdout)
     assert (shown["of"], shown["columns"][0], len(shown["rows"])) == ("events_raw", "event_id", 1)

@@ -247,7 +247,7 @@ def test_state_of_the_flows_view_spans_all_chunks(
     make_bed: Callable[..., Flowbed], spark: SparkSession
 ) -> None:
     """Rows are appended here, so the two that both the flow and the backfill read come twice: its plan asks
-    for that price.
+    for that impact.
     """
     bed = make_bed(pipeline(view=DEDUPE))
     bed.arrive(1, 2)
@@ -257,7 +257,7 @@ def test_state_of_the_flows_view_spans_all_chunks(
         bed.arrive(*numbers, folder="archive")
     again = bed.events[len(stream) :]
     request = BackfillRequest(
-        NAME, FILES, "events_raw", path=str(bed.root / "data" / "archive"), chunk=1, accept=("repeats",)
+        NAME, FILES, "events_raw", path=str(bed.root / "data" / "archive"), chunk=1, accept=("duplicates",)
     )
     fill(spark, Filling(bed.settings, request, RECOVERY, bed.flow().fingerprint), lambda said: None)
     bed.holds([*first_per(stream, ["event_id"]), *first_per(again, ["event_id"])])
@@ -282,7 +282,7 @@ def two_sources(options: str = "", schema: str = f', schema="{SCHEMA}"') -> str:
 
 def refill(bed: Flowbed) -> Filling:
     """Read the history of ``events`` once more, a file at a time."""
-    request = BackfillRequest(NAME, HISTORY, "events_raw", chunk=1, accept=("repeats",))
+    request = BackfillRequest(NAME, HISTORY, "events_raw", chunk=1, accept=("duplicates",))
     return Filling(bed.settings, request, RECOVERY, bed.flow().fingerprint)
 
 
@@ -339,7 +339,7 @@ def test_a_range_of_kafka_is_read_between_its_ends_and_through_every_step(
     assert bed.run() is Outcome.STOPPED
     spark.sql(f"DELETE FROM delta.`{bed.table}`")
     ends = {"from_offsets": {flow.topic: {"0": 1}}, "to_offsets": {flow.topic: {"0": 4}}}
-    at_work, asked = Recoverer.of(bed), {"flow": NAME, "accept": ["repeats"]}
+    at_work, asked = Recoverer.of(bed), {"flow": NAME, "accept": ["duplicates"]}
     everything = at_work.draft("backfill", **asked)
     assert (everything.details["reads"]["rows"], everything.details["reads"]["at_most"]) == (8, True)
     plan = at_work.plan("backfill", RECOVERY, chunk=2, **asked, **ends)

@@ -101,7 +101,7 @@ def from_other_files(bed: Flowbed, _: Recoverer) -> Values:
         "read": "files",
         "path": str(bed.root / "data" / "archive"),
         "chunk": 1,
-        "accept": ["repeats"],
+        "accept": ["duplicates"],
     }
 
 
@@ -127,7 +127,7 @@ COMMIT = ("rewind", "restore_table", "full_refresh")
 """Kinds with steps of their own that commit to a table."""
 SET_APART = {
     "adopt": "tests/spark/recover/test_killed_recoveries.py",
-    "full_refresh_beside": "tests/spark/recover/full_refresh/test_full_refresh_beside.py",
+    "rebuild_without_downtime": "tests/spark/recover/full_refresh/test_full_refresh_beside.py",
     "rehearse": "tests/spark/rehearse/test_killed_rehearsals.py",
 }
 """Kinds that cannot be asked of a flow that has begun, or build with drivers of their own, and where they are

@@ -120,7 +120,7 @@ def test_files_of_a_backup_that_a_vacuum_takes_meanwhile_are_brought_again(
     at_work.plan("restore_table", "r1", table=TABLE, backup="b1")
     at_work.until("r1", "decide")
     copied = engine.evidence_of(bed.settings, "events", "r1", "copy_back")
-    assert copied is not None and copied["found"] == len(kept), "they lay there, unnamed and old"
+    assert copied is not None and copied["skipped"] == len(kept), "they lay there, unnamed and old"
     real = restore_table.replace_table
 
     def vacuumed(*arguments: Any, **named: Any) -> Any:

@@ -168,7 +168,7 @@ def test_a_chunk_of_an_abandoned_backfill_that_comes_after_a_full_refresh_adds_n
                 recoverer.run("full_refresh", "r1", table="customers.customers")
         finally:
             goes_on.set()
-        with pytest.raises(StreamkeeperError, match=r"b1 was given up|was sealed in its table"):
+        with pytest.raises(StreamkeeperError, match=r"b1 was given up|was fenced in its table"):
             filling.result(300)
     assert bed.rows() == []
     assert bed.run() is Outcome.STOPPED

@@ -54,7 +54,7 @@ ANYWHERE = (
     "restore_table",
     "full_refresh",
     "full_refresh_with_backup",
-    "full_refresh_beside",
+    "rebuild_without_downtime",
 )
 OF_TOTALS = ("rewind, table kept", *ANYWHERE)
 OF_KEYS = ("backfill", "rewind, table kept", *ANYWHERE)
@@ -155,7 +155,7 @@ class Moving:
             "rewind, table kept": lambda: {"flow": NAME, "batch": self._batch()},
             "restore_table": lambda: {"table": TABLE, "backup": "newest"},
             "full_refresh": lambda: {"table": TABLE},
-            "full_refresh_beside": lambda: {"table": TABLE},
+            "rebuild_without_downtime": lambda: {"table": TABLE},
             "full_refresh_with_backup": lambda: {
                 "table": TABLE,
                 "fill_from": "backup" if self.query.keyed else "sources",
@@ -319,7 +319,7 @@ def test_a_rebuild_without_downtime_leaves_the_table_that_follows_by_change_feed
     moving.comes()
     moving.run()
     moving.is_exact()
-    moving.recover("full_refresh_beside")
+    moving.recover("rebuild_without_downtime")
     moving.follow()
     moving.run()
     moving.is_exact()

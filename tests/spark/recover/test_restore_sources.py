@@ -82,7 +82,7 @@ def test_partitions_and_topics_that_came_since_the_backup_are_read_and_one_that_
         future.result(30)
     wait_until(lambda: went not in flow.admin.list_topics(timeout=10).topics)
     made = restore(flow.bed)
-    told = " ".join(made.flows[0].prices[0].notes)
+    told = " ".join(made.flows[0].impacts[0].notes)
     assert f"read from the first record: {flow.topic}/2, {came}" in told
     assert f"not read any more: {went}" in told
     flow.arrive(1, 14)

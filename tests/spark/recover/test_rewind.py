@@ -51,7 +51,7 @@ def test_a_flow_that_goes_back_with_its_table_ends_with_the_same_table(make_bed:
     five_batches(bed)
     bed.holds(first_per(bed.events, ["event_id"]))
     made = go_back(bed, batch="1", target="restored")
-    assert (made.flows[0].state, made.flows[0].prices[0].repeated.nothing) == (COPIED, True)
+    assert (made.flows[0].state, made.flows[0].impacts[0].repeated.nothing) == (COPIED, True)
     bed.holds(first_per(bed.events[:3], ["event_id"]))
     bed.arrive(6, 3)
     run(bed)
@@ -79,7 +79,7 @@ def test_state_that_was_removed_is_rebuilt_as_it_was_at_the_batch(make_bed: Make
             bed.home.storage.remove(f"{folder}/{partition}/1.delta")
     made = go_back(bed, batch="1", target="restored")
     assert made.flows[0].state == REBUILT
-    assert made.flows[0].prices[0].replayed.rows == 3
+    assert made.flows[0].impacts[0].replayed.rows == 3
     bed.arrive(1, 6)
     run(bed)
     bed.holds(first_per(bed.events, ["event_id"]))
@@ -109,8 +109,8 @@ def test_a_driver_tells_of_no_batch_that_never_ran(
 def test_a_table_that_is_kept_gets_what_was_counted_a_second_time(make_bed: Make) -> None:
     bed = make_bed(STATELESS)
     five_batches(bed)
-    made = go_back(bed, batch="2", accept=["repeats"])
-    assert made.flows[0].prices[0].repeated.rows == 3
+    made = go_back(bed, batch="2", accept=["duplicates"])
+    assert made.flows[0].impacts[0].repeated.rows == 3
     run(bed)
     bed.holds([*bed.events, event(4), event(2), event(5)])
 
@@ -120,7 +120,7 @@ def test_a_deduplicated_flow_goes_back_with_the_state_of_the_batch(make_bed: Mak
     """What the state knows at batch 2 stays out; what came later comes again, once."""
     bed = make_bed(DEDUPE)
     five_batches(bed)
-    go_back(bed, batch="2", accept=["repeats"])
+    go_back(bed, batch="2", accept=["duplicates"])
     bed.arrive(1, 3, 5)
     run(bed)
     bed.holds([event(number) for number in (1, 2, 3, 4, 5, 4, 5)])
@@ -145,7 +145,7 @@ def test_a_reset_from_an_earlier_generation_copies_its_end(make_bed: Make) -> No
     bed.arrive(3)
     run(bed)
     at_work = Recoverer.of(bed)
-    values = {"start": "generation", "generation": 1, "accept": ["repeats"]}
+    values = {"start": "generation", "generation": 1, "accept": ["duplicates"]}
     made = at_work.plan("reset_checkpoint", "r1", flow=NAME, **values)
     at_work.carry_out(made)
     assert made.flows[0].state == COPIED
@@ -176,7 +176,7 @@ def shop(tmp_path: Any, spark: SparkSession) -> CustomersBed:
 @pytest.mark.long
 def test_changes_that_are_read_again_into_a_table_by_key_change_nothing(shop: CustomersBed) -> None:
     made = go_back(shop.of(), batch="0")
-    assert made.flows[0].prices[0].repeated.rows == 5
+    assert made.flows[0].impacts[0].repeated.rows == 5
     shop.change(upsert(6, 8), upsert(2, 1))
     assert shop.run() is Outcome.STOPPED
     shop.is_exact()

@@ -12,11 +12,11 @@ import pytest
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 from streamkeeper_jobs.recover import tidy_tables
-from streamkeeper_jobs.sinks.writers_turn import jvm_process
+from streamkeeper_jobs.sinks.write_lock import jvm_process
 
 from streamkeeper.errors import RecoveryError
 from streamkeeper.flows import ledger
-from streamkeeper.flows.files import TableTurns
+from streamkeeper.flows.files import WriteLockFiles
 from streamkeeper.flows.leases import Process
 from streamkeeper.recover.kinds.tidy_tables import TableTidy
 from streamkeeper.recover.plans.kind import Work
@@ -24,7 +24,7 @@ from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import recovery_lock, running_vacuums
-from streamkeeper.tables.writers_turn import Holder, WritersTurn, read
+from streamkeeper.tables.write_lock import Holder, WriteLock, read
 from streamkeeper.times import now
 from tests.worlds.suites import long_after
 
@@ -137,9 +137,9 @@ def test_a_recovery_that_began_since_the_plan_has_the_table_to_itself(
 def test_compaction_waits_for_its_turn_and_gives_it_back(spark: SparkSession, settings: Settings) -> None:
     path = settings.table_path("customers")
     write_small_files(spark, path, 3)
-    turns = TableTurns(open_storage(settings.state), "customers", "customers")
+    locks = WriteLockFiles(open_storage(settings.state), "customers", "customers")
     flow = Holder("apply", 1, 1, "query", Process.current(), jvm_process(spark), now())
-    writer = WritersTurn(turns, flow, 60.0, check=lambda: None, shut_out=lambda holder: None, wait=time.sleep)
+    writer = WriteLock(locks, flow, 60.0, check=lambda: None, shut_out=lambda holder: None, wait=time.sleep)
     keyed = TableTidy("customers", "customers", True, None)
     done: list[dict[str, Any]] = []
     waiting = threading.Thread(target=lambda: done.append(tidy(spark, settings, keyed)))
@@ -151,21 +151,21 @@ def test_compaction_waits_for_its_turn_and_gives_it_back(spark: SparkSession, se
     waiting.join(120)
     assert [found["path"] for found in done[0]["tables"]] == [path]
     assert files_of(spark, path) == 1
-    last = turns.numbers()[-1]
-    assert read(turns, last) is None, "the turn was given back"
+    last = locks.numbers()[-1]
+    assert read(locks, last) is None, "the lock was released"
 
 
 @pytest.mark.long
 def test_compaction_shuts_no_flow_out(spark: SparkSession, settings: Settings) -> None:
-    """A holder elsewhere that is silent cannot be proven gone: the flows deal with it, by sealing; tidying
+    """A holder elsewhere that is silent cannot be proven gone: the flows deal with it, by fencing; tidying
     leaves the table.
     """
     path = settings.table_path("customers")
     write_small_files(spark, path, 2)
-    turns = TableTurns(open_storage(settings.state), "customers", "customers")
+    locks = WriteLockFiles(open_storage(settings.state), "customers", "customers")
     elsewhere = replace(Process.current(), host="elsewhere", boot_id="another")
     flow = Holder("apply", 1, 1, "query", elsewhere, None, now())
-    other = WritersTurn(turns, flow, 60.0, check=lambda: None, shut_out=lambda holder: None, wait=time.sleep)
+    other = WriteLock(locks, flow, 60.0, check=lambda: None, shut_out=lambda holder: None, wait=time.sleep)
     with other():
         short = replace(settings, lease_term=0.5, heartbeat_interval=0.1)
         with pytest.raises(RecoveryError, match="may still run"):

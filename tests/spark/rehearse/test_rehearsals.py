@@ -42,11 +42,11 @@ RECOVERIES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("reset_checkpoint", {"flow": NAME, "start": "after-last"}),
     ("rewind", {"flow": NAME, "batch": "0", "target": "restored"}),
     ("full_refresh", {"table": "events.events"}),
-    ("reset_checkpoint", {"flow": NAME, "start": "earliest", "state": "empty", "accept": ["repeats"]}),
+    ("reset_checkpoint", {"flow": NAME, "start": "earliest", "state": "empty", "accept": ["duplicates"]}),
     ("full_refresh_with_backup", {"table": "events.events"}),
-    ("full_refresh_beside", {"table": "events.events"}),
+    ("rebuild_without_downtime", {"table": "events.events"}),
     ("restore_table", {"table": "events.events", "version": 1}),
-    ("backfill", {"flow": NAME, "read": "history", "accept": ["repeats"]}),
+    ("backfill", {"flow": NAME, "read": "history", "accept": ["duplicates"]}),
 )
 
 
@@ -141,7 +141,7 @@ def test_a_rehearsal_that_is_named_counts_until_what_it_rehearsed_is_another(
     assert evidence.tables[0].only_after == 2, "both events come again"
     named = {**asked, "rehearsal": "r1"}
     plan = at_work.draft("reset_checkpoint", "r2", **named)
-    assert [refusal.price for refusal in plan.refusals] == ["repeats"], plan.refusals
+    assert [refusal.impact for refusal in plan.refusals] == ["duplicates"], plan.refusals
     assert any("Rehearsed by r1" in note for note in plan.notes)
     [*_, other] = refusals({**named, "start": "after-last"})
     assert "start was {'mode': 'earliest'" in other
@@ -216,7 +216,7 @@ def test_a_table_by_key_is_rehearsed_with_what_it_remembers_and_all_its_flows(
         assert shop.run() is Outcome.STOPPED
     assert shop.run(SNAPSHOT) is Outcome.DONE
     shop.change(upsert(2, 1), upsert(6, 8))
-    accept = ["repeats", "loss"]
+    accept = ["duplicates", "data-loss"]
     along = {"along": [f"customers.{SNAPSHOT}"]} if of == "rewind" else {}
     plan = planned(shop.of(), of, rehearse=True, accept=accept, **values, **along)
     before = original(shop.root)
@@ -245,7 +245,7 @@ def test_a_reset_of_a_damaged_checkpoint_is_rehearsed_with_the_damage(bed: Flowb
         Path(bed.checkpoint(1).path(f"offsets/{batch}")).write_bytes(b"v2\n{ torn")
     assert bed.run() is Outcome.PARKED
     bed.arrive(3, 4)
-    values = {"flow": NAME, "start": "earliest", "state": "empty", "accept": ["repeats", "unknown-price"]}
+    values = {"flow": NAME, "start": "earliest", "state": "empty", "accept": ["duplicates", "unknown-impact"]}
     evidence = rehearse(bed, planned(bed, "reset_checkpoint", rehearse=True, **values))
     [table] = evidence.tables
     assert (table.rows, table.only_before, table.only_after) == (3, 0, 4), evidence.as_text()

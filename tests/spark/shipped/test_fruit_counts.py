@@ -84,7 +84,9 @@ RECOVERIES: dict[str, Callable[[Flowbed], None]] = {
     "rewind, table kept": lambda bed: recover(bed, "rewind", flow=NAME, batch="1"),
     "rewind, table restored": lambda bed: recover(bed, "rewind", flow=NAME, batch="1", target="restored"),
     "full refresh": lambda bed: recover(bed, "full_refresh", table="fruit_counts.fruit_counts"),
-    "full refresh beside": lambda bed: recover(bed, "full_refresh_beside", table="fruit_counts.fruit_counts"),
+    "rebuild without downtime": lambda bed: recover(
+        bed, "rebuild_without_downtime", table="fruit_counts.fruit_counts"
+    ),
 }
 
 
@@ -112,7 +114,7 @@ def test_counts_are_those_of_the_oracle_after_each_recovery(counting: Flowbed, h
 def test_counts_that_begin_anew_begin_with_the_stocktaking(counting: Flowbed) -> None:
     """Fruit that does not come again keeps its row."""
     run(counting)
-    recover(counting, "reset_checkpoint", flow=NAME, state="empty", accept=["loss"])
+    recover(counting, "reset_checkpoint", flow=NAME, state="empty", accept=["data-loss"])
     put(counting, AFTER)
     run(counting)
     anew = pieces(AFTER)
@@ -126,7 +128,7 @@ def test_the_counts_of_a_plain_job_are_gone_on_with(counting: Flowbed) -> None:
     """It was given the stocktaking, and wrote its counts elsewhere: those that change are here."""
     folder = run_declared_job(counting)
     adopted = {"checkpoint": str(folder), "old_job_is_stopped": True}
-    recover(counting, "adopt", flow=NAME, **adopted, accept=["loss"])
+    recover(counting, "adopt", flow=NAME, **adopted, accept=["data-loss"])
     put(counting, AFTER)
     run(counting)
     changed = {fruit for batch in AFTER for fruit, _ in batch}

@@ -173,7 +173,7 @@ def test_each_order_comes_once_through_each_recovery(topics: Topics, how: str) -
 @pytest.mark.long
 def test_a_state_that_starts_empty_has_lost_the_orders_that_waited(topics: Topics) -> None:
     topics.send(BEFORE)
-    empty = {"state": "empty", "accept": ["unknown-price"]}
+    empty = {"state": "empty", "accept": ["unknown-impact"]}
     recover(topics.bed, "reset_checkpoint", flow=NAME, **empty)
     topics.send(AFTER)
     waited = [row for row in joined(BEFORE, AFTER) if row["order_id"] == "o3"]

@@ -140,7 +140,7 @@ def test_the_totals_of_a_plain_job_are_gone_on_with(totalled: Flowbed) -> None:
     """It wrote its totals elsewhere: those that change are here, with what it had counted."""
     folder = run_declared_job(totalled)
     adopted = {"checkpoint": str(folder), "old_job_is_stopped": True}
-    recover(totalled, "adopt", flow=NAME, **adopted, accept=["loss"])
+    recover(totalled, "adopt", flow=NAME, **adopted, accept=["data-loss"])
     put(totalled, AFTER)
     run(totalled)
     changed = {(one.customer, one.at.replace(minute=0)) for batch in AFTER for one in batch if not one.late}

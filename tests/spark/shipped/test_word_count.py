@@ -202,17 +202,17 @@ def reset(words: Flowbed, last: int) -> list[str]:
 
 
 def reset_empty(words: Flowbed, last: int) -> list[str]:
-    recover(words, "reset_checkpoint", flow=NAME, state="empty", accept=["loss"])
+    recover(words, "reset_checkpoint", flow=NAME, state="empty", accept=["data-loss"])
     return ["b", "c"]
 
 
 def rewind(words: Flowbed, last: int) -> list[str]:
-    recover(words, "rewind", flow=NAME, batch=str(last), target="restored", accept=["loss"])
+    recover(words, "rewind", flow=NAME, batch=str(last), target="restored", accept=["data-loss"])
     return ["a b a"]
 
 
 def full_refresh(words: Flowbed, last: int) -> list[str]:
-    recover(words, "full_refresh", table="word_count.word_count", accept=["unknown-price"])
+    recover(words, "full_refresh", table="word_count.word_count", accept=["unknown-impact"])
     return []
 
 
@@ -237,7 +237,7 @@ def test_a_reset_from_a_generation_counts_on(words: Flowbed, server: LineServer)
     with counting(words, server):
         server.send("a")
         comes_to(words, "a", "b", "c")
-    recover(words, "reset_checkpoint", flow=NAME, start="generation", generation=1, accept=["loss"])
+    recover(words, "reset_checkpoint", flow=NAME, start="generation", generation=1, accept=["data-loss"])
     with counting(words, server):
         server.send("a")
         comes_to(words, "a b a", "a c", "a")
@@ -290,7 +290,7 @@ def test_a_plain_job_s_count_is_gone_on_with(words: Flowbed, server: LineServer)
         wait_until(lambda: seen == of("a b a"))
         query.processAllAvailable()
     adopted = {"checkpoint": str(old_checkpoint(words)), "old_job_is_stopped": True}
-    recover(words, "adopt", flow=NAME, **adopted, accept=["loss"])
+    recover(words, "adopt", flow=NAME, **adopted, accept=["data-loss"])
     with counting(words, server):
         server.send("a c")
         comes_to(words, "a a a c")

@@ -9,7 +9,7 @@ import psycopg2
 import pytest
 from streamkeeper_jobs.sinks import each_batch
 
-from streamkeeper.amounts import REPEATS
+from streamkeeper.amounts import DUPLICATES
 from streamkeeper.delta import log as delta_log
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import leases
@@ -37,16 +37,16 @@ def test_a_batch_that_is_given_again_is_written_once_and_a_reset_counts_it(
     with monkeypatch.context() as patch:
         cut_off(each_batch, "_note", 2, patch, after=after)
         assert bed.run() is Outcome.FAILED
-    assert at_work.prices("reset_checkpoint", flow=NAME) == ([] if after else [REPEATS])
+    assert at_work.impacts("reset_checkpoint", flow=NAME) == ([] if after else [DUPLICATES])
     bed.arrive(4)
     assert bed.run() is Outcome.STOPPED
     is_exact(bed)
-    assert at_work.prices("reset_checkpoint", flow=NAME) == []
+    assert at_work.impacts("reset_checkpoint", flow=NAME) == []
     bed.reset()
     bed.arrive(5)
     assert bed.run() is Outcome.STOPPED
     is_exact(bed)
-    assert delta_log.last_transaction(str(bed.table), query_id(NAME, 1)).sealed
+    assert delta_log.last_transaction(str(bed.table), query_id(NAME, 1)).fenced
     assert bed.rows() == [], "the sink's own table has a log, and no rows"
 
 

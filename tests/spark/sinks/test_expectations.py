@@ -192,7 +192,7 @@ def test_a_reset_sets_nothing_aside_twice(bed: Flowbed, monkeypatch: pytest.Monk
     late.write.format("delta").mode("append").option("txnAppId", old.query_id).option("txnVersion", 9).save(
         path
     )
-    assert len(set_aside(bed)) == 3, "the earlier generation is sealed in the quarantine, too"
+    assert len(set_aside(bed)) == 3, "the earlier generation is fenced in the quarantine, too"
 
 
 def test_a_row_that_must_not_fail_parks_the_flow_with_the_row_and_nothing_is_written(

@@ -9,10 +9,10 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from streamkeeper_jobs.generation.seal_earlier import seal_earlier
+from streamkeeper_jobs.generation.fence_earlier import fence_earlier
 from streamkeeper_jobs.sinks import each_batch, file_sink
 
-from streamkeeper.declare.model import Table, Where
+from streamkeeper.declare.model import Location, Table
 from streamkeeper.errors import DeclarationError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows.generations import EARLIEST, EMPTY, StartAt
@@ -55,7 +55,7 @@ def test_files_are_exact_over_a_driver_that_died_before_its_note_and_over_genera
         cut_off(each_batch, "_note", 1, patch, after=False)
         bed.arrive(13)
         assert bed.run() is Outcome.FAILED
-    assert at_work.prices("reset_checkpoint", flow=NAME) == [], "whether it is there is certain"
+    assert at_work.impacts("reset_checkpoint", flow=NAME) == [], "whether it is there is certain"
     bed.reset()
     bed.arrive(14)
     assert bed.run() is Outcome.STOPPED
@@ -93,8 +93,8 @@ def test_a_driver_that_comes_back_late_adds_nothing(bed: Flowbed, monkeypatch: p
         return write(sink, rows, number)
 
     def late(sink: Any, entry: int, rows: Any) -> None:
-        """Let the next generation seal this one between the look at the log and the write."""
-        seal_earlier(replace(sinks[0]._job, watch=Mock()), bed.reset())
+        """Let the next generation fence this one between the look at the log and the write."""
+        fence_earlier(replace(sinks[0]._job, watch=Mock()), bed.reset())
         add(sink, entry, rows)
         raced.append(entry)
 
@@ -152,6 +152,6 @@ def test_a_table_does_not_become_a_sink_of_its_name(bed: Flowbed) -> None:
 def test_rows_that_csv_cannot_take_are_refused() -> None:
     from pyspark.sql.types import StructType
 
-    table = Table("out", None, {"path": "/out"}, (), Where("p.py", 2), sink="csv")
+    table = Table("out", None, {"path": "/out"}, (), Location("p.py", 2), sink="csv")
     with pytest.raises(DeclarationError, match=r"the sink out gets the column b, which is nested"):
         each_batch.check_rows(table, StructType.fromDDL("a INT, b STRUCT<c: INT>"))

@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql.types import StructType
 from streamkeeper_jobs.sinks import each_batch, kafka_sink
 
-from streamkeeper.amounts import REPEATS
-from streamkeeper.declare.model import KAFKA_SINK, Table, Where
+from streamkeeper.amounts import DUPLICATES
+from streamkeeper.declare.model import KAFKA_SINK, Location, Table
 from streamkeeper.errors import DeclarationError, RequestError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows.generations import EARLIEST, EMPTY, StartAt
@@ -38,9 +38,9 @@ def test_a_batch_that_came_twice_is_dropped_by_its_readers_and_counted_by_the_pl
     with monkeypatch.context() as patch:
         cut_off(each_batch, "_note", 2, patch, after=False)
         assert bed.run() is Outcome.FAILED
-    assert at_work.prices("reset_checkpoint", flow=NAME) == [REPEATS]
+    assert at_work.impacts("reset_checkpoint", flow=NAME) == [DUPLICATES]
     assert bed.run() is Outcome.STOPPED
-    assert at_work.prices("reset_checkpoint", flow=NAME) == []
+    assert at_work.impacts("reset_checkpoint", flow=NAME) == []
     rows = in_topic(bed, options)
     topic_holds(rows, [*bed.events, *bed.events[2:]])
     topic_holds(drop_repeats(rows), bed.events)
@@ -102,6 +102,6 @@ def test_nothing_is_rehearsed_where_a_rehearsal_would_write(bed: Flowbed, at_wor
     ],
 )
 def test_rows_that_kafka_cannot_take_are_refused(columns: str, options: dict[str, str], said: str) -> None:
-    table = Table("out", None, options, (), Where("p.py", 2), sink=KAFKA_SINK)
+    table = Table("out", None, options, (), Location("p.py", 2), sink=KAFKA_SINK)
     with pytest.raises(DeclarationError, match=f"p.py, line 2: the Kafka sink out {said}"):
         kafka_sink.check_rows(table, StructType.fromDDL(columns))

@@ -61,7 +61,7 @@ AGAIN: dict[str, tuple[dict[str, Any], list[int]]] = {
     "rewind": ({"flow": NAME, "batch": "1", "target": "restored"}, [6]),
     "full_refresh": ({"table": "events.events"}, [2, 4, 6]),
     "full_refresh_with_backup": ({"table": "events.events"}, [2, 4, 6]),
-    "full_refresh_beside": ({"table": "events.events"}, [2, 4, 6]),
+    "rebuild_without_downtime": ({"table": "events.events"}, [2, 4, 6]),
     "reset_checkpoint": ({"flow": NAME}, []),
 }
 """Recoveries, and the numbers of the rows that each sets aside once more, under its own generation; that
@@ -79,7 +79,7 @@ def test_a_recovery_sets_aside_what_it_reads_again_once_and_never_empties_the_qu
     assert odd.run() is Outcome.STOPPED
     is_exact(odd)
     last = odd.home.generations()[-1]
-    beside = 1 if kind == "full_refresh_beside" else last
+    beside = 1 if kind == "rebuild_without_downtime" else last
     before = [(1, 2), (1, 4), (1, 6)]
     assert set_aside(odd) == sorted([*before, *((beside, number) for number in again), (last, 8)])
 

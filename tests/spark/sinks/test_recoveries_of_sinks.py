@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from streamkeeper.amounts import REPEATS, UNKNOWN_PRICE
+from streamkeeper.amounts import DUPLICATES, UNKNOWN_IMPACT
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.readers import drop_repeats
 from tests.oracle import counted
@@ -46,8 +46,8 @@ def test_what_is_rewound_comes_once_more(bed: Flowbed, at_work: Recoverer, found
     for numbers in ((1, 2), (3, 4), (5,)):
         bed.arrive(*numbers)
     assert bed.run() is Outcome.STOPPED
-    assert at_work.prices("rewind", flow=NAME, batch="0") == [REPEATS]
-    recover(bed, "rewind", flow=NAME, batch="0", accept=[REPEATS])
+    assert at_work.impacts("rewind", flow=NAME, batch="0") == [DUPLICATES]
+    recover(bed, "rewind", flow=NAME, batch="0", accept=[DUPLICATES])
     bed.arrive(6)
     assert bed.run() is Outcome.STOPPED
     assert counted(found(), COLUMNS) == counted([*bed.events, *bed.events[2:5]], COLUMNS)
@@ -59,8 +59,8 @@ def test_a_backfill_writes_its_chunks_once_more(bed: Flowbed, at_work: Recoverer
     bed.arrive(1, 2)
     bed.arrive(3)
     assert bed.run() is Outcome.STOPPED
-    assert at_work.prices("backfill", flow=NAME, chunk=1) == [REPEATS]
-    recover(bed, "backfill", flow=NAME, chunk=1, accept=[REPEATS])
+    assert at_work.impacts("backfill", flow=NAME, chunk=1) == [DUPLICATES]
+    recover(bed, "backfill", flow=NAME, chunk=1, accept=[DUPLICATES])
     assert counted(found(), COLUMNS) == counted(bed.events * 2, COLUMNS)
 
 
@@ -70,8 +70,8 @@ def test_the_job_of_a_sink_is_gone_on_with(bed: Flowbed, at_work: Recoverer, fou
     bed.arrive(1, 2)
     folder = run_declared_job(bed)
     adopted = {"flow": NAME, "checkpoint": str(folder), "old_job_is_stopped": True}
-    assert at_work.prices("adopt", **adopted) == [UNKNOWN_PRICE]
-    recover(bed, "adopt", **adopted, accept=[UNKNOWN_PRICE])
+    assert at_work.impacts("adopt", **adopted) == [UNKNOWN_IMPACT]
+    recover(bed, "adopt", **adopted, accept=[UNKNOWN_IMPACT])
     bed.arrive(3)
     assert bed.run() is Outcome.STOPPED
     assert counted(found(), COLUMNS) == counted(bed.events[2:], COLUMNS)

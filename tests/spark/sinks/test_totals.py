@@ -140,15 +140,15 @@ def test_rows_of_another_flows_generations_are_not_passed_over_in_silence(
 def test_the_results_of_another_job_are_gone_on_with(
     make_bed: Callable[..., Flowbed], mode: str, of_table: str
 ) -> None:
-    """A complete job's table is taken over as it is; an updating job's results lie elsewhere, so the price is
-    those that do not change any more.
+    """A complete job's table is taken over as it is; an updating job's results lie elsewhere, so the impact
+    is those that do not change any more.
     """
     bed = make_bed(totals(mode, of_table))
     bed.arrive(1, 2, 8)
     folder = run_declared_job(bed)
     bed.arrive(1, 3)
     values = {"flow": NAME, "checkpoint": str(folder), "old_job_is_stopped": True}
-    accepted = ["loss"] if mode == "update" else []
+    accepted = ["data-loss"] if mode == "update" else []
     Recoverer.of(bed).run("adopt", "r1", **values, accept=accepted)
     assert bed.run() is Outcome.STOPPED
     gone = [event(2)] if mode == "update" else []

@@ -119,11 +119,11 @@ def test_files_of_a_feed_that_vacuum_took_unread_park_the_flow_and_a_refresh_bri
     with with_settings(flow.bed.spark, {"spark.databricks.delta.retentionDurationCheck.enabled": "false"}):
         flow.sql("VACUUM {table} RETAIN 0 HOURS")
     at_work = Recoverer.of(flow.bed)
-    assert at_work.prices("reset_checkpoint", flow=NAME) == [None], "the plan knows it before the flow does"
+    assert at_work.impacts("reset_checkpoint", flow=NAME) == [None], "the plan knows it before the flow does"
     assert flow.bed.run() is Outcome.PARKED
     assert "files of versions from 2 on were removed, as by VACUUM" in flow.bed.park().reason
-    prices = at_work.prices("full_refresh", table="events.events")
-    at_work.run("full_refresh", "r1", table="events.events", accept=prices)
+    impacts = at_work.impacts("full_refresh", table="events.events")
+    at_work.run("full_refresh", "r1", table="events.events", accept=impacts)
     is_followed(flow)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from streamkeeper_jobs.preflight.try_flow import try_flow
 
-from streamkeeper.amounts import REPEATS
+from streamkeeper.amounts import DUPLICATES
 from streamkeeper.delta.history import offset_before, require_history
 from streamkeeper.delta.log import latest_version
 from streamkeeper.drivers.batch_numbers import recent
@@ -19,7 +19,7 @@ from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows.generations import EMPTY, LATEST, OFFSETS, REBUILT, TIMESTAMP, StartAt
 from streamkeeper.history import events
 from streamkeeper.history.events import Kind
-from streamkeeper.preflight.verdict import Fit, Verdict
+from streamkeeper.preflight.verdict import Compatibility, Verdict
 from streamkeeper.storage import open_storage
 from tests.oracle import all_rows, counted
 from tests.worlds.flow_world import NAME, event
@@ -179,7 +179,7 @@ def test_a_table_that_was_made_anew_parks_the_flow_until_the_loss_is_accepted(de
     assert flow.bed.run() is Outcome.PARKED
     assert "the table was recreated: its id was" in flow.bed.park().details["message"]
     assert flow.bed.park().details["recovery"] == "reset_checkpoint"
-    flow.bed.reset(accepted=("loss",))
+    flow.bed.reset(accepted=("data-loss",))
     run(flow)
     flow.bed.holds(all_rows(flow.bed.events))
 
@@ -200,7 +200,7 @@ def test_commits_that_were_cleaned_up_unread_park_the_flow_until_their_loss_is_a
             (flow.log / name).unlink(missing_ok=True)
     assert flow.bed.run() is Outcome.PARKED
     assert "version 1 is to be read next, and the log starts at 9 now" in flow.bed.park().details["message"]
-    flow.bed.reset(accepted=("loss",))
+    flow.bed.reset(accepted=("data-loss",))
     run(flow)
     flow.bed.holds([event(1), *(event(number) for number in range(10, 15))])
 
@@ -281,7 +281,7 @@ def test_what_is_skipped_is_counted_and_told_and_comes_by_a_backfill_of_its_vers
     last = recent(flow.bed.home)[-1]
     assert (last.skipped_commits, last.skipped_rows) == (1, 3)
     flow.bed.holds([event(1), event(2), event(4)])
-    asked = {"flow": NAME, "from_version": 0, "to_version": 2, "accept": [REPEATS]}
+    asked = {"flow": NAME, "from_version": 0, "to_version": 2, "accept": [DUPLICATES]}
     Recoverer.of(flow.bed).run("backfill", "r1", **asked)
     flow.bed.holds([event(number) for number in (1, 2, 3, 4)])
 
@@ -335,16 +335,16 @@ def test_one_declaration_goes_over_a_renamed_column_of_a_source_whose_schemas_ar
         view='.select("event_id", "user_id", F.col("number").alias("n"))',
         options=ready("Rename"),
     )
-    assert verdict_on(flow).fit is Fit.BREAKS
+    assert verdict_on(flow).compatibility is Compatibility.INCOMPATIBLE
     assert flow.bed.run() is Outcome.PARKED
     park = flow.bed.park().details
     assert "raw has the columns that its table had where the flow reads (track_schema)" in park["meaning"]
     assert "[`n`, `user_id`" in park["message"]
     flow.declare(parameters="track_schema=True, ", view=OVER_A_RENAMING, options=ready("Rename"))
-    assert verdict_on(flow).fit is Fit.NOTED
+    assert verdict_on(flow).compatibility is Compatibility.RESULTS_DIFFER
     run_over_the_change(flow)
     flow.bed.holds([event(1), event(2)], ["event_id", "user_id", "n"])
-    assert verdict_on(flow).fit is Fit.GOES_ON
+    assert verdict_on(flow).compatibility is Compatibility.COMPATIBLE
 
 
 @pytest.mark.long
@@ -368,7 +368,7 @@ def test_a_source_whose_schemas_are_tracked_says_that_the_flow_is_ready_and_goes
         assert [flow.bed.run() for _ in range(2)] == [Outcome.RESTART, Outcome.PARKED]
         assert f"allowSourceColumn{change}" in flow.bed.park().details["meaning"]
         flow.declare(parameters="track_schema=True, ", view=view, options=ready(change))
-        assert verdict_on(flow).fit is Fit.NOTED
+        assert verdict_on(flow).compatibility is Compatibility.RESULTS_DIFFER
     run_over_the_change(flow)
     flow.bed.holds([event(1), event(2)], columns)
 

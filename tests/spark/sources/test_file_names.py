@@ -16,7 +16,7 @@ from streamkeeper.exit_codes import Outcome
 from streamkeeper.history import events
 from streamkeeper.sources.base.format import Lag
 from tests.worlds.flow_world import DEDUPE, NAME, Flowbed, event, pipeline
-from tests.worlds.recover.recoveries import price
+from tests.worlds.recover.recoveries import impact
 from tests.worlds.sources import file_names
 from tests.worlds.sources.file_names import HIDDEN, NAMES, PATTERNS, PLAIN
 from tests.worlds.tables.backup_world import Recoverer
@@ -56,7 +56,7 @@ def test_each_file_of_a_batch_is_read_once_and_counts_as_read(names: Sequence[st
     assert bed.run() is Outcome.STOPPED
     bed.holds(bed.events)
     assert measured(bed) == Lag(0, 0, 0, None, 0.0)
-    costs = price(Recoverer.of(bed).plan("reset_checkpoint", "r1", flow=NAME))
+    costs = impact(Recoverer.of(bed).plan("reset_checkpoint", "r1", flow=NAME))
     assert costs.lost.nothing and costs.repeated.nothing and "0 unread" in " ".join(costs.notes), costs
 
 
@@ -67,7 +67,7 @@ def test_each_file_of_a_batch_is_read_once_and_counts_as_read(names: Sequence[st
         ("reset_checkpoint", {"flow": NAME}),
         ("rewind", {"flow": NAME, "batch": "1/0", "target": "restored"}),
         ("full_refresh", {"table": "events.events"}),
-        ("full_refresh_beside", {"table": "events.events"}),
+        ("rebuild_without_downtime", {"table": "events.events"}),
     ],
 )
 def test_each_name_is_read_once_through_a_recovery(
@@ -102,7 +102,7 @@ def test_what_spark_passes_over_by_rule_does_not_wait_and_other_files_are_told(m
     assert bed.run() is Outcome.STOPPED
     bed.holds(bed.events)
     lag = measured(bed)
-    assert (lag.files, lag.skipped) == (0, 1) and "\\udcff.json: rename" in lag.skipped_why, lag
+    assert (lag.files, lag.skipped) == (0, 1) and "\\udcff.json: rename" in lag.skipped_reason, lag
 
     with (folder / "a.json").open("a") as file:
         file.write("{}\n")
@@ -113,7 +113,7 @@ def test_what_spark_passes_over_by_rule_does_not_wait_and_other_files_are_told(m
         lag = measured(bed)
         assert (
             lag.skipped == 2
-            and f"1 file changed after being read, such as {folder}/a.json" in lag.skipped_why
+            and f"1 file changed after being read, such as {folder}/a.json" in lag.skipped_reason
         )
     told = [one.text for one in events.read(bed.home.storage, "events") if one.kind == "files-skipped"]
-    assert len(told) == 2 and told[-1] == f"events_raw: {lag.skipped_why}", told
+    assert len(told) == 2 and told[-1] == f"events_raw: {lag.skipped_reason}", told

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from streamkeeper.amounts import LOSS, NONE
+from streamkeeper.amounts import DATA_LOSS, NONE
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import holds, leases
 from streamkeeper.sources.base.format import LOOKED_AT_AGAIN
@@ -73,12 +73,12 @@ def test_a_partition_that_was_cut_off_goes_on_at_its_end_and_no_row_comes_twice(
     assert f"{flow.topic}/0 was read up to 5, and ends at 2, though it is the same topic" in park["message"]
     assert park["recovery"] == "reset_checkpoint"
     at_work = Recoverer.of(flow.bed)
-    accept = [LOSS, *(["missing-history"] if view else [])]
-    assert at_work.prices("reset_checkpoint", flow=NAME) == accept
+    accept = [DATA_LOSS, *(["missing-history"] if view else [])]
+    assert at_work.impacts("reset_checkpoint", flow=NAME) == accept
     plan = at_work.plan("reset_checkpoint", "r1", flow=NAME, accept=accept)
-    (price,) = plan.flows[0].prices
-    assert (price.repeated.nothing, price.lost.rows) == (True, None)
-    assert price.gone.rows == (3 if view else 0), "a rebuilt state lacks what was read behind the end"
+    (impact,) = plan.flows[0].impacts
+    assert (impact.repeated.nothing, impact.lost.rows) == (True, None)
+    assert impact.gone.rows == (3 if view else 0), "a rebuilt state lacks what was read behind the end"
     at_work.carry_out(plan)
     assert flow.bed.run() is Outcome.STOPPED
     assert flow.bed.start(2).positions == {"raw": {flow.topic: {"0": 2, "1": 3}}}
@@ -100,8 +100,8 @@ def test_an_end_that_goes_back_costs_nothing_once_it_is_right_again(
     planned = flow.bed.checkpoint(1).offset_batches()[-1]
     assert flow.bed.checkpoint(1).offsets(planned).sources["raw"][flow.topic]["0"] == 2, "Spark's own batch"
     at_work = Recoverer.of(flow.bed)
-    plan = at_work.plan("reset_checkpoint", "r1", flow=NAME, accept=[LOSS])
-    assert LOOKED_AT_AGAIN in plan.flows[0].prices[0].notes
+    plan = at_work.plan("reset_checkpoint", "r1", flow=NAME, accept=[DATA_LOSS])
+    assert LOOKED_AT_AGAIN in plan.flows[0].impacts[0].notes
     put_back(broker, files)
     flow.arrive(12, 7)
     if reset:
@@ -123,9 +123,9 @@ def test_a_flow_that_bears_losses_reads_nothing_twice_either(kafka: Make, broker
 
 
 @pytest.mark.long
-def test_a_full_refresh_prices_what_was_read_and_is_gone(kafka: Make, broker: KafkaBroker) -> None:
+def test_a_full_refresh_impacts_what_was_read_and_is_gone(kafka: Make, broker: KafkaBroker) -> None:
     flow = kafka()
     cut_off(broker, flow.topic, 0, 2)
     plan = Recoverer.of(flow.bed).draft("full_refresh", table="events")
-    assert "at most 3 rows read before" in (plan.flows[0].prices[0].lost.rows_unknown or "")
-    assert plan.flows[0].prices[0].repeated == NONE
+    assert "at most 3 rows read before" in (plan.flows[0].impacts[0].lost.rows_unknown or "")
+    assert plan.flows[0].impacts[0].repeated == NONE

@@ -114,7 +114,7 @@ def test_records_that_expired_unread_park_the_flow_until_their_loss_is_accepted(
     assert park["recovery"] == "reset_checkpoint"
     flow.bed.reset()
     assert flow.bed.run() is Outcome.PARKED, "a reset that accepted nothing does not skip them either"
-    flow.bed.reset(previous=1, accepted=("loss", "missing-history"))
+    flow.bed.reset(previous=1, accepted=("data-loss", "missing-history"))
     run(flow)
     flow.bed.holds([event(2), event(4), event(10)])
 
@@ -144,7 +144,7 @@ def test_a_topic_that_was_made_anew_is_found_though_it_has_grown_past_the_old_po
     flow.arrive(*range(11, 21))
     assert flow.bed.run() is Outcome.PARKED
     assert "was deleted and recreated (its id was" in flow.bed.park().details["message"]
-    flow.bed.reset(accepted=("loss",))
+    flow.bed.reset(accepted=("data-loss",))
     run(flow)
     flow.bed.holds(all_rows(flow.bed.events))
 

@@ -41,8 +41,8 @@ def test_a_file_that_is_too_old_is_skipped_by_every_generation_and_counted(
     assert bed.run() is Outcome.STOPPED
     late, moment = bed.arrive(3, 4, 5), newest.stat().st_mtime - 7200
     os.utime(late, (moment, moment))
-    (lost,) = [price.lost for price in plan(bed)[0].prices]
-    assert (lost.files, lost.rows, [item.price for item in plan(bed)[1]]) == (1, 3, ["loss"])
+    (lost,) = [impact.lost for impact in plan(bed)[0].impacts]
+    assert (lost.files, lost.rows, [item.impact for item in plan(bed)[1]]) == (1, 3, ["data-loss"])
     assert bed.run() is Outcome.STOPPED
     bed.reset()
     assert bed.run() is Outcome.STOPPED
@@ -68,8 +68,8 @@ def test_a_compacted_topic_is_known_by_its_brokers_configuration(kafka: Callable
         future.result(30)
     assert kafka_client.look_at(source).compacted == (flow.topic,)
     planned, refused = plan(flow.bed)
-    assert [item.price for item in refused] == ["missing-history"]
-    assert f"topic {flow.topic} is compacted" in str(planned.prices[0].gone.rows_unknown)
+    assert [item.impact for item in refused] == ["missing-history"]
+    assert f"topic {flow.topic} is compacted" in str(planned.impacts[0].gone.rows_unknown)
 
 
 def test_records_that_wait_are_counted_by_their_brokers_with_the_time_of_the_oldest(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from streamkeeper.amounts import SourcePrice
+from streamkeeper.amounts import SourceImpact
 from streamkeeper.errors import SourceError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows.generations import EARLIEST, LATEST, OFFSETS, TIMESTAMP, StartAt
@@ -27,10 +27,10 @@ Kafka = Callable[..., KafkaBed]
 Delta = Callable[..., DeltaBed]
 
 
-def price(bed: Flowbed, start: StartAt | str = "after-last", state: str = "rebuilt") -> SourcePrice:
+def impact(bed: Flowbed, start: StartAt | str = "after-last", state: str = "rebuilt") -> SourceImpact:
     wanted = StartAt(start) if isinstance(start, str) else start
     planned, _ = reset_checkpoint.plan_flow(bed.settings, bed.flow(), ResetRequest((NAME,), wanted, state))
-    return planned.prices[0]
+    return planned.impacts[0]
 
 
 @pytest.mark.long
@@ -58,16 +58,17 @@ def test_a_plan_for_kafka_counts_what_then_comes_or_does_not(kafka: Kafka) -> No
     flow.arrive(*range(1, 7))
     assert flow.bed.run() is Outcome.STOPPED
     flow.arrive(7, 8)
-    found = price(flow.bed)
+    found = impact(flow.bed)
     assert (found.lost.rows, found.repeated.rows, found.replayed.rows) == (0, 0, 6)
     assert "at most 2 unread records will be read" in found.notes
-    assert price(flow.bed, LATEST).lost.rows == 2
-    assert price(flow.bed, EARLIEST).repeated.rows == 6
-    assert price(flow.bed, StartAt(TIMESTAMP, timestamp_ms=0)).repeated.rows == 6
+    assert impact(flow.bed, LATEST).lost.rows == 2
+    assert impact(flow.bed, EARLIEST).repeated.rows == 6
+    assert impact(flow.bed, StartAt(TIMESTAMP, timestamp_ms=0)).repeated.rows == 6
     assert (
-        price(flow.bed, StartAt(OFFSETS, offsets={"raw": {flow.topic: {"0": 1, "1": -1}}})).repeated.rows == 2
+        impact(flow.bed, StartAt(OFFSETS, offsets={"raw": {flow.topic: {"0": 1, "1": -1}}})).repeated.rows
+        == 2
     )
-    assert price(flow.bed, StartAt(OFFSETS, offsets={"raw": {flow.topic: {"0": 3, "1": -1}}})).lost.rows == 1
+    assert impact(flow.bed, StartAt(OFFSETS, offsets={"raw": {flow.topic: {"0": 3, "1": -1}}})).lost.rows == 1
 
 
 def test_a_plan_for_delta_counts_what_then_comes_or_does_not(delta: Delta) -> None:
@@ -76,12 +77,12 @@ def test_a_plan_for_delta_counts_what_then_comes_or_does_not(delta: Delta) -> No
     flow.arrive(4)
     assert flow.bed.run() is Outcome.STOPPED
     flow.arrive(5, 6)
-    found = price(flow.bed)
+    found = impact(flow.bed)
     assert (found.lost.rows, found.repeated.rows, found.replayed.rows) == (0, 0, 4)
     assert "unread versions up to 2 will be read: 2 rows in 1 files" in found.notes
-    assert price(flow.bed, LATEST).lost.rows == 2
-    assert price(flow.bed, EARLIEST).repeated.rows == 4
-    assert price(flow.bed, StartAt(TIMESTAMP, timestamp_ms=0)).repeated.rows == 4
+    assert impact(flow.bed, LATEST).lost.rows == 2
+    assert impact(flow.bed, EARLIEST).repeated.rows == 4
+    assert impact(flow.bed, StartAt(TIMESTAMP, timestamp_ms=0)).repeated.rows == 4
 
 
 @pytest.mark.long

@@ -120,7 +120,7 @@ def test_after_each_recovery_the_tables_are_exact(shop: Shop) -> None:
     shop.run()
     shop.is_exact()
     shop.recover("full_refresh_with_backup", "--table", "shop.people", "--fill-from", "sources")
-    shop.recover("full_refresh_beside", "--table", "shop.events")
+    shop.recover("rebuild_without_downtime", "--table", "shop.events")
     shop.come()
     shop.run()
     shop.is_exact()

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from streamkeeper.declare.driver import CHECKPOINT_MANAGER, OURS
-from streamkeeper.declare.model import AppendFlow, Pipeline, Where
+from streamkeeper.declare.model import AppendFlow, Location, Pipeline
 from streamkeeper.drivers import submit
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.settings import Settings
 
-FLOW = AppendFlow("clean_events", "events", ("raw",), "code", "1 second", {}, Where("events.py", 12))
+FLOW = AppendFlow("clean_events", "events", ("raw",), "code", "1 second", {}, Location("events.py", 12))
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from streamkeeper.exit_codes import Outcome
-from streamkeeper.preflight.verdict import Fit
+from streamkeeper.preflight.verdict import Compatibility
 from tests.worlds.flow_world import DEDUPE, SCHEMA, pipeline
 from tests.worlds.preflight import meanwhile
 from tests.worlds.sources.source_world import DELTA, KAFKA
@@ -42,14 +42,14 @@ class Change:
 
     ``why`` are words of the verdict. ``meanwhile`` happens while the flow stands still, and ``come`` are the
     events after it. ``shows`` must be true of the rows in the end; ``same`` says that they must be those of a
-    flow that did not change, as wherever the verdict is ``goes on``.
+    flow that did not change, as wherever the verdict is ``compatible``.
     """
 
     part: str
     name: str
     old: str
     new: str
-    fit: Fit
+    compatibility: Compatibility
     why: str = ""
     then: str = ""
     but: str = ""
@@ -62,12 +62,12 @@ class Change:
     @property
     def makes_the_same(self) -> bool:
         """Whether the table must be that of an unchanged flow."""
-        return self.same or self.fit is Fit.GOES_ON
+        return self.same or self.compatibility is Compatibility.COMPATIBLE
 
     @property
     def driver(self) -> str:
         """What the driver of the new declaration does."""
-        return self.then or (PARKED if self.fit is Fit.BREAKS else RUNS)
+        return self.then or (PARKED if self.compatibility is Compatibility.INCOMPATIBLE else RUNS)
 
 
 def has(**values: object) -> Callable[[Rows], bool]:
@@ -85,7 +85,12 @@ def of(part: str) -> Callable[..., Change]:
     return partial(Change, part)
 
 
-SAME, NOTED, BREAKS, UNDEFINED = Fit.GOES_ON, Fit.NOTED, Fit.BREAKS, Fit.UNDEFINED
+SAME, NOTED, BREAKS, UNDEFINED = (
+    Compatibility.COMPATIBLE,
+    Compatibility.RESULTS_DIFFER,
+    Compatibility.INCOMPATIBLE,
+    Compatibility.UNKNOWN,
+)
 PLAIN, DISTINCT = pipeline(view=""), pipeline()
 MARKED = '.withWatermark("event_time", "{delay}")'
 

@@ -24,4 +24,4 @@ _PARTS = list(dict.fromkeys(change.part for change in (*CATALOGUE[3:], *BY_NAME)
 def _row(change: Change) -> tuple[str, str, str]:
     same = "and makes the same table" if change.makes_the_same else ""
     then = " ".join(filter(None, (change.but, same)))
-    return change.name, str(change.fit), ", ".join(filter(None, (change.driver, then)))
+    return change.name, str(change.compatibility), ", ".join(filter(None, (change.driver, then)))

@@ -8,13 +8,13 @@ FLOW, TABLE = "events.clean_events", "events.events"
 
 ASKED: dict[str, dict[str, Any]] = {
     "reset_checkpoint": {"flow": FLOW},
-    "rewind": {"flow": FLOW, "batch": "1", "accept": ["repeats"]},
+    "rewind": {"flow": FLOW, "batch": "1", "accept": ["duplicates"]},
     "backup_table": {"table": TABLE},
-    "restore_table": {"table": TABLE, "version": 2, "accept": ["loss", "repeats"]},
-    "full_refresh": {"table": TABLE, "accept": ["loss"]},
-    "full_refresh_with_backup": {"table": TABLE, "accept": ["loss"]},
-    "full_refresh_beside": {"table": TABLE, "accept": ["loss"]},
-    "backfill": {"flow": FLOW, "accept": ["repeats"]},
+    "restore_table": {"table": TABLE, "version": 2, "accept": ["data-loss", "duplicates"]},
+    "full_refresh": {"table": TABLE, "accept": ["data-loss"]},
+    "full_refresh_with_backup": {"table": TABLE, "accept": ["data-loss"]},
+    "rebuild_without_downtime": {"table": TABLE, "accept": ["data-loss"]},
+    "backfill": {"flow": FLOW, "accept": ["duplicates"]},
     "clean_up": {"pipeline": "events"},
     "tidy_tables": {"pipeline": "events"},
 }

@@ -21,7 +21,7 @@ ASKED: dict[str, tuple[str, dict[str, Any]]] = {
     "reset-earliest": ("reset_checkpoint", {"flows": ["events.clean_events"], "start": "earliest"}),
     "rewind": ("rewind", {**FLOW, "batch": "0", "target": "restored"}),
     "full-refresh": ("full_refresh", TABLE),
-    "rebuild": ("full_refresh_beside", TABLE),
+    "rebuild": ("rebuild_without_downtime", TABLE),
     "backup": ("backup_table", TABLE),
     "restore": ("restore_table", {**TABLE, "version": 1}),
     "backfill": ("backfill", FLOW),
@@ -31,9 +31,9 @@ ASKED: dict[str, tuple[str, dict[str, Any]]] = {
 
 def printed(name: str) -> str:
     """Return a plan without its steps, which are the same for each plan of a kind."""
-    of, values = ASKED[name]
+    kind, values = ASKED[name]
     with _orders() as world:
-        text = explain.as_text(planned(world, of, "r1", **values))
+        text = explain.as_text(planned(world, kind, "r1", **values))
         text = text.replace(str(world.root), "/srv/streamkeeper").partition("\n  steps\n")[0]
     for old, new in (("clean_events", "orders_flow"), ("events", "orders")):
         text = re.sub(rf"\b{old}|(?<=_){old}", new, text)

@@ -6,7 +6,7 @@ import subprocess
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from streamkeeper.amounts import SourcePrice
+from streamkeeper.amounts import SourceImpact
 from streamkeeper.errors import RecoveryError
 from streamkeeper.flows import generations, leases
 from streamkeeper.flows.files import FlowHome
@@ -65,13 +65,13 @@ def approve(world: World, made: Plan) -> Plan:
 
 
 def refused(found: Plan) -> list[str | None]:
-    """Return the prices that a plan asks for; None is an obstacle, which nobody can accept."""
-    return [item.price for item in found.refusals]
+    """Return the impacts that a plan asks for; None is an obstacle, which nobody can accept."""
+    return [item.impact for item in found.refusals]
 
 
-def price(found: Plan) -> SourcePrice:
+def impact(found: Plan) -> SourceImpact:
     """Return what becomes of the first source of a plan's first flow."""
-    return found.flows[0].prices[0]
+    return found.flows[0].impacts[0]
 
 
 def notes(found: Plan) -> str:

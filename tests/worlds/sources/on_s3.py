@@ -41,11 +41,11 @@ def environment_on_s3(root: Path, endpoint: str) -> dict[str, str]:
 
 SESSION = """
 from pyspark.sql import SparkSession
-from streamkeeper.declare.model import AppendFlow, Where
+from streamkeeper.declare.model import AppendFlow, Location
 from streamkeeper.drivers.submit import spark_settings
 from streamkeeper.settings import Settings
 
-flow = AppendFlow("flow", "table", (), "", "1 second", {}, Where("pipeline", 1))
+flow = AppendFlow("flow", "table", (), "", "1 second", {}, Location("pipeline", 1))
 builder = SparkSession.builder.master("local[2]")
 for name, value in spark_settings(Settings.from_environment(), flow).items():
     builder = builder.config(name, value)

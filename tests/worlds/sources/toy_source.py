@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from streamkeeper.amounts import Amount, SourcePrice
+from streamkeeper.amounts import Amount, SourceImpact
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.model import FORMATS as DECLARED
 from streamkeeper.declare.model import Format, Source
@@ -47,13 +47,13 @@ class Numbered(PlannedFormat[None, Offset]):
     ) -> Resolved[Offset]:
         return Resolved(wanted) if wanted["offset"] >= 0 else Resolved(wrong="there is no row before row 0")
 
-    def price(self, case: Case) -> SourcePrice:
+    def impact(self, case: Case) -> SourceImpact:
         start = self.resolve(case.source, case.start, case.before, lambda: None).position
         words = "row 0" if case.start.mode == EARLIEST else describe(start)
-        return case.price(words, lost=_rows(case.offset, start), repeated=_rows(start, case.offset))
+        return case.impact(words, lost=_rows(case.offset, start), repeated=_rows(start, case.offset))
 
-    def price_again(self, source: Source, move: Move, price: SourcePrice) -> SourcePrice:
-        return read_again(price, _rows(move.then(source), move.offset(source)), move)
+    def impact_again(self, source: Source, move: Move, impact: SourceImpact) -> SourceImpact:
+        return read_again(impact, _rows(move.then(source), move.offset(source)), move)
 
     def waiting(self, source: Source, checkpoint: Checkpoint | None, key: str, end: Any) -> Waiting:
         return Waiting(True, f"rows always wait in {source.name}")

@@ -17,7 +17,7 @@ KAFKA, DELTA = f"{SOURCES}/test_kafka_source.py", f"{SOURCES}/test_delta_source.
 WORDS, SOCKET = f"{SHIPPED}/test_word_count.py", "tests/core/sources/test_socket.py"
 LAG = "tests/core/sources/test_lag.py"
 BACKFILL, REWIND = f"{RECOVER}/test_backfill.py", f"{RECOVER}/test_rewind.py"
-BESIDE = f"{RECOVER}/full_refresh/test_full_refresh_beside.py"
+SIDE_TABLE = f"{RECOVER}/full_refresh/test_rebuild_without_downtime.py"
 TOTALS, QUARANTINE = f"{SINKS}/test_totals.py", f"{SINKS}/test_quarantine.py"
 FUNCTION, TOPIC, FOLDER = (
     f"{SINKS}/test_each_batch.py",
@@ -25,10 +25,10 @@ FUNCTION, TOPIC, FOLDER = (
     f"{SINKS}/test_file_sink.py",
 )
 CUSTOMERS, ADOPT = "tests/spark/cdc/test_customers.py", f"{RECOVER}/adopt/test_adopt.py"
-PROPERTIES, PRICES = f"{RECOVER}/test_recovery_properties.py", f"{RECOVER}/test_prices_come_true.py"
+PROPERTIES, IMPACTS = f"{RECOVER}/test_recovery_properties.py", f"{RECOVER}/test_impacts_come_true.py"
 SHAPES = f"{STREAM}/test_shapes.py"
 OF_TOTALS = f"{PROPERTIES}::test_totals_are_those_of_an_oracle_after_each_recovery"
-PRICED = f"{PRICES}::test_whatever_the_query_and_the_recovery_the_price_comes_true"
+COUNTED = f"{IMPACTS}::test_whatever_the_query_and_the_recovery_the_impact_comes_true"
 REHEARSED = (
     "tests/spark/rehearse/test_rehearsals.py"
     "::test_a_rehearsal_comes_to_what_the_recovery_then_does_and_changes_nothing"
@@ -122,7 +122,7 @@ FORMATS = Part(
             ),
             yes(f"{GENERATION}/test_replay.py::test_a_table_as_it_was_is_replayed_step_by_step"),
             yes(
-                "tests/core/sources/test_backfill_cost.py::test_the_history_of_a_delta_source_is_its_table_as_it_is"
+                "tests/core/sources/test_impacts_of_backfills.py::test_the_history_of_a_delta_source_is_its_table_as_it_is"
             ),
             yes(
                 f"{LAG}::test_versions_that_were_not_read_are_counted_by_the_table_s_log",
@@ -201,7 +201,7 @@ RECOVERIES: dict[str, dict[str, Cell]] = {
         UPDATE: yes(f"{TOTALS}::test_totals_are_those_of_an_oracle_after_each_kind_of_start"),
         COMPLETE: yes(f"{TOTALS}::test_totals_are_those_of_an_oracle_after_each_kind_of_start"),
         EACH_BATCH: weaker(
-            "a batch whose end was not noted costs `repeats`",
+            "a batch whose end was not noted costs `duplicates`",
             f"{FUNCTION}::test_a_batch_that_is_given_again_is_written_once_and_a_reset_counts_it",
         ),
         KAFKA_SINK: weaker(
@@ -254,11 +254,11 @@ RECOVERIES: dict[str, dict[str, Cell]] = {
         COMPLETE: weaker("from the sources alone", OF_TOTALS),
         **dict.fromkeys((EACH_BATCH, KAFKA_SINK, FILES_SINK), _ELSEWHERE),
     },
-    "full_refresh_beside": {
+    "rebuild_without_downtime": {
         APPEND: yes(
-            f"{BESIDE}::test_a_reader_sees_the_old_table_or_the_new_one_and_the_flow_goes_on_before_and_after"
+            f"{SIDE_TABLE}::test_a_reader_sees_the_old_table_or_the_new_one_and_the_flow_goes_on_before_and_after"
         ),
-        CDC: yes(f"{BESIDE}::test_both_flows_of_a_table_by_key_killed_in_the_middle_of_every_part"),
+        CDC: yes(f"{SIDE_TABLE}::test_both_flows_of_a_table_by_key_killed_in_the_middle_of_every_part"),
         UPDATE: yes(OF_TOTALS),
         COMPLETE: yes(OF_TOTALS),
         **dict.fromkeys((EACH_BATCH, KAFKA_SINK, FILES_SINK), _ELSEWHERE),
@@ -277,7 +277,7 @@ RECOVERIES: dict[str, dict[str, Cell]] = {
         **dict.fromkeys((EACH_BATCH, KAFKA_SINK, FILES_SINK), _ELSEWHERE),
     },
     "backfill": {
-        APPEND: weaker("what the table has already comes twice", PRICED),
+        APPEND: weaker("what the table has already comes twice", COUNTED),
         CDC: yes(f"{BACKFILL}::test_changes_from_elsewhere_come_in_chunks_and_never_over_newer_rows"),
         UPDATE: no("its rows are results of its whole state"),
         COMPLETE: no("its rows are results of its whole state"),
@@ -296,7 +296,7 @@ RECOVERIES: dict[str, dict[str, Cell]] = {
         **dict.fromkeys(
             (EACH_BATCH, KAFKA_SINK),
             weaker(
-                "no log tells what the job wrote last: `unknown-price`",
+                "no log tells what the job wrote last: `unknown-impact`",
                 f"{OF_SINKS}::test_the_job_of_a_sink_is_gone_on_with",
             ),
         ),
@@ -320,7 +320,7 @@ SHAPE = f"{STREAM}/test_states.py::test_a_state_goes_on_over_restarts_and_is_mad
 FRUIT = f"{SHIPPED}/test_fruit_counts.py::test_counts_are_those_of_the_oracle_after_each_recovery"
 SHIPMENTS = f"{SHIPPED}/test_order_shipments.py"
 GIVEN = f"{STREAM}/test_initial_state.py"
-_LOST = weaker("what it had collected is lost, at a price", PRICED)
+_LOST = weaker("what it had collected is lost, at an impact", COUNTED)
 _UNTRIED = Cell("not tried by itself", SHAPE)
 
 
@@ -339,20 +339,20 @@ STATES = Part(
             f"{STREAM}/test_running.py"
             "::test_removing_the_deduplication_parks_the_flow_and_a_reset_goes_on_exactly",
             f"{REWIND}::test_a_deduplicated_flow_goes_back_with_the_state_of_the_batch",
-            weaker("a row that is sent again comes once more, at a price", PRICED),
+            weaker("a row that is sent again comes once more, at an impact", COUNTED),
         ),
         "aggregation, update and complete": _state(
             f"{TOTALS}::test_a_driver_that_is_killed_between_two_commits_counts_nothing_twice",
             f"{TOTALS}::test_totals_are_those_of_an_oracle_after_each_kind_of_start",
             f"{TOTALS}::test_totals_are_those_of_an_oracle_after_each_kind_of_start",
             weaker(
-                "exact from `earliest`, else at a price",
+                "exact from `earliest`, else at an impact",
                 f"{TOTALS}::test_a_state_that_starts_empty_makes_new_totals",
             ),
         ),
         "aggregation after deduplication": _state(SHAPE, SHAPE, _UNTRIED, _LOST),
-        "windows": _state(PRICED, PRICED, PRICED, _LOST),
-        "session windows": _state(SHAPE, SHAPE, PRICED, _LOST),
+        "windows": _state(COUNTED, COUNTED, COUNTED, _LOST),
+        "session windows": _state(SHAPE, SHAPE, COUNTED, _LOST),
         "several watermarks, the slowest (`min`) rules": _state(
             SHAPE, SHAPE, f"{SHIPMENTS}::test_each_order_comes_once_through_each_recovery", _LOST
         ),
@@ -367,7 +367,7 @@ STATES = Part(
             SHAPE,
             f"{SHIPMENTS}::test_each_order_comes_once_through_each_recovery",
             weaker(
-                "what waited is lost, at a price",
+                "what waited is lost, at an impact",
                 f"{SHIPMENTS}::test_a_state_that_starts_empty_has_lost_the_orders_that_waited",
             ),
         ),
@@ -376,16 +376,16 @@ STATES = Part(
         "`dropDuplicatesWithinWatermark`": (
             yes(f"{OF_OLD}::test_a_key_is_forgotten_when_it_was_and_not_before"),
             weaker(
-                "yes, in the batches that it came in; where these are not known, at an unknown price",
-                f"{OF_OLD}::test_where_the_batches_are_not_known_the_price_must_be_accepted",
+                "yes, in the batches that it came in; where these are not known, at an unknown impact",
+                f"{OF_OLD}::test_where_the_batches_are_not_known_the_impact_must_be_accepted",
             ),
             _UNTRIED,
-            weaker("a row that is sent again comes once more, at a price", PRICED),
+            weaker("a row that is sent again comes once more, at an impact", COUNTED),
         ),
         "`transformWithState`: timers": (
             yes(SHAPE),
             weaker("in the batches that are known; before these, timers fire at their end", SHAPE),
-            yes(PRICED),
+            yes(COUNTED),
             _LOST,
         ),
         "`transformWithState`: time to live": (

@@ -38,9 +38,9 @@ class Recoverer:
         of, manifest = kind(recovery), write_manifest(self.settings)
         return engine.plan(self.settings, of, of.parse(values, manifest, "ada"), name)
 
-    def prices(self, recovery: str, /, **values: Any) -> list[str | None]:
+    def impacts(self, recovery: str, /, **values: Any) -> list[str | None]:
         """Return what a plan asks to accept."""
-        return [refusal.price for refusal in self.draft(recovery, **values).refusals]
+        return [refusal.impact for refusal in self.draft(recovery, **values).refusals]
 
     def plan(self, recovery: str, name: str, /, **values: Any) -> Plan:
         """Plan a recovery of a kind, propose and approve it."""

@@ -19,7 +19,7 @@ from streamkeeper_jobs.cdc.replace_rows import opened
 from streamkeeper_jobs.spark.session import with_settings
 
 from streamkeeper.declare.cdc_spec import BOOKKEEPING, CdcSpec
-from streamkeeper.declare.model import Table, Where
+from streamkeeper.declare.model import Location, Table
 from tests.cdc_oracle import DELETE, TRUNCATE, Change
 
 SPEC = CdcSpec(
@@ -31,7 +31,7 @@ SPEC = CdcSpec(
 )
 VERSIONS = replace(SPEC, scd_type=2, apply_as_truncates=None)
 SCHEMA = "id INT, at BIGINT, op STRING, name STRING, city STRING"
-TABLE = Table("customers", None, {}, (), Where("customers.py", 1))
+TABLE = Table("customers", None, {}, (), Location("customers.py", 1))
 WITHOUT_VECTORS = replace(TABLE, properties={"delta.enableDeletionVectors": "false"})
 
 
@@ -48,7 +48,7 @@ class Killed(Exception):
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Give the turn to the only writer."""
+    """Give the lock to the only writer."""
     yield
 
 

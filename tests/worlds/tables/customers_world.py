@@ -17,7 +17,7 @@ from streamkeeper.declare.cdc_spec import BOOKKEEPING
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.remembered import FOLDER
 from streamkeeper.exit_codes import Outcome
-from streamkeeper.flows.files import FlowHome, TableTurns, query_id
+from streamkeeper.flows.files import FlowHome, WriteLockFiles, query_id
 from streamkeeper.flows.generations import Generation, Start
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.settings import PROJECT, Settings
@@ -113,8 +113,8 @@ class CustomersBed:
         return set(Path(self.table, FOLDER).glob("*/*.parquet"))
 
     @property
-    def turns(self) -> TableTurns:
-        return TableTurns(open_storage(self.settings.state), "customers", "customers")
+    def locks(self) -> WriteLockFiles:
+        return WriteLockFiles(open_storage(self.settings.state), "customers", "customers")
 
     def home(self, flow: str = INCREMENTAL) -> FlowHome:
         return self.of(flow).home
@@ -188,7 +188,7 @@ class CustomersBed:
         assert found == wanted, f"too many: {set(found) - set(wanted)}; too few: {set(wanted) - set(found)}"
 
     def say_it_is_on_another_host(self, flow: str) -> None:
-        """Rewrite a flow's lease, and the turn if it has it, as those of a driver on another host: then it is
+        """Rewrite a flow's lease, and the lock if it has it, as those of a driver on another host: then it is
         not proven alive or dead.
         """
         home = self.home(flow)
@@ -197,9 +197,9 @@ class CustomersBed:
         lease = read_json(home.storage, name)
         assert lease is not None
         home.storage.overwrite(name, to_json({**lease, "process": {**lease["process"], **elsewhere}}))
-        name = self.turns.turn(self.turns.numbers()[-1])
-        turn = read_json(home.storage, name)
-        assert turn is not None
-        if turn["flow"] == flow:
-            moved = {key: {**turn[key], **elsewhere} for key in ("process", "jvm")}
-            home.storage.overwrite(name, to_json({**turn, **moved}))
+        name = self.locks.lock(self.locks.numbers()[-1])
+        lock = read_json(home.storage, name)
+        assert lock is not None
+        if lock["flow"] == flow:
+            moved = {key: {**lock[key], **elsewhere} for key in ("process", "jvm")}
+            home.storage.overwrite(name, to_json({**lock, **moved}))

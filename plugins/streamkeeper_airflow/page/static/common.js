@@ -5,7 +5,7 @@ const { Badge, Box, Heading, Table, Text } = globalThis.ChakraUI;
 
 const EVERY = 5000;
 export const COLOURS = {
-  running: "green", idle: "green", done: "gray", starting: "blue", "catching up": "yellow", retrying: "orange",
+  running: "green", idle: "green", done: "gray", starting: "blue", "slow": "yellow", retrying: "orange",
   down: "red", parked: "red", unreadable: "red", held: "purple", stopping: "purple", "change refused": "orange",
 };
 export const dash = "–";
@@ -88,8 +88,8 @@ export function behind(row, now) {
   if (lag.partly_unknown) parts.push(parts.length ? "the rest is unknown" : "unknown");
   return (parts.join(", ") || "unknown") + old;
 }
-export const WELL = ["running", "idle", "catching up"]; // states whose detail is the driver alone
-const READS = ["running", "catching up", "change refused"]; // states in which a flow has something to catch up with
+export const WELL = ["running", "idle", "slow"]; // states whose detail is the driver alone
+const READS = ["running", "slow", "change refused"]; // states in which a flow has something to catch up with
 const ARROWS = { grows: "↗", steady: "→", shrinks: "↘" };
 export function trend(row) {
   const { moves, caught_up_in: left } = row.lag || {};

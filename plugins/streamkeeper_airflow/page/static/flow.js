@@ -17,7 +17,7 @@ function marksOf(columns, generations) {
   const restarts = columns.at.flatMap((at, row) => (columns.drivers[row] > 0 ? [{ at, kind: "restart",
     title: columns.drivers[row] > 1 ? `${columns.drivers[row]} drivers started` : "a driver started" }] : []));
   const lives = generations.filter((life) => life.previous !== null).map((life) => ({ at: Date.parse(life.began || life.at) / 1000,
-    kind: "recovery", title: `generation ${life.number}: ${life.why}, by ${life.by}` }));
+    kind: "recovery", title: `generation ${life.number}: ${life.reason}, by ${life.by}` }));
   return [...restarts, ...lives];
 }
 
@@ -55,9 +55,9 @@ const PHASES = { addBatch: "run and write", commitOffsets: "commit", getBatch: "
 
 const positions = (found) => Object.entries(found).map(([name, text]) => `${name}: ${text}`).join("; ");
 
-function Cost({ prices }) {
-  return prices.map((price) => h(Text, { key: price.source, fontSize: "sm" },
-    `${price.source}: lost ${price.lost}, repeated ${price.repeated}`));
+function Cost({ impacts }) {
+  return impacts.map((impact) => h(Text, { key: impact.source, fontSize: "sm" },
+    `${impact.source}: lost ${impact.lost}, repeated ${impact.repeated}`));
 }
 
 function Generations({ generations }) {
@@ -68,16 +68,16 @@ function Generations({ generations }) {
   h("span", { "aria-hidden": true, style: { position: "absolute", left: "-0.42em", top: "0.35em", width: "0.7em", height: "0.7em",
     borderRadius: "50%", background: at === 0 ? "#38a169" : "currentColor" } }),
   h(Text, { fontWeight: "bold" }, `${life.number} · ${moment(life.began || life.at)}${life.began ? "" : " · decided, not begun"}`),
-  h(Text, null, `${life.why}, by ${life.by}`),
+  h(Text, null, `${life.reason}, by ${life.by}`),
   h(Text, { fontSize: "sm", overflowWrap: "anywhere" },
     `Start ${life.start}, state ${life.state}. From ${positions(life.positions) || "the beginning"}`
     + (life.last_batch === null ? "." : ` to batch ${life.last_batch}.`)),
-  h(Cost, { prices: life.prices })))));
+  h(Cost, { impacts: life.impacts })))));
 }
 
 function Log({ log }) {
-  if (!log.where) return null;
-  return h(Card, { title: "Log of the driver" }, h("details", null, h("summary", null, `Last lines of ${log.where}`),
+  if (!log.location) return null;
+  return h(Card, { title: "Log of the driver" }, h("details", null, h("summary", null, `Last lines of ${log.location}`),
     h(Lines, { text: log.lines.join("\n") || "It cannot be read here, or is empty." })));
 }
 
@@ -118,7 +118,7 @@ export function Flow({ found }) {
     ].filter(Boolean).join(" · ")), WELL.includes(row.state) && h(Small, null, row.detail)),
     holds.length > 0 && h(Card, { title: "Why it does not run" }, holds.map((one) => h(Box, { key: one.owner },
       h(Text, { fontWeight: "bold", overflowWrap: "anywhere" }, `${owned(one)}, ${moment(one.at)}`),
-      h(Lines, { text: one.said })))),
+      h(Lines, { text: one.description })))),
     verdict && h(Card, { title: "Change of the declaration" }, h(Lines, { text: verdict })),
     h(Actions, { found, picked }),
     h(Charts, { row, generations: found.generations, onPick: found.may.rewind ? (at) => setPicked({ at }) : undefined }),
@@ -156,11 +156,11 @@ function owned(hold) {
 function waits(lag) {
   if (!lag) return "";
   const known = ["records", "files", "bytes", "versions", "seconds"].some((name) => lag[name] !== null);
-  const skipped = lag.skipped ? `; ${lag.skipped_why}` : "";
-  if (!known) return `; what waits is unknown: ${lag.why}${skipped}`;
+  const skipped = lag.skipped ? `; ${lag.skipped_reason}` : "";
+  if (!known) return `; what waits is unknown: ${lag.reason}${skipped}`;
   const parts = ["records", "files", "versions"].filter((name) => lag[name]).map((name) => counted(lag[name], name));
   if (lag.bytes) parts.push(size(lag.bytes));
   if (lag.seconds) parts.push(`the oldest for ${age(lag.seconds)}`);
-  const why = lag.why ? ` (${lag.why})` : "";
+  const why = lag.reason ? ` (${lag.reason})` : "";
   return `${parts.length ? `; waits: ${parts.join(", ")}` : why ? "" : "; nothing waits"}${why}${skipped}`;
 }

@@ -154,7 +154,7 @@ export function Form({ start, found, given, close }) {
     h(Box, { display: "flex", gap: 2 },
       h(Button, { type: "submit", size: "sm", disabled: !!state.busy }, start.plan ? "Make the plan" : start.verb),
       h(Button, { type: "button", size: "sm", variant: "outline", onClick: close }, "Cancel")),
-    start.plan && h(Small, { mt: 2 }, "A plan changes nothing. It shows the price, and waits until somebody approves it."),
+    start.plan && h(Small, { mt: 2 }, "A plan changes nothing. It shows the impact, and waits until somebody approves it."),
     state.done && h(Text, { mt: 2, role: "status" }, "Asked: ", h(Link, { to: state.done }, "its run"), "."),
     state.error && h(Problem, { text: state.error }));
 }

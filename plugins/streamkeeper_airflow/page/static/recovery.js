@@ -1,4 +1,4 @@
-// The tab of a recovery's run: its plan and price, the answer that it waits for, its steps as they go, its ledger.
+// The tab of a recovery's run: its plan and impact, the answer that it waits for, its steps as they go, its ledger.
 const { createElement: h, useState } = globalThis.React;
 const { Badge, Box, Button, Heading, Text } = globalThis.ChakraUI;
 const { Link } = globalThis.ReactRouterDOM;
@@ -106,11 +106,11 @@ export function Run({ dagId, runId }) {
         to: `/plugin/streams?dag=${segment(dag)}&flow=${segment(flow)}` }, flow))),
     refused && h(Lines, { text: run.note }),
     found.refusals.length > 0 && h(Card, { title: "What must be accepted" }, found.refusals.map((text, at) => h(Text, { key: at }, text))),
-    found.prices.length > 0 && h(Card, { title: "Price" }, h(Grid, {
+    found.impacts.length > 0 && h(Card, { title: "Impact" }, h(Grid, {
       titles: ["Flow", "Source", "Position", "Starts", "Lost", "Repeated"],
-      rows: found.prices.map((one) => [one.flow, one.source, one.from, one.to, one.lost, one.repeated]) })),
+      rows: found.impacts.map((one) => [one.flow, one.source, one.from, one.to, one.lost, one.repeated]) })),
     copies.length > 0 && h(Card, { title: "Copies" }, h(Grid, { titles: ["What", "Rows", "Size", "Files"],
-      rows: copies.map((one) => [one.what, whole(one.rows), size(one.bytes), whole(one.files)]) })),
+      rows: copies.map((one) => [one.label, whole(one.rows), size(one.bytes), whole(one.files)]) })),
     questions.map((asked) => h(Question, { key: `${asked.task_instance.id}`, asked, may: found.may_answer, where, again: all })),
     h(Steps, { steps: found.steps, now: found.now }),
     h(Ways, { found, run, again: all }),

@@ -8,7 +8,7 @@ import { COLOURS, Page, Problem, Small, State, WELL, Waiting, Wide, age, behind,
 import { Flow } from "./flow.js";
 import { Run } from "./recovery.js";
 
-const ORDER = ["parked", "unreadable", "down", "retrying", "change refused", "catching up", "held", "stopping",
+const ORDER = ["parked", "unreadable", "down", "retrying", "change refused", "slow", "held", "stopping",
   "starting", "running", "idle", "stopped", "declared", "done"];
 const SHOWN = 100; // rows that are drawn; more on demand, so that a thousand flows stay quick
 

@@ -20,7 +20,7 @@ OF_OTHER_TYPES: dict[str, list[Any]] = {
     "boolean": ["true", 1, None],
     "number": ["7", True, [1], float("nan")],
     "object": ["{}", [1], 3],
-    "array": ["loss", {"loss": 1}, 7],
+    "array": ["data-loss", {"data-loss": 1}, 7],
 }
 NAMES = [
     "",

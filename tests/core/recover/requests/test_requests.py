@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from streamkeeper import amounts
-from streamkeeper.amounts import DOWNSTREAM, LOSS, MISSING_HISTORY, REPEATS, UNKNOWN_PRICE
+from streamkeeper.amounts import DATA_LOSS, DOWNSTREAM, DUPLICATES, MISSING_HISTORY, UNKNOWN_IMPACT
 from streamkeeper.cli.recovering import _with_options
 from streamkeeper.errors import RequestError
 from streamkeeper.flows.generations import StartAt
@@ -191,9 +191,9 @@ def test_offsets_that_are_no_json_are_refused() -> None:
         ResetRequest.shorthand({"start": "offsets:{events_raw: 7}"})
 
 
-def test_each_price_has_its_word_and_meaning() -> None:
-    assert set(amounts.PRICES) == {LOSS, REPEATS, MISSING_HISTORY, UNKNOWN_PRICE, DOWNSTREAM}
-    assert json.dumps(amounts.PRICES)
+def test_each_impact_has_its_word_and_meaning() -> None:
+    assert set(amounts.IMPACTS) == {DATA_LOSS, DUPLICATES, MISSING_HISTORY, UNKNOWN_IMPACT, DOWNSTREAM}
+    assert json.dumps(amounts.IMPACTS)
 
 
 WRITTEN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -210,7 +210,7 @@ WRITTEN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"from_offsets": {"t": {"0": 5}}, "to_offsets": None},
     ),
     "clean_up": ({"pipeline": "p", "forget_flows": ["old"]}, {"forget_flows": ("old",), "keep_days": 30.0}),
-    "full_refresh": ({"table": "p.t", "accept": ["loss"]}, {"accept": ("loss",)}),
+    "full_refresh": ({"table": "p.t", "accept": ["data-loss"]}, {"accept": ("data-loss",)}),
 }
 """Some fields of a request as a ledger holds them, and how they are read."""
 

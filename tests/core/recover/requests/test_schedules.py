@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from streamkeeper.declare.model import Where
+from streamkeeper.declare.model import Location
 from streamkeeper.errors import DeclarationError
 from streamkeeper.manifest.manifest import Manifest, read_manifest
 from streamkeeper.recover.plans import schedules
@@ -15,11 +15,11 @@ from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from tests.worlds.pipelines import SEVERAL
 from tests.worlds.small_world import EVENTS, World
 
-HERE = Where("events.py", 9)
+HERE = Location("events.py", 9)
 DAILY = 'dp.schedule("reset_checkpoint", flow="clean_events", {}, cron="@daily")\n'
-NIGHTLY = DAILY.format('start="earliest", accept=["repeats"]').replace("@daily", "0 3 * * *")
+NIGHTLY = DAILY.format('start="earliest", accept=["duplicates"]').replace("@daily", "0 3 * * *")
 BACKFILL = (
-    'dp.schedule("backfill", flow="clean_events", read="table", table="{table}", accept=["repeats"],'
+    'dp.schedule("backfill", flow="clean_events", read="table", table="{table}", accept=["duplicates"],'
     ' cron="@weekly")\n'
 )
 
@@ -38,16 +38,16 @@ def test_a_schedule_comes_through_the_manifest_and_triggers_with_nobody_asked(wo
     [schedule] = pipeline.schedules
     assert schedule.name == "reset_checkpoint__clean_events"
     assert (schedule.recovery, schedule.cron) == ("reset_checkpoint", "0 3 * * *")
-    assert str(schedule.where) == "events.py, line 10"
+    assert str(schedule.location) == "events.py, line 10"
     assert schedules.dag_id(pipeline, schedule) == "schedule__events__reset_checkpoint__clean_events"
     assert conf == {
         "reason": "scheduled: 0 3 * * *",
         "flow": "events.clean_events",
         "start": "earliest",
-        "accept": ["repeats"],
+        "accept": ["duplicates"],
         "approval": False,
     }
-    assert ResetRequest.parse(conf, manifest, "ada").accept == ("repeats",)
+    assert ResetRequest.parse(conf, manifest, "ada").accept == ("duplicates",)
 
 
 def test_of_several_flows_the_first_goes_where_the_form_must_have_one(world: World) -> None:

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from streamkeeper.amounts import REPEATS, UNKNOWN_PRICE
+from streamkeeper.amounts import DUPLICATES, UNKNOWN_IMPACT
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.cli.inspecting import inspect_place
 from streamkeeper.delta import log as delta_log
@@ -87,7 +87,7 @@ def went_on(bed: Flowbed, folder: Path, batch: int, ruled_by: str = "checkpoint"
     """
     start, old = bed.start(1), Checkpoint(LocalStorage(str(folder)), "").query_id()
     assert (start.seed_batch, start.evidence["ruled_by"]) == (batch, ruled_by)
-    assert delta_log.last_transaction(str(bed.table), old).sealed
+    assert delta_log.last_transaction(str(bed.table), old).fenced
     assert bed.checkpoint(1).query_id() == query_id(NAME, 1) != old
     assert bed.checkpoint(1).problems() == ()
     newest = bed.checkpoint(1).offset_batches()[-1]
@@ -297,7 +297,7 @@ def test_a_job_that_still_runs_is_found_by_the_rehearsal(make_bed: Make) -> None
 
 
 @pytest.mark.long
-def test_a_driver_that_failed_after_the_seal_is_followed_by_one_that_finds_the_same(make_bed: Make) -> None:
+def test_a_driver_that_failed_after_the_fence_is_followed_by_one_that_finds_the_same(make_bed: Make) -> None:
     """What the old job committed to its checkpoint after it was shut out is not in the table, and is read by
     the flow.
     """
@@ -337,11 +337,11 @@ def test_a_job_that_wrote_by_foreach_batch_goes_on_where_its_checkpoint_stands(
         writer.foreachBatch(
             lambda rows, _: rows.write.format("delta").mode("append").save(str(bed.table))
         ).start().awaitTermination()
-    assert at_work.prices("adopt", **given(folder)) == [UNKNOWN_PRICE]
+    assert at_work.impacts("adopt", **given(folder)) == [UNKNOWN_IMPACT]
     forget_last_commit(folder, 1)
-    assert at_work.prices("adopt", **given(folder)) == [UNKNOWN_PRICE, REPEATS]
+    assert at_work.impacts("adopt", **given(folder)) == [UNKNOWN_IMPACT, DUPLICATES]
     bed.arrive(3)
-    adopt(bed, folder, accept=[UNKNOWN_PRICE, REPEATS])
+    adopt(bed, folder, accept=[UNKNOWN_IMPACT, DUPLICATES])
     assert bed.run() is Outcome.STOPPED
     bed.holds([bed.events[0], bed.events[1], bed.events[1], bed.events[2]])
     decided = generations.read(bed.home, 1)

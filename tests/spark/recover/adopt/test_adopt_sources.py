@@ -14,7 +14,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from streamkeeper.amounts import UNKNOWN_PRICE
+from streamkeeper.amounts import UNKNOWN_IMPACT
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.delta import log as delta_log
 from streamkeeper.errors import RecoveryError, RequestError
@@ -87,7 +87,7 @@ def test_a_job_that_read_a_topic_goes_on_at_its_offsets(kafka: Kafka, dedupe: bo
     )
     assert delta_log.last_transaction(
         str(source.bed.table), Checkpoint(LocalStorage(str(folder)), "").query_id()
-    ).sealed
+    ).fenced
 
 
 def test_a_checkpoint_of_another_topic_is_refused_in_the_plan(kafka: Kafka) -> None:
@@ -159,7 +159,7 @@ def test_a_job_that_merged_by_hand_goes_on_as_auto_cdc_into_a_table_filled_from_
         Recoverer.of(bed.of()),
         f"customers.{INCREMENTAL}",
         folder,
-        accept=[UNKNOWN_PRICE],
+        accept=[UNKNOWN_IMPACT],
     )
     assert evidence["rehearse"]["operators"] == ["dedupe"]
     assert bed.run() is Outcome.STOPPED
@@ -190,7 +190,7 @@ def test_a_table_that_no_auto_cdc_flow_made_is_found_before_anything_is_changed(
             Recoverer.of(bed.of()),
             f"customers.{INCREMENTAL}",
             folder,
-            accept=[UNKNOWN_PRICE],
+            accept=[UNKNOWN_IMPACT],
         )
     assert delta_log.latest_version(bed.table) == version
     assert not bed.runs()

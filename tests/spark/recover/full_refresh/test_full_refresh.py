@@ -55,14 +55,14 @@ def test_a_refreshed_table_is_what_the_new_declaration_makes_of_all_events(
     at_work.plan("full_refresh", "r1", table="events.events")
     before = delta_log.latest_version(str(bed.table))
     emptied_table = at_work.until("r1", "empty_tables")["empty_tables"]
-    assert emptied_table["version_before"] == before, "before the seals, too"
+    assert emptied_table["version_before"] == before, "before the fences, too"
     assert rows_of(bed.spark, str(bed.table)) == 0
     at_work.until("r1", "release")
     assert bed.run() is Outcome.STOPPED
     bed.holds([event for event in first_per(bed.events, ["event_id"]) if event["n"] > 1])
     assert bed.start(2).seed_batch is None
     assert before is not None
-    for version in (before, before + 1):  # the newest of generation 1, and its seal
+    for version in (before, before + 1):  # the newest of generation 1, and its fence
         [flow] = back_to(at_work, "events.events", version).flows
         assert flow.start == StartAt(BATCH, generation=1, batch=bed.checkpoint(1).last_commit())
     bed.arrive(5, 6)
@@ -96,7 +96,7 @@ def test_both_flows_of_a_table_by_key_are_refreshed_together_killed_in_the_middl
     assert deleted > 0 and filled is not None
     parts = [
         (emptying, "_check_may_be_emptied", 1, False),
-        (emptying, "seal_flows", 1, True),
+        (emptying, "fence_flows", 1, True),
         (emptying, "_empty", 1, True),
         (Ledger, "record", 2, True),  # started, progress
         (emptying, "_bind", 1, True),

@@ -69,9 +69,9 @@ def test_history_that_the_sources_have_no_more_comes_back_from_the_backup(bed: C
 
 @pytest.mark.long
 def test_from_the_sources_it_asks_for_what_they_lack_and_the_backup_has_it(bed: CustomersBed) -> None:
-    prices = Recoverer.of(bed.of()).prices("full_refresh_with_backup", table="customers")
-    assert set(prices) == {"loss"}
-    carry_out(bed, accept=["loss"])
+    impacts = Recoverer.of(bed.of()).impacts("full_refresh_with_backup", table="customers")
+    assert set(impacts) == {"data-loss"}
+    carry_out(bed, accept=["data-loss"])
     assert bed.run(SNAPSHOT) is Outcome.DONE
     bed.is_exact([upsert(5, 20), delete(4, 20), *bed.snapshot])
     (entry,) = backups.listed(open_storage(bed.settings.state), "customers", "customers")

@@ -1,4 +1,4 @@
-"""Cost of a reset in a files source: which files are read, not read, read again, or gone.
+"""Impact of a reset in a files source: which files are read, not read, read again, or gone.
 
 Sources are only read.
 """
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from streamkeeper.amounts import NONE, Amount, SourcePrice, unknown
+from streamkeeper.amounts import NONE, Amount, SourceImpact, unknown
 from streamkeeper.checkpoint import FileEntry, files_log
 from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import check_fits
@@ -65,8 +65,8 @@ class _Files:
         return [file for path, file in self.present.items() if self.processed.get(path, newest) == newest]
 
 
-def price_of(case: Case, resolve: Resolve) -> SourcePrice:
-    """Return the cost of a reset in a files source."""
+def impact_of(case: Case, resolve: Resolve) -> SourceImpact:
+    """Return the impact of a reset in a files source."""
     source, standing, mode = case.source, case.standing, case.start.mode
     present = file_listing.list_files(source)
     entries: dict[str, FileEntry] = {}
@@ -87,20 +87,20 @@ def price_of(case: Case, resolve: Resolve) -> SourcePrice:
         if mode == AFTER_LAST:
             raise _other_starts(case, error) from error
         doubt = unknown(f"the list of processed files cannot be read: {error}")
-        return case.price(f"start {mode}", lost=doubt, repeated=doubt)
+        return case.impact(f"start {mode}", lost=doubt, repeated=doubt)
     changed = {
         path
         for path, entry in entries.items()
         if path in present and present[path].modified_ms != entry.timestamp_ms
     }
-    found = replace(
+    weighed_files = replace(
         files,
         doubtful=case.position is None,
         changed=frozenset(changed),
         renamed=bool(renamed),
         listed=listed,
     )
-    return _files_price(case, found)
+    return _files_impact(case, weighed_files)
 
 
 def _other_starts(case: Case, damage: CheckpointError) -> CheckpointError:
@@ -155,34 +155,63 @@ def processed_files(
         yield from standing.checkpoint.files_log(source.name).entries(last)
 
 
-def _files_price(case: Case, files: _Files) -> SourcePrice:
-    source, present, processed, listed = case.source, files.present, files.processed, files.listed
+@dataclass(frozen=True)
+class _Shares:
+    """The files of a source by what the new generation does with them.
+
+    ``waiting`` is the number of unread files that it reads, ``lost`` are those that it does not: of these
+    ``skipped`` is the number of those that are older than maxFileAge allows. Of the processed files it reads
+    ``repeated`` again; ``replayed`` only rebuild the state; ``gone`` are paths that no longer have what was
+    read. ``too_old`` is the number of those that would be read again, if they were not too old.
+    """
+
+    waiting: int
+    lost: list[SourceFile]
+    skipped: int
+    repeated: list[SourceFile]
+    replayed: list[SourceFile]
+    gone: list[str]
+    too_old: int
+
+
+def _shares(files: _Files, options: FileOptions) -> _Shares:
+    present, processed, listed = files.present, files.processed, files.listed
+    newest_ms = max(listed.values(), default=None)
     unread = [file for path, file in present.items() if path not in processed]
-    read = [file for path, file in present.items() if path in processed]
-    options, newest_ms = FileOptions.of(source), max(listed.values(), default=None)
     skipped = options.skipped(newest_ms, (file for file in unread if file.path not in listed))
     lost = [file for file in files.perhaps_unread() if file.path in listed] + skipped
-    again = [file for file in read if file.path not in listed]
-    too_old = {file.path for file in options.skipped(newest_ms, again)}
-    repeated = [file for file in again if file.path not in too_old]
-    replayed = {file.path for file in read} - {file.path for file in repeated}
-    gone = [path for path in processed if path not in present or path in files.changed]
-    return case.price(
+    read = [file for path, file in present.items() if path in processed]
+    unlisted = [file for file in read if file.path not in listed]
+    too_old = {file.path for file in options.skipped(newest_ms, unlisted)}
+    repeated = [file for file in unlisted if file.path not in too_old]
+    again = {file.path for file in repeated}
+    return _Shares(
+        waiting=len({file.path for file in unread} - {file.path for file in lost}),
+        lost=lost,
+        skipped=len(skipped),
+        repeated=repeated,
+        replayed=[file for file in read if file.path not in again],
+        gone=[path for path in processed if path not in present or path in files.changed],
+        too_old=len(too_old),
+    )
+
+
+def _files_impact(case: Case, files: _Files) -> SourceImpact:
+    source, options = case.source, FileOptions.of(case.source)
+    shares = _shares(files, options)
+    gone, replayed = shares.gone, shares.replayed
+    return case.impact(
         _words(case, files),
-        lost=file_listing.amount(source, lost),
-        repeated=file_listing.amount(source, repeated),
-        replayed=(
-            file_listing.amount(source, [present[path] for path in replayed])
-            if case.rebuilds and case.stateful
-            else NONE
-        ),
+        lost=file_listing.amount(source, shares.lost),
+        repeated=file_listing.amount(source, shares.repeated),
+        replayed=file_listing.amount(source, replayed) if case.rebuilds and case.stateful else NONE,
         gone=Amount(len(gone), 0, None, _why_gone(options)) if gone and case.rebuilds else NONE,
-        otherwise=bool(gone or too_old),
-        first_again=min((processed[file.path] for file in repeated), default=None),
+        otherwise=bool(gone or shares.too_old),
+        first_again=min((files.processed[file.path] for file in shares.repeated), default=None),
         notes=(
-            f"{len({file.path for file in unread} - {file.path for file in lost}):,} {UNREAD}",
+            f"{shares.waiting:,} {UNREAD}",
             *(_rebuild_notes(gone, case.stateful, len(replayed)) if case.rebuilds else ()),
-            *options.notes(len(skipped), gone, skips_on=case.start.mode in (LATEST, TIMESTAMP)),
+            *options.notes(shares.skipped, gone, skips_on=case.start.mode in (LATEST, TIMESTAMP)),
         ),
     )
 
@@ -201,13 +230,39 @@ def _words(case: Case, files: _Files) -> str:
         case StartMode.TIMESTAMP:
             return f"files changed at or after {case.moment}"
         case (
-            StartMode.OFFSETS | StartMode.BATCH | StartMode.GENERATION | StartMode.BESIDE | StartMode.ADOPTED
+            StartMode.OFFSETS
+            | StartMode.BATCH
+            | StartMode.GENERATION
+            | StartMode.SIDE_TABLE
+            | StartMode.ADOPTED
         ):
             return f"after files log {(case.start.offsets or {})[case.source.name]['logOffset']}"
 
 
-def price_again(source: Source, move: Move, price: SourcePrice) -> SourcePrice:
-    """Return the cost of a move to an earlier place: see :class:`SourceFormat`."""
+@dataclass(frozen=True)
+class _FilesSince:
+    """The files of a source as a move to an earlier place finds them.
+
+    ``since`` are the paths that were read after that place, ``other_names`` those before it, under another
+    source's name. Of ``since`` those ``gone`` no longer exist, and ``rewritten`` is the number of those that
+    were overwritten. ``skipped`` are paths that are too old to be read from there; ``waiting`` is the number
+    of files that were never read, and are.
+    """
+
+    present: dict[str, SourceFile]
+    since: frozenset[str]
+    other_names: frozenset[str]
+    gone: list[str]
+    rewritten: int
+    skipped: frozenset[str]
+    waiting: int
+
+    def of(self, paths: Iterable[str]) -> list[SourceFile]:
+        """Return those of the paths that are there."""
+        return [self.present[path] for path in paths if path in self.present]
+
+
+def _files_since(source: Source, move: Move) -> _FilesSince:
     offset, then = move.offset(source), move.then(source)
     listed = {
         files_log.plain_path(entry.path): entry.timestamp_ms
@@ -219,49 +274,54 @@ def price_again(source: Source, move: Move, price: SourcePrice) -> SourcePrice:
         if (path := files_log.plain_path(entry.path)) not in listed
     }
     present = file_listing.list_files(source)
-    others = (
-        {}
+    other_names = frozenset(
+        ()
         if listed
         else dict(under_other_names(move.place.standing, source, move.place.positions(), present))
     )
     unlisted = (file for path, file in present.items() if path not in listed)
-    skipped = {
-        file.path for file in FileOptions.of(source).skipped(max(listed.values(), default=None), unlisted)
-    }
-    gone = [path for path in since if path not in present]
-    anew = sum(path in present and present[path].modified_ms != written for path, written in since.items())
-    waiting = len(present.keys() - listed.keys() - since.keys() - others.keys() - skipped)
+    too_old = FileOptions.of(source).skipped(max(listed.values(), default=None), unlisted)
+    skipped = frozenset(file.path for file in too_old)
+    return _FilesSince(
+        present,
+        frozenset(since),
+        other_names,
+        gone=[path for path in since if path not in present],
+        rewritten=sum(path in present and present[path].modified_ms != read for path, read in since.items()),
+        skipped=skipped,
+        waiting=len(present.keys() - listed.keys() - since.keys() - other_names - skipped),
+    )
+
+
+def impact_again(source: Source, move: Move, impact: SourceImpact) -> SourceImpact:
+    """Return the impact of a move to an earlier place: see :class:`SourceFormat`."""
+    files = _files_since(source, move)
+    since, skipped = files.since, files.skipped
     # Rows of files that are too old to be read again are not lost if the table keeps them.
-    lost = file_listing.amount(
-        source, [present[path] for path in skipped if move.restored or path not in since]
-    )
-    notes = (f"{waiting:,} {UNREAD}", *(note for note in price.notes if not note.endswith(UNREAD)))
-    read = since.keys() - others.keys() if move.restored else since.keys() | others.keys()
-    again = file_listing.amount(
-        source, [present[path] for path in read if path in present and path not in skipped]
-    )
-    price = replace(price, lost=lost, notes=notes, otherwise=bool(gone or anew or skipped))
-    found = read_again(price, again, move.restored)
-    if others and move.restored:  # the restored table has them already
-        found = replace(found, repeated=file_listing.amount(source, [present[path] for path in others]))
-    if anew:
-        said = f"{anew:,} files were rewritten since they were read: they are read as they are now"
-        found = replace(found, notes=(*found.notes, said))
-    if gone and move.restored:
-        more = f", and {len(skipped):,} are too old by maxFileAge" if skipped else ""
-        lost = Amount(
-            len(gone) + len(skipped), 0, None, f"the files no longer exist, such as {gone[0]}{more}"
-        )
-        return replace(found, lost=lost)
-    if gone:
-        return replace(
-            found,
-            notes=(
-                *found.notes,
-                f"{len(gone):,} files that were read since are gone: they are not read again",
-            ),
-        )
-    return found
+    lost = file_listing.amount(source, files.of(skipped if move.restored else skipped - since))
+    read = since - files.other_names if move.restored else since | files.other_names
+    again = file_listing.amount(source, files.of(read - skipped))
+    notes = (f"{files.waiting:,} {UNREAD}", *(note for note in impact.notes if not note.endswith(UNREAD)))
+    otherwise = bool(files.gone or files.rewritten or skipped)
+    impact = replace(impact, lost=lost, notes=notes, otherwise=otherwise)
+    impact = read_again(impact, again, move.restored)
+    if files.other_names and move.restored:  # the restored table has them already
+        impact = replace(impact, repeated=file_listing.amount(source, files.of(files.other_names)))
+    if files.rewritten:
+        note = f"{files.rewritten:,} files were rewritten since they were read: they are read as they are now"
+        impact = replace(impact, notes=(*impact.notes, note))
+    return _without_gone(impact, files, move.restored) if files.gone else impact
+
+
+def _without_gone(impact: SourceImpact, files: _FilesSince, restored: bool) -> SourceImpact:
+    """Return an impact with the files that no longer exist: their rows are lost if the table goes back."""
+    count = len(files.gone)
+    if not restored:
+        note = f"{count:,} files that were read since are gone: they are not read again"
+        return replace(impact, notes=(*impact.notes, note))
+    more = f", and {len(files.skipped):,} are too old by maxFileAge" if files.skipped else ""
+    reason = f"the files no longer exist, such as {files.gone[0]}{more}"
+    return replace(impact, lost=Amount(count + len(files.skipped), 0, None, reason))
 
 
 def _rebuild_notes(gone: list[str], stateful: bool | None, replayed: int) -> Iterator[str]:
@@ -271,8 +331,8 @@ def _rebuild_notes(gone: list[str], stateful: bool | None, replayed: int) -> Ite
             " writing"
         )
     if gone:
-        said = f"{len(gone):,} processed files are gone or rewritten, such as {gone[0]}"
-        yield f"{said}: a state rebuilt without their rows would let those come again"
+        note = f"{len(gone):,} processed files are gone or rewritten, such as {gone[0]}"
+        yield f"{note}: a state rebuilt without their rows would let those come again"
 
 
 def _why_gone(options: FileOptions) -> str:

@@ -1,5 +1,5 @@
-"""A full refresh beside, whatever the flow reads and keeps: Kafka, Delta, a table whose columns are mapped by
-name.
+"""A rebuild without downtime, whatever the flow reads and keeps: Kafka, Delta, a table whose columns are
+mapped by name.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.worlds.tables.side import DONE, KIND, NAME, after_round, distinct, steps
 
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.recover.restart import side_table
@@ -16,7 +17,6 @@ from tests.oracle import all_rows, first_per
 from tests.worlds.flow_world import Flowbed, pipeline
 from tests.worlds.sources.source_world import DEDUPE, DeltaBed, KafkaBed
 from tests.worlds.tables.backup_world import Recoverer
-from tests.worlds.tables.beside import DONE, KIND, NAME, after_round, distinct, steps
 
 pytestmark = pytest.mark.long
 
@@ -69,7 +69,7 @@ def test_from_kafka_and_from_delta_while_more_arrives(
     source.arrive(9, 10, 1)
     assert bed.run() is Outcome.STOPPED
     bed.holds(distinct(bed, above=1))
-    assert bed.start(2).checkpoint.rpartition("/")[2].startswith("beside-"), (
+    assert bed.start(2).checkpoint.rpartition("/")[2].startswith("rebuild-"), (
         "it continues where the table was built"
     )
 

@@ -9,11 +9,11 @@ from streamkeeper.declare.model import Source
 from streamkeeper.errors import RequestError, SourceError
 from streamkeeper.sources.base.format import Reading
 from streamkeeper.sources.kafka import client as kafka_client
-from streamkeeper.sources.kafka.cost import Seen, records
+from streamkeeper.sources.kafka.impacts import KafkaSnapshot, records
 from streamkeeper.sources.kafka.offsets import LATEST, Offsets, Topics, misfits, records_between, resolved
 
 
-def held(source: Source, start: Offsets | None, ends: Offsets | None) -> Reading:
+def reading(source: Source, start: Offsets | None, ends: Offsets | None) -> Reading:
     """Bound the records between the start, or all that is held, and the end, or all that is there now."""
     try:
         topics = kafka_client.look_at(source)
@@ -22,21 +22,23 @@ def held(source: Source, start: Offsets | None, ends: Offsets | None) -> Reading
     start, ends = topics.earliest if start is None else _checked(start, topics), ends or {}
     upto = {
         topic: {
-            part: min(ends.get(topic, {}).get(part, held.end), held.end)
-            for part, held in topics.held[topic].items()
+            part: min(ends.get(topic, {}).get(part, offset_range.end), offset_range.end)
+            for part, offset_range in topics.ranges[topic].items()
             if part in parts
         }
         for topic, parts in start.items()
     }
-    return Reading(records(records_between(start, upto)), tuple(_told(Seen(upto, start, topics), ends)))
+    return Reading(
+        records(records_between(start, upto)), tuple(_notes(KafkaSnapshot(upto, start, topics), ends))
+    )
 
 
-def _told(seen: Seen, ends: Offsets) -> Iterator[str]:
-    if seen.holes:
-        yield f"{seen.holes[0].upper()}{seen.holes[1:]}."
+def _notes(snapshot: KafkaSnapshot, ends: Offsets) -> Iterator[str]:
+    if snapshot.holes:
+        yield f"{snapshot.holes[0].upper()}{snapshot.holes[1:]}."
     endless = [
         f"{topic}/{part}"
-        for topic, parts in (seen.offset or {}).items()
+        for topic, parts in (snapshot.offset or {}).items()
         for part in parts
         if part not in ends.get(topic, {})
     ]
@@ -54,7 +56,7 @@ def _checked(start: Offsets, topics: Topics) -> Offsets:
     """
     whole = {
         topic: {**dict.fromkeys(parts, LATEST), **start.get(topic, {})}
-        for topic, parts in topics.held.items()
+        for topic, parts in topics.ranges.items()
     }
     wrong = misfits({**start, **whole}, topics)
     if wrong:
@@ -65,13 +67,13 @@ def _checked(start: Offsets, topics: Topics) -> Offsets:
     return resolved(start, topics)
 
 
-def _unanswered(start: Offsets | None, ends: Offsets, why: str) -> Reading:
+def _unanswered(start: Offsets | None, ends: Offsets, reason: str) -> Reading:
     """Bound the records between offsets that are numbers; what a broker would have to say is unknown."""
     if start is None or any(
         at < 0 or part not in ends.get(topic, {})
         for topic, parts in start.items()
         for part, at in parts.items()
     ):
-        return Reading(unknown(why))
-    note = f"Counted are the offsets that were asked for; whether they still exist is unknown: {why}."
+        return Reading(unknown(reason))
+    note = f"Counted are the offsets that were asked for; whether they still exist is unknown: {reason}."
     return Reading(records(records_between(start, ends)), (note,))

@@ -1,4 +1,4 @@
-"""The writers' turn: from every state of its holder to what the next writer does."""
+"""The write lock: from every state of its holder to what the next writer does."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import pytest
 
 from streamkeeper.errors import StorageError
 from streamkeeper.flows import leases
-from streamkeeper.flows.files import FlowHome, TableTurns
+from streamkeeper.flows.files import FlowHome, WriteLockFiles
 from streamkeeper.flows.leases import Heartbeat, Lease, Process
 from streamkeeper.storage import LocalStorage
-from streamkeeper.tables import writers_turn
-from streamkeeper.tables.writers_turn import Gone, Holder, WritersTurn
-from tests.worlds.tables.taking_turns import count_up, die_in_turn
+from streamkeeper.tables import write_lock
+from streamkeeper.tables.write_lock import Gone, Holder, WriteLock
+from tests.worlds.tables.taking_write_locks import count_up, die_with_lock
 
 HERE = Process.current()
 ELSEWHERE = replace(HERE, host="other", boot_id="another-boot", pid_namespace="pid:[1]")
@@ -34,11 +34,11 @@ class Ended(Exception):
 
 @dataclass
 class Bed:
-    """One table's turn. Waiting moves the clock and calls ``on_wait``; whoever is shut out, and what was
+    """One table's lock. Waiting moves the clock and calls ``on_wait``; whoever is shut out, and what was
     said, is kept.
     """
 
-    table: TableTurns
+    table: WriteLockFiles
     now: float = 1000.0
     shut_out: list[Holder] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
@@ -56,8 +56,8 @@ class Bed:
     def check(self) -> None:
         self.checks += 1
 
-    def turn(self, me: Holder) -> WritersTurn:
-        return WritersTurn(
+    def lock(self, me: Holder) -> WriteLock:
+        return WriteLock(
             self.table,
             me,
             TERM,
@@ -81,7 +81,7 @@ class Bed:
 
 @pytest.fixture
 def bed(tmp_path: Path) -> Bed:
-    return Bed(TableTurns(LocalStorage(str(tmp_path)), "p", "t"))
+    return Bed(WriteLockFiles(LocalStorage(str(tmp_path)), "p", "t"))
 
 
 def holder(
@@ -93,24 +93,24 @@ def holder(
 ME = holder("second")
 
 
-def leave_in_turn(bed: Bed, who: Holder) -> None:
-    """Let a holder have the turn and never give it back."""
-    bed.kept.append(bed.turn(who)())  # what nobody refers to ends, and would give the turn back
+def leave_locked(bed: Bed, who: Holder) -> None:
+    """Let a holder have the lock and never give it back."""
+    bed.kept.append(bed.lock(who)())  # what nobody refers to ends, and would give the lock back
     bed.kept[-1].__enter__()
     bed.checks = 0
 
 
 def test_a_turn_that_nobody_has_is_taken_at_once_and_given_back(bed: Bed) -> None:
-    with bed.turn(ME)():
-        assert writers_turn.read(bed.table, 1) == ME
-    assert writers_turn.read(bed.table, 1) is None
+    with bed.lock(ME)():
+        assert write_lock.read(bed.table, 1) == ME
+    assert write_lock.read(bed.table, 1) is None
     assert (bed.waited, bed.checks) == (0.0, 2)
 
 
 def test_a_turn_is_given_back_when_the_batch_fails(bed: Bed) -> None:
-    with pytest.raises(ZeroDivisionError), bed.turn(ME)():
+    with pytest.raises(ZeroDivisionError), bed.lock(ME)():
         raise ZeroDivisionError
-    assert writers_turn.read(bed.table, 1) is None
+    assert write_lock.read(bed.table, 1) is None
 
 
 def test_a_turn_is_given_back_at_once_where_its_flow_may_not_write_any_more(bed: Bed) -> None:
@@ -118,9 +118,9 @@ def test_a_turn_is_given_back_at_once_where_its_flow_may_not_write_any_more(bed:
         raise Ended
 
     bed.check = refuse  # type: ignore[method-assign]
-    with pytest.raises(Ended), bed.turn(ME)():
+    with pytest.raises(Ended), bed.lock(ME)():
         raise AssertionError("it must not write")
-    assert writers_turn.read(bed.table, 1) is None
+    assert write_lock.read(bed.table, 1) is None
 
 
 def test_a_batch_that_fails_because_it_was_shut_out_is_told_as_shut_out(bed: Bed) -> None:
@@ -130,26 +130,26 @@ def test_a_batch_that_fails_because_it_was_shut_out_is_told_as_shut_out(bed: Bed
             raise Ended
 
     bed.check = refuse  # type: ignore[method-assign]
-    with pytest.raises(Ended) as told, bed.turn(ME)():
+    with pytest.raises(Ended) as told, bed.lock(ME)():
         raise ZeroDivisionError
     assert isinstance(told.value.__context__, ZeroDivisionError)
-    assert writers_turn.read(bed.table, 1) is None
+    assert write_lock.read(bed.table, 1) is None
 
 
 def test_what_is_left_of_many_turns_is_the_last_two(bed: Bed) -> None:
     for _ in range(20):
-        with bed.turn(ME)():
+        with bed.lock(ME)():
             pass
     assert bed.table.numbers() == [19, 20]
     assert len(bed.table.storage.names(bed.table.root)) == 4
 
 
 def test_the_next_waits_until_the_holder_gives_its_turn_back(bed: Bed) -> None:
-    first = bed.turn(holder())()
+    first = bed.lock(holder())()
     first.__enter__()
     bed.on_wait = lambda: first.__exit__(None, None, None) if bed.waited > 5 else None
-    with bed.turn(ME)():
-        assert writers_turn.read(bed.table, 2) == ME
+    with bed.lock(ME)():
+        assert write_lock.read(bed.table, 2) == ME
     assert 5 < bed.waited < 6
     assert bed.shut_out == []
 
@@ -178,46 +178,46 @@ def test_the_next_waits_until_the_holder_gives_its_turn_back(bed: Bed) -> None:
 def test_a_holder_is_proven_gone_only_with_its_jvm(
     bed: Bed, process: Process, jvm: Process | None, state: Gone
 ) -> None:
-    assert writers_turn.gone(bed.table, holder(process=process, jvm=jvm)) is state
+    assert write_lock.gone(bed.table, holder(process=process, jvm=jvm)) is state
 
 
 def test_a_driver_that_left_its_lease_is_gone_wherever_it_was(bed: Bed) -> None:
     was = holder(process=ELSEWHERE, jvm=ELSEWHERE)
     leases.leave(bed.home(was), Lease(1, ELSEWHERE, 1, "then"), "stopped")
-    assert writers_turn.gone(bed.table, was) is Gone.PROVEN
+    assert write_lock.gone(bed.table, was) is Gone.PROVEN
 
 
 def test_a_holder_that_is_proven_dead_is_displaced_at_once_and_nobody_is_shut_out(bed: Bed) -> None:
-    leave_in_turn(bed, holder(process=DEAD, jvm=DEAD))
-    with bed.turn(ME)():
-        assert writers_turn.read(bed.table, 2) == ME
+    leave_locked(bed, holder(process=DEAD, jvm=DEAD))
+    with bed.lock(ME)():
+        assert write_lock.read(bed.table, 2) == ME
     assert (bed.waited, bed.shut_out) == (0.0, [])
 
 
 def test_a_silent_holder_elsewhere_is_shut_out_before_it_is_displaced(bed: Bed) -> None:
     was = holder(process=ELSEWHERE, jvm=ELSEWHERE)
-    leave_in_turn(bed, was)
-    with bed.turn(ME)():
+    leave_locked(bed, was)
+    with bed.lock(ME)():
         assert bed.shut_out == [was]
     assert bed.waited == pytest.approx(TERM, abs=0.5)
 
 
 def test_a_holder_that_cannot_be_shut_out_keeps_its_turn(bed: Bed) -> None:
-    leave_in_turn(bed, holder(process=ELSEWHERE, jvm=ELSEWHERE))
+    leave_locked(bed, holder(process=ELSEWHERE, jvm=ELSEWHERE))
 
     def fail(who: Holder) -> None:
         raise StorageError("the table is out of reach")
 
-    turn = bed.turn(ME)
-    turn._shut_out = fail
-    with pytest.raises(StorageError, match="out of reach"), turn():
+    lock = bed.lock(ME)
+    lock._shut_out = fail
+    with pytest.raises(StorageError, match="out of reach"), lock():
         raise AssertionError("it must not write")
     assert bed.table.numbers() == [1]
 
 
 def test_who_only_makes_the_table_is_displaced_without_being_shut_out(bed: Bed) -> None:
-    leave_in_turn(bed, holder(process=ELSEWHERE, jvm=ELSEWHERE, query_id=None))
-    with bed.turn(ME)():
+    leave_locked(bed, holder(process=ELSEWHERE, jvm=ELSEWHERE, query_id=None))
+    with bed.lock(ME)():
         pass
     assert bed.shut_out == []
 
@@ -225,61 +225,63 @@ def test_who_only_makes_the_table_is_displaced_without_being_shut_out(bed: Bed) 
 def test_each_turn_of_a_job_elsewhere_that_never_beats_is_waited_for(bed: Bed) -> None:
     job = replace(holder("tables", ELSEWHERE, ELSEWHERE, None), epoch=0)
     for number in (1, 2):
-        leave_in_turn(bed, job)
-        with bed.turn(ME)():
+        leave_locked(bed, job)
+        with bed.lock(ME)():
             assert bed.waited == pytest.approx(number * TERM, abs=number * 0.5)
 
 
 def test_a_holder_elsewhere_whose_heart_beats_is_waited_for(bed: Bed) -> None:
     was = holder(process=ELSEWHERE, jvm=ELSEWHERE)
-    leave_in_turn(bed, was)
+    leave_locked(bed, was)
     bed.on_wait = lambda: bed.beat(was, int(bed.waited))
     bed.patience = 5 * TERM
-    with pytest.raises(Ended), bed.turn(ME)():
-        raise AssertionError("the other has the turn")
+    with pytest.raises(Ended), bed.lock(ME)():
+        raise AssertionError("the other holds the lock")
     assert bed.shut_out == []
-    assert bed.said == [f"The flow second waits for its turn on t, which {writers_turn.describe(was)} has."]
+    assert bed.said == [
+        f"The flow second waits for the write lock of t, which {write_lock.describe(was)} has."
+    ]
 
 
 def test_waiting_ends_with_an_order(bed: Bed) -> None:
-    leave_in_turn(bed, holder())
+    leave_locked(bed, holder())
     bed.patience = 1.0
-    with pytest.raises(Ended), bed.turn(ME)():
-        raise AssertionError("the other has the turn")
+    with pytest.raises(Ended), bed.lock(ME)():
+        raise AssertionError("the other holds the lock")
 
 
 def test_a_displaced_holder_gives_back_its_own_turn_and_not_the_next_ones(bed: Bed) -> None:
-    late = bed.turn(holder(process=DEAD, jvm=DEAD))()
+    late = bed.lock(holder(process=DEAD, jvm=DEAD))()
     late.__enter__()
-    with bed.turn(ME)():
+    with bed.lock(ME)():
         late.__exit__(None, None, None)
-        assert writers_turn.read(bed.table, 2) == ME
+        assert write_lock.read(bed.table, 2) == ME
 
 
 def test_who_was_slow_never_takes_a_turn_that_came_and_went(bed: Bed) -> None:
-    """It looks, is stopped while others take and give back two turns and more, and goes on with what it
+    """It looks, is stopped while others take and give back two locks and more, and goes on with what it
     saw.
     """
-    slow = bed.turn(ME)
+    slow = bed.lock(ME)
     for _ in range(5):
-        with bed.turn(holder())():
+        with bed.lock(holder())():
             pass
     assert not slow._create(1)
     assert not slow._create(2)
     assert bed.table.numbers() == [4, 5]
 
 
-def test_a_turn_that_its_own_flow_could_not_give_back_is_taken_anew(bed: Bed) -> None:
-    leave_in_turn(bed, ME)
-    with bed.turn(ME)():
-        assert writers_turn.read(bed.table, 2) == ME
+def test_a_turn_that_its_own_flow_could_not_release_is_taken_anew(bed: Bed) -> None:
+    leave_locked(bed, ME)
+    with bed.lock(ME)():
+        assert write_lock.read(bed.table, 2) == ME
 
 
 def test_a_damaged_turn_is_told_with_its_file(bed: Bed) -> None:
-    bed.table.storage.overwrite(bed.table.turn(1), b'{"flow": "f"}')
+    bed.table.storage.overwrite(bed.table.lock(1), b'{"flow": "f"}')
     with (
-        pytest.raises(StorageError, match=r"p/tables/t/turn/000001\.json is not a writers' turn"),
-        bed.turn(ME)(),
+        pytest.raises(StorageError, match=r"p/tables/t/write_lock/000001\.json is not a write lock"),
+        bed.lock(ME)(),
     ):
         raise AssertionError("it must not write")
 
@@ -301,20 +303,20 @@ def test_of_several_processes_one_at_a_time_has_the_turn(tmp_path: Path) -> None
 
 
 def test_the_turn_of_a_killed_process_goes_to_the_next_at_once(bed: Bed, tmp_path: Path) -> None:
-    process = get_context("spawn").Process(target=die_in_turn, args=(str(tmp_path), "first"))
+    process = get_context("spawn").Process(target=die_with_lock, args=(str(tmp_path), "first"))
     process.start()
     process.join(120)
     assert process.exitcode == 9
-    with bed.turn(ME)():
-        assert writers_turn.read(bed.table, 2) == ME
+    with bed.lock(ME)():
+        assert write_lock.read(bed.table, 2) == ME
     assert bed.waited == 0.0
 
 
 def test_another_process_is_described_by_its_start_time(bed: Bed) -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    found = Process.of(child.pid)
+    found = Process.of_pid(child.pid)
     assert found is not None
     assert leases.is_running(found) is True
     child.communicate(b"\n")
     assert leases.is_running(found) is False
-    assert Process.of(child.pid) is None
+    assert Process.of_pid(child.pid) is None

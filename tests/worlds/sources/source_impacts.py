@@ -13,7 +13,7 @@ from streamkeeper.delta.history import offset_before
 from streamkeeper.errors import SourceError
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.sources.kafka import client as kafka_client
-from streamkeeper.sources.kafka.offsets import Held, Offsets, Topics
+from streamkeeper.sources.kafka.offsets import OffsetRange, Offsets, Topics
 from tests.worlds.recover.recoveries import FLOW, planned
 from tests.worlds.small_world import EVENTS, FILES, World
 from tests.worlds.tables.delta_logs import ID, Table, add
@@ -23,7 +23,7 @@ KAFKA = EVENTS.replace(
 )
 DELTA = EVENTS.replace(FILES, 'format="delta", path="{data}/source"')
 STOOD: Offsets = {"orders": {"0": 6, "1": 3}}
-HELD = Topics({"orders": {"0": Held(0, 10), "1": Held(2, 3)}}, {"orders": "id-1"})
+HELD = Topics({"orders": {"0": OffsetRange(0, 10), "1": OffsetRange(2, 3)}}, {"orders": "id-1"})
 
 
 def begun(world: World, text: str, offset: Any, initial: Any = None, **evidence: Any) -> World:

@@ -1,4 +1,4 @@
-"""``full_refresh_beside``: a table is rebuilt next to the old one, and replaces it in one commit.
+"""``rebuild_without_downtime``: a table is rebuilt next to the old one, and replaces it in one commit.
 
 Readers see the complete old table until that commit, and the new one afterwards. The flows are held only for
 the last round of reading and for the commit. They continue in the checkpoints that built the new table, whose
@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from streamkeeper.amounts import LOSS, PRICES, Amount, in_words, unknown
+from streamkeeper.amounts import DATA_LOSS, IMPACTS, Amount, in_words, unknown
 from streamkeeper.delta.summary import newest_summary
 from streamkeeper.errors import RecoveryError
 from streamkeeper.flows import generations
@@ -23,7 +23,7 @@ from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work, kind
 from streamkeeper.recover.plans.plan import CopyPlan, FlowPlan, Plan, Refusal
 from streamkeeper.recover.requests.form import declared_table
-from streamkeeper.recover.requests.full_refresh import BesideRequest, Emptying
+from streamkeeper.recover.requests.full_refresh import Emptying, RebuildRequest
 from streamkeeper.recover.restart import side_table
 from streamkeeper.recover.restart.side_table import RECOVERY, SideTables
 from streamkeeper.recover.steps import rehearse
@@ -31,11 +31,11 @@ from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
 from streamkeeper.tables.backups import TARGET
 
-BUILD, PUT_IN_PLACE, REMOVE = "build", "put_in_place", "remove_beside"
+BUILD, PUT_IN_PLACE, REMOVE = "build", "put_in_place", "remove_side_table"
 _GOES_ON = "the flow keeps removing files that it has read while the table is built"
 
 
-def plan(settings: Settings, manifest: Manifest, request: BesideRequest, recovery_id: str) -> Plan:
+def plan(settings: Settings, manifest: Manifest, request: RebuildRequest, recovery_id: str) -> Plan:
     """Plan it; nothing is changed.
 
     :raises RequestError: there is no table yet, or it is of a kind that another's files cannot be put in the
@@ -44,7 +44,7 @@ def plan(settings: Settings, manifest: Manifest, request: BesideRequest, recover
     """
     refresh = full_refresh.plan(settings, manifest, request, recovery_id)
     pipeline, table = declared_table(request.table, manifest, "The full refresh was not planned")
-    emptied = refresh.known(Emptying)
+    emptied = refresh.details_as(Emptying)
     beside = settings.table_path(name_of(table.name, recovery_id))
     cleaned = _cleaned(settings, manifest.writers(pipeline.name, table.name))
     return replace(
@@ -58,22 +58,26 @@ def plan(settings: Settings, manifest: Manifest, request: BesideRequest, recover
         copies=(_copy(emptied.path, beside),),
         details={**asdict(SideTables(emptied.path, beside)), "newest": emptied.newest},
         notes=(*_notes(request, beside, emptied.readers), *emptied.others),
-        refusals=(*refresh.refusals, *_price_of_cleaned(cleaned, request.accept)),
+        refusals=(*refresh.refusals, *_impact_of_cleaned(cleaned, request.accept)),
     )
 
 
 def plan_again(work: Work) -> dict[str, Any]:
     """Make the plan again, now that nothing moves, and compare it with the approved one.
 
-    What the sources had when that was made was read since: its prices stay. A driver that took over from one
+    What the sources had when that was made was read since: its impacts stay. A driver that took over from one
     that may still live has begun another generation meanwhile: that is followed, since nothing of the old
     ones is continued from.
 
     :raises RecoveryError: the declaration of a flow changed, or other flows write the table now.
     """
     plan, manifest = work.plan, read_manifest(work.settings)
-    of = kind(plan.recovery)
-    again = plans.kept(of.plan(work.settings, manifest, of.read_request(plan.request), plan.recovery_id))
+    recovery_kind = kind(plan.recovery)
+    again = plans.as_stored(
+        recovery_kind.plan(
+            work.settings, manifest, recovery_kind.read_request(plan.request), plan.recovery_id
+        )
+    )
     shared_steps.check_same_flows(plan, again)
     before = {flow.flow: flow for flow in plan.flows}
     changed = sorted(flow.flow for flow in again.flows if flow.fingerprint != before[flow.flow].fingerprint)
@@ -85,14 +89,14 @@ def plan_again(work: Work) -> dict[str, Any]:
         )
     again = replace(
         again,
-        flows=tuple(replace(flow, prices=before[flow.flow].prices) for flow in again.flows),
+        flows=tuple(replace(flow, impacts=before[flow.flow].impacts) for flow in again.flows),
         refusals=tuple(item for item in again.refusals if item.flow is None),
     )
-    why = plans.worse(plan, again)
-    return asdict(shared_steps.PlannedAgain(bool(why), tuple(why), again))
+    reasons = plans.worse(plan, again)
+    return asdict(shared_steps.PlannedAgain(bool(reasons), tuple(reasons), again))
 
 
-def remove_beside(work: Work) -> dict[str, Any]:
+def remove_side_table(work: Work) -> dict[str, Any]:
     """Remove what was built; the checkpoints stay where the flows continue in them.
 
     What a driver that may still live works on is left to ``clean_up``.
@@ -113,22 +117,22 @@ def _cleaned(settings: Settings, writers: list[Flow]) -> dict[str, list[str]]:
             flow.declaration.once and generations.finished(open_home(settings, flow.full_name)) is not None
         )
     )
-    found = {
+    cleaned = {
         flow.full_name: [source.name for source in flow.sources if source.reads_files and source.takes_files]
         for flow in running
     }
-    return {name: sources for name, sources in found.items() if sources}
+    return {name: sources for name, sources in cleaned.items() if sources}
 
 
 def _with_cleaned(flow: FlowPlan, sources: Collection[str]) -> FlowPlan:
-    """Say in the prices of a flow that its sources may lose more until the table is put in place, and nobody
+    """Say in the impacts of a flow that its sources may lose more until the table is put in place, and nobody
     knows how much.
     """
-    prices = (
-        replace(price, lost=_and_more(price.lost)) if price.source in sources else price
-        for price in flow.prices
+    impacts = (
+        replace(impact, lost=_and_more(impact.lost)) if impact.source in sources else impact
+        for impact in flow.impacts
     )
-    return replace(flow, prices=tuple(prices))
+    return replace(flow, impacts=tuple(impacts))
 
 
 def _and_more(lost: Amount) -> Amount:
@@ -138,16 +142,17 @@ def _and_more(lost: Amount) -> Amount:
     return unknown(f"{now}{_GOES_ON}")
 
 
-def _price_of_cleaned(cleaned: Mapping[str, list[str]], accepted: Collection[str]) -> Iterator[Refusal]:
+def _impact_of_cleaned(cleaned: Mapping[str, list[str]], accepted: Collection[str]) -> Iterator[Refusal]:
     """Return the refusal for what the flows may remove before it is read beside, unless it is accepted."""
-    for flow, sources in cleaned.items() if LOSS not in accepted else ():
-        said = (
-            f"{PRICES[LOSS]} ({flow}, {', '.join(sources)}: {_GOES_ON}, by cleanSource, and files removed"
+    for flow, sources in cleaned.items() if DATA_LOSS not in accepted else ():
+        message = (
+            f"{IMPACTS[DATA_LOSS]} ({flow}, {', '.join(sources)}: {_GOES_ON}, by cleanSource, and files"
+            " removed"
             " before the new table has read them are missing from it). Choose full_refresh, which holds"
             f" the flow, or hold it until this recovery is over (streamkeeper hold {flow}). To continue,"
-            f" accept `{LOSS}`."
+            f" accept `{DATA_LOSS}`."
         )
-        yield Refusal(LOSS, said, flow, covers=tuple(sources))
+        yield Refusal(DATA_LOSS, message, flow, covers=tuple(sources))
 
 
 def _with_generation(flow: FlowPlan) -> FlowPlan:
@@ -173,9 +178,10 @@ def _copy(path: str, beside: str) -> CopyPlan:
     return CopyPlan(TARGET, path, beside, summary.bytes, None, summary.files)
 
 
-def _notes(request: BesideRequest, beside: str, felt: tuple[str, ...]) -> Iterator[str]:
+def _notes(request: RebuildRequest, beside: str, felt: tuple[str, ...]) -> Iterator[str]:
     yield (
-        f"{request.table} is rebuilt beside it, at {beside}: until it is replaced, about the size of the"
+        f"{request.table} is rebuilt in a side table, at {beside}: until it is replaced, about the size"
+        " of the"
         " table is needed twice."
     )
     yield (
@@ -192,18 +198,18 @@ def _notes(request: BesideRequest, beside: str, felt: tuple[str, ...]) -> Iterat
 KIND = Kind(
     name=RECOVERY,
     description=(
-        "Rebuilds a table beside the old one while flows and readers continue, and replaces the old one in"
+        "Rebuilds a table in a side table while flows and readers continue, and replaces the old one in"
         " one commit."
     ),
-    request=BesideRequest,
+    request=RebuildRequest,
     plan=plan,
     steps=(
         shared_steps.LOCK,
         StepKind(
             BUILD,
-            "read all sources from their beginning into a table beside, in rounds, until a round finds"
+            "read all sources from their beginning into a side table, in rounds, until a round finds"
             " little; flows keep running",
-            "streamkeeper_jobs.recover.full_refresh_beside:build",
+            "streamkeeper_jobs.recover.rebuild_without_downtime:build",
             patient=True,
         ),
         shared_steps.HOLD,
@@ -215,9 +221,9 @@ KIND = Kind(
         ),
         StepKind(
             PUT_IN_PLACE,
-            "read the rest, seal the old generations, start the next ones at the position of the new"
+            "read the rest, fence the old generations, start the next ones at the position of the new"
             " table, and replace the old one in one commit",
-            "streamkeeper_jobs.recover.full_refresh_beside:put_in_place",
+            "streamkeeper_jobs.recover.rebuild_without_downtime:put_in_place",
             changes=True,
             changed=shared_steps.is_decided,
         ),
@@ -225,12 +231,12 @@ KIND = Kind(
         shared_steps.RELEASE,
         StepKind(
             REMOVE,
-            "remove the table that was built beside; checkpoints that the flows continue in are kept",
-            remove_beside,
+            "remove the side table; checkpoints that the flows continue in are kept",
+            remove_side_table,
         ),
         shared_steps.VERIFY_PROGRESS,
     ),
     rehearsal=rehearse.STEP,
-    noun="full refresh beside",
-    given_up=remove_beside,
+    noun="rebuild without downtime",
+    given_up=remove_side_table,
 )

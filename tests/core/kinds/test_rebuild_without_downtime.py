@@ -1,5 +1,5 @@
-"""Planning a full refresh beside, and what of it stays and goes: planning changes nothing, and what was built
-is found and removed.
+"""Planning a rebuild without downtime, and what of it stays and goes: planning changes nothing, and what was
+built is found and removed.
 """
 
 from __future__ import annotations
@@ -10,27 +10,27 @@ from typing import Any
 
 import pytest
 
-from streamkeeper.amounts import DOWNSTREAM, LOSS
+from streamkeeper.amounts import DATA_LOSS, DOWNSTREAM
 from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.flows import generations, leases, ledger, side_flow
-from streamkeeper.flows.generations import BESIDE, StartAt
+from streamkeeper.flows.generations import SIDE_TABLE, StartAt
 from streamkeeper.manifest.import_file import load_pipeline
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover import engine
-from streamkeeper.recover.kinds.full_refresh_beside import KIND
+from streamkeeper.recover.kinds.rebuild_without_downtime import KIND
 from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.plans.plan import Plan
-from streamkeeper.recover.requests.full_refresh import BesideRequest
+from streamkeeper.recover.requests.full_refresh import RebuildRequest
 from streamkeeper.recover.restart import side_table
 from streamkeeper.recover.steps import clean_up as clean_up_steps
 from streamkeeper.storage import LocalStorage
 from tests.worlds.pipelines import LATE, READER, SEVERAL
 from tests.worlds.recover import recoveries
-from tests.worlds.recover.recoveries import approve, of, planned, price, refused
+from tests.worlds.recover.recoveries import approve, impact, of, planned, refused
 from tests.worlds.small_world import CHANGES, EVENTS, World
 
-RECOVERY = "full_refresh_beside-x-0badcafe"
+RECOVERY = "rebuild_without_downtime-x-0badcafe"
 MARK = "0badcafe"
 
 
@@ -49,19 +49,19 @@ def test_the_plan_says_where_the_table_is_built_and_what_that_takes(stands: Worl
     assert (flow.start.mode, flow.generation, flow.next_generation) == ("earliest", 1, 2)
     [copy] = found.copies
     path = stands.settings.table_path("events")
-    assert (copy.source, copy.destination) == (path, f"{path}__beside_{MARK}")
+    assert (copy.source, copy.destination) == (path, f"{path}__rebuild_{MARK}")
     assert (copy.bytes, copy.files) == (4096, 3)
     assert found.steps.index("build") < found.steps.index("hold") < found.steps.index("put_in_place")
-    assert "is rebuilt beside" in found.notes[0]
-    assert KIND.read_request(found.request) == BesideRequest("events.events", by="ada")
+    assert "is rebuilt in a side table" in found.notes[0]
+    assert KIND.read_request(found.request) == RebuildRequest("events.events", by="ada")
 
 
 def test_a_table_by_key_is_built_as_one_table(world: World) -> None:
     world.declare(CHANGES % ", once=True")
     world.processed(2)
     found = plan(world)
-    assert found.details["beside"] == world.settings.table_path(f"events__beside_{MARK}")
-    assert [copy.what for copy in found.copies] == ["target"]
+    assert found.details["side"] == world.settings.table_path(f"events__rebuild_{MARK}")
+    assert [copy.label for copy in found.copies] == ["target"]
     assert found.flows[0].once
 
 
@@ -77,13 +77,13 @@ def test_every_flow_gets_a_generation_one_that_never_ran_too(stands: World) -> N
     }
 
 
-def test_streams_that_read_the_table_and_lost_history_are_prices_as_of_any_full_refresh(
+def test_streams_that_read_the_table_and_lost_history_are_impacts_as_of_any_full_refresh(
     stands: World,
 ) -> None:
     stands.declare(READER % "", "after.py")
     stands.files[0].unlink()
-    assert {*refused(plan(stands))} == {DOWNSTREAM, LOSS}
-    assert plan(stands, DOWNSTREAM, LOSS).refusals == ()
+    assert {*refused(plan(stands))} == {DOWNSTREAM, DATA_LOSS}
+    assert plan(stands, DOWNSTREAM, DATA_LOSS).refusals == ()
 
 
 CLEANS = EVENTS.replace("options={}", 'options={"cleanSource": "Delete"}')
@@ -93,17 +93,17 @@ def test_what_the_running_flow_removes_while_the_table_is_built_is_an_unknown_lo
     stands.declare(CLEANS)
     found = plan(stands)
     [refusal] = found.refusals
-    assert refusal.price == LOSS
+    assert refusal.impact == DATA_LOSS
     assert "keeps removing files that it has read while the table is built, by cleanSource" in refusal.message
     assert "Choose full_refresh, which holds the flow" in refusal.message
-    assert "keeps removing files" in str(price(found).lost.rows_unknown)
+    assert "keeps removing files" in str(impact(found).lost.rows_unknown)
     stands.files[0].unlink()
     said = "1 file, rows unknown: the files no longer exist"
-    assert str(price(plan(stands)).lost.rows_unknown).startswith(said)
-    assert plan(stands, LOSS).refusals == ()
+    assert str(impact(plan(stands)).lost.rows_unknown).startswith(said)
+    assert plan(stands, DATA_LOSS).refusals == ()
     stands.declare(EVENTS.replace("options={}", 'options={"cleanSource": "off"}'))
-    assert refused(plan(stands)) == [LOSS], "the file that is gone, alone"
-    assert price(plan(stands)).lost.files == 1
+    assert refused(plan(stands)) == [DATA_LOSS], "the file that is gone, alone"
+    assert impact(plan(stands)).lost.files == 1
 
 
 def test_a_once_flow_that_is_done_removes_nothing_more_and_one_that_never_ran_may(world: World) -> None:
@@ -111,7 +111,7 @@ def test_a_once_flow_that_is_done_removes_nothing_more_and_one_that_never_ran_ma
     text = cleans % ", once=True"
     world.declare(text)
     world.processed(2)
-    assert refused(plan(world)) == [LOSS]
+    assert refused(plan(world)) == [DATA_LOSS]
     generations.finish(world.home, 1, 1)
     assert plan(world).refusals == ()
     world.declare(
@@ -120,7 +120,7 @@ def test_a_once_flow_that_is_done_removes_nothing_more_and_one_that_never_ran_ma
         ' sequence_by="n")\n'
     )
     [refusal] = plan(world).refusals
-    assert (refusal.price, refusal.flow) == (LOSS, "events.late")
+    assert (refusal.impact, refusal.flow) == (DATA_LOSS, "events.late")
 
 
 REFUSED: dict[str, tuple[dict[str, str], str]] = {
@@ -146,11 +146,12 @@ def test_a_table_that_cannot_be_replaced_is_refused_in_the_plan(
 
 def test_it_can_be_scheduled(world: World) -> None:
     world.declare(
-        EVENTS + '\ndp.schedule("full_refresh_beside", table="events", accept=["loss"], cron="@weekly")\n'
+        EVENTS
+        + '\ndp.schedule("rebuild_without_downtime", table="events", accept=["data-loss"], cron="@weekly")\n'
     )
     manifest = read_manifest(world.settings)
     [scheduled] = manifest.pipelines[0].schedules
-    assert (manifest.errors, scheduled.recovery) == ({}, "full_refresh_beside")
+    assert (manifest.errors, scheduled.recovery) == ({}, "rebuild_without_downtime")
 
 
 def test_the_flows_that_build_are_the_declared_ones_under_other_names_and_remove_nothing_from_their_sources(
@@ -163,15 +164,15 @@ def test_the_flows_that_build_are_the_declared_ones_under_other_names_and_remove
     pipeline = load_pipeline(world.settings.pipelines / "events.py", world.settings.data)
     flows = side_flow.derive(world.settings, pipeline, "events", RECOVERY)
     assert [(flow.name, flow.declaration.target) for flow in flows] == [
-        (f"clean_events__beside_{MARK}", f"events__beside_{MARK}"),
-        (f"more_events__beside_{MARK}", f"events__beside_{MARK}"),
+        (f"clean_events__rebuild_{MARK}", f"events__rebuild_{MARK}"),
+        (f"more_events__rebuild_{MARK}", f"events__rebuild_{MARK}"),
     ]
     [source] = flows[0].pipeline.sources_of(flows[0].declaration)
     assert (source.options, source.start) == ({"maxFilesPerTrigger": "3"}, "earliest")
     assert flows[0].fingerprint != flows[1].fingerprint
 
 
-def test_under_the_hold_prices_stay_and_a_driver_that_took_over_meanwhile_is_followed(stands: World) -> None:
+def test_under_the_hold_impacts_stay_and_a_driver_that_took_over_meanwhile_is_followed(stands: World) -> None:
     approve(stands, plan(stands))
     carry_out(stands, "lock", "build")
     stands.files[0].unlink()  # it was read by then
@@ -201,12 +202,12 @@ def built(world: World) -> None:
     """Leave behind what a build has made: a table, and a flow with a checkpoint and a lease that it has
     left.
     """
-    replace(world, table=f"events__beside_{MARK}").write_table("q", 0)
+    replace(world, table=f"events__rebuild_{MARK}").write_table("q", 0)
     side = side_flow.side_home(world.home, RECOVERY)
     world.home.storage.overwrite(f"{side.checkpoint(1, 1)}/metadata", b"{}")
     generations.decide(side, generations.first(side, "f"))
     leases.leave(side, leases.acquire(side, 1, 0.6), "done")
-    world.home.storage.overwrite(f"events/tables/events__beside_{MARK}/turn/000001.json", b"{}")
+    world.home.storage.overwrite(f"events/tables/events__rebuild_{MARK}/write_lock/000001.json", b"{}")
 
 
 def remains(world: World) -> list[str]:
@@ -222,19 +223,19 @@ def test_clean_up_finds_what_a_recovery_that_is_over_has_left_and_touches_none_t
     def left() -> Plan:
         return planned(stands, "clean_up", "c1", pipeline="events")
 
-    assert left().details["beside"] == [], "it is not over"
+    assert left().details["side_tables"] == [], "it is not over"
     assert not [note for note in left().notes if "no longer declared" in note]
     ledger.open(stands.home.storage, "events", RECOVERY).record("given_up", {"why": "x"})
     found = left()
-    assert found.details["beside"] == [RECOVERY]
+    assert found.details["side_tables"] == [RECOVERY]
     assert f"The table that {RECOVERY} built" in " ".join(found.notes)
-    clean_up_steps.remove_beside(
-        Work(stands.settings, found, ledger.open(stands.home.storage, "events", "c1"), "remove_beside")
+    clean_up_steps.remove_side_table(
+        Work(stands.settings, found, ledger.open(stands.home.storage, "events", "c1"), "remove_side_table")
     )
     assert remains(stands) == []
     engine.propose(stands.settings, found)
     ledger.open(stands.home.storage, "events", "c1").record("ended", {})
-    assert left().details["beside"] == [], "nor is a clean-up that is over taken for one"
+    assert left().details["side_tables"] == [], "nor is a clean-up that is over taken for one"
 
 
 def test_checkpoints_that_a_flow_goes_on_with_stay_and_a_living_driver_loses_nothing(stands: World) -> None:
@@ -250,7 +251,7 @@ def test_checkpoints_that_a_flow_goes_on_with_stay_and_a_living_driver_loses_not
     began = generations.read_start(stands.home, 1)
     first = generations.read(stands.home, 1)
     assert began is not None and first is not None
-    decided = replace(first, number=2, start=StartAt(BESIDE), recovery=RECOVERY)
+    decided = replace(first, number=2, start=StartAt(SIDE_TABLE), recovery=RECOVERY)
     generations.decide(stands.home, decided)
     generations.begin(stands.home, replace(began, number=2, checkpoint=side.checkpoint(1, 1)))
     side_table.remove(stands.settings, made)

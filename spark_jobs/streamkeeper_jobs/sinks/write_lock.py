@@ -1,4 +1,4 @@
-"""A driver's access to the writers' turn on its table; a holder that is not proven dead is sealed."""
+"""A driver's access to the write lock on its table; a holder that is not proven dead is fenced."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pyspark.sql import SparkSession
 
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.flows import generations
-from streamkeeper.flows.files import FlowHome, TableTurns
+from streamkeeper.flows.files import FlowHome, WriteLockFiles
 from streamkeeper.flows.generations import Generation
 from streamkeeper.flows.leases import Process
-from streamkeeper.tables.writers_turn import Holder, WritersTurn, describe
+from streamkeeper.tables.write_lock import Holder, WriteLock, describe
 from streamkeeper.times import now
 from streamkeeper_jobs.spark.delta_table import shut_out
 from streamkeeper_jobs.spark.jvm import classes
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from streamkeeper_jobs.sinks.job import Job
 
 
-def writers_turn(job: Job, generation: Generation, writes: bool = True) -> WritersTurn:
-    """Return a flow's access to its turn, in one of its generations; an order of the watch ends the waiting.
+def write_lock(job: Job, generation: Generation, writes: bool = True) -> WriteLock:
+    """Return a flow's access to its lock, in one of its generations; an order of the watch ends the waiting.
 
     :param writes: False if only the table is created or gets columns.
     """
@@ -32,7 +32,7 @@ def writers_turn(job: Job, generation: Generation, writes: bool = True) -> Write
         if generations.is_over(job.home, generation.number):
             raise Stopped(
                 Order(
-                    f"generation {generation.number} was sealed in its table; the next driver continues in"
+                    f"generation {generation.number} was fenced in its table; the next driver continues in"
                     " the next generation"
                 )
             )
@@ -46,9 +46,9 @@ def writers_turn(job: Job, generation: Generation, writes: bool = True) -> Write
         jvm=jvm_process(job.spark),
         at=now(),
     )
-    turns = TableTurns(job.home.storage, job.home.pipeline, job.flow.declaration.target)
-    return WritersTurn(
-        turns,
+    locks = WriteLockFiles(job.home.storage, job.home.pipeline, job.flow.declaration.target)
+    return WriteLock(
+        locks,
         me,
         job.settings.lease_term,
         check=check,
@@ -61,22 +61,22 @@ def writers_turn(job: Job, generation: Generation, writes: bool = True) -> Write
 def jvm_process(spark: SparkSession) -> Process | None:
     """Return the JVM process that commits to the tables; None if it is not visible from here."""
     java = classes(spark)
-    return Process.of(int(java("java.lang.ProcessHandle").current().pid()))
+    return Process.of_pid(int(java("java.lang.ProcessHandle").current().pid()))
 
 
 def _shut_out(job: Job, holder: Holder) -> None:
-    """Seal a generation that may have a batch in progress, so that the batch is refused whenever it arrives.
+    """Fence a generation that may have a batch in progress, so that the batch is refused whenever it arrives.
 
-    Its last commit is recorded first: from this record its own drivers learn that it is sealed, and continue
+    Its last commit is recorded first: from this record its own drivers learn that it is fenced, and continue
     in a new generation.
     """
     assert holder.query_id is not None, "who writes nothing is not shut out"
     home = FlowHome(job.home.storage, job.home.pipeline, holder.flow)
     start = generations.read_start(home, holder.generation)
     say(
-        f"{describe(holder)[0].upper()}{describe(holder)[1:]} has the turn on"
+        f"{describe(holder)[0].upper()}{describe(holder)[1:]} holds the write lock of"
         f" {job.flow.declaration.target}, is silent, and may still run. Its generation {holder.generation}"
-        " is sealed in the table, and the flow continues in the next one."
+        " is fenced in the table, and the flow continues in the next one."
     )
     generations.end(
         home, holder.generation, Checkpoint(home.storage, start.checkpoint).last_commit() if start else None

@@ -1,4 +1,4 @@
-"""Cost of a reset in a Delta source, in rows by the statistics of its log."""
+"""Impact of a reset in a Delta source, in rows by the statistics of its log."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from streamkeeper.amounts import NONE, Amount, SourcePrice, unknown
+from streamkeeper.amounts import NONE, Amount, SourceImpact, unknown
 from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import describe
 from streamkeeper.delta.history import (
@@ -46,7 +46,7 @@ class _Table:
         return self.at(self.history.newest + 1)
 
     @property
-    def stands(self) -> dict[str, Any]:
+    def position(self) -> dict[str, Any]:
         """The flow's position; before version 0 if it has read nothing."""
         return self.offset if self.offset is not None else self.at(0)
 
@@ -63,8 +63,8 @@ class _Table:
         return before(self.history, version, self.offset)
 
 
-def price_of(case: Case, resolve: Resolve) -> SourcePrice:
-    """Return the cost of a reset in a Delta source.
+def impact_of(case: Case, resolve: Resolve) -> SourceImpact:
+    """Return the impact of a reset in a Delta source.
 
     :raises RequestError: the requested offset belongs to another table, or to a version that is not held; or
         the commits after the requested time are unknown.
@@ -73,106 +73,112 @@ def price_of(case: Case, resolve: Resolve) -> SourcePrice:
     if isinstance(table, str):
         return _unseen(case, table)
     try:
-        found = resolve(lambda: table.history)
+        resolved = resolve(lambda: table.history)
     except SourceError as error:
         raise RequestError(str(error)) from error
-    if found.wrong:
-        raise RequestError(f"offsets of {case.source.name} cannot be used: {found.wrong}. Give another.")
-    price = _price_of(case, table, found)
-    return _with_state(price, case, table, found.position) if case.rebuilds else price
+    if resolved.wrong:
+        raise RequestError(f"offsets of {case.source.name} cannot be used: {resolved.wrong}. Give another.")
+    impact = _impact_of(case, table, resolved)
+    return _with_state(impact, case, table, resolved.position) if case.rebuilds else impact
 
 
-def _price_of(case: Case, table: _Table, found: Resolved[DeltaPosition]) -> SourcePrice:
-    """Return the cost without that of a rebuilt state."""
-    words = _words(case, found)
+def _impact_of(case: Case, table: _Table, resolved: Resolved[DeltaPosition]) -> SourceImpact:
+    """Return the impact without that of a rebuilt state."""
+    words = _words(case, resolved)
     if case.start.mode == AFTER_LAST:
-        return _after_last(case.price(words), table, found)
-    anew = table.made_anew
-    if anew is not None:  # nothing of this table was read
-        lost = unknown(anew)
-        return case.price(words, lost=lost, notes=(anew,))
-    if found.position is None:
+        return _after_last(case.impact(words), table, resolved)
+    reason = table.made_anew
+    if reason is not None:  # nothing of this table was read
+        lost = unknown(reason)
+        return case.impact(words, lost=lost, notes=(reason,))
+    if resolved.position is None:
         changed = _changed(table)
         notes = () if changed is None else (changed,)
-        return case.price(words, repeated=_read_so_far(table), notes=notes, otherwise=changed is not None)
-    return _moved(case.price(words), table, found.position.offset)
+        return case.impact(words, repeated=_read_so_far(table), notes=notes, otherwise=changed is not None)
+    return _moved(case.impact(words), table, resolved.position.offset)
 
 
-def _words(case: Case, found: Resolved[DeltaPosition]) -> str:
+def _words(case: Case, resolved: Resolved[DeltaPosition]) -> str:
     """Return in words where a start begins to read."""
     match case.start.mode:
         case StartMode.AFTER_LAST if case.offset is None:
             return "the beginning, as the source declares it"
         case StartMode.AFTER_LAST:
-            return "what is there" if found.lost else "after the last processed batch"
+            return "what is there" if resolved.lost else "after the last processed batch"
         case StartMode.EARLIEST:
             return "the beginning: the whole current table, then new commits"
         case StartMode.LATEST:
             return "only versions that are committed after the new generation has begun"
-        case StartMode.TIMESTAMP if found.position is not None:
-            return f"version {found.position.version}, the first that was committed at or after {case.moment}"
+        case StartMode.TIMESTAMP if resolved.position is not None:
+            return (
+                f"version {resolved.position.version}, the first that was committed at or after {case.moment}"
+            )
         case (
             StartMode.OFFSETS
             | StartMode.BATCH
             | StartMode.GENERATION
-            | StartMode.BESIDE
+            | StartMode.SIDE_TABLE
             | StartMode.ADOPTED
             | StartMode.TIMESTAMP
         ):
             return describe((case.start.offsets or {})[case.source.name])
 
 
-def _with_state(price: SourcePrice, case: Case, table: _Table, position: DeltaPosition | None) -> SourcePrice:
-    """Add the cost of rebuilding state from history: the table of that version is read again."""
+def _with_state(
+    impact: SourceImpact, case: Case, table: _Table, position: DeltaPosition | None
+) -> SourceImpact:
+    """Add the impact of rebuilding state from history: the table of that version is read again."""
     if table.offset is None:
-        return price
+        return impact
     if table.made_anew is not None:
-        return replace(price, gone=unknown(f"{table.made_anew}, and so is what was read"))
+        return replace(impact, gone=unknown(f"{table.made_anew}, and so is what was read"))
     if position is None:
-        return price
+        return impact
     version, stateful = position.replayed_version, case.stateful
     if not table.history.holds_snapshot(version):
         words = f"state cannot be rebuilt: {_no_snapshot(case.source, version)}"
         return (
-            replace(price, blocked=f"{words}. Choose state `empty`")
+            replace(impact, blocked=f"{words}. Choose state `empty`")
             if stateful
-            else replace(price, notes=(*price.notes, words))
+            else replace(impact, notes=(*impact.notes, words))
         )
-    told = "a rebuilt state lacks rows that were deleted from the source since they were read"
+    note = "a rebuilt state lacks rows that were deleted from the source since they were read"
     count = _rows(table, version)
     if stateful is None:
-        said = "the rows" if count.rows is None else f"{count.rows:,} rows"
-        again = f"if the query keeps state, {said} of version {version} are read again, without writing"
-        return replace(price, notes=(*price.notes, again, told))
-    return replace(price, replayed=count, notes=(*price.notes, told)) if stateful else price
+        rows_in_words = "the rows" if count.rows is None else f"{count.rows:,} rows"
+        again = (
+            f"if the query keeps state, {rows_in_words} of version {version} are read again, without writing"
+        )
+        return replace(impact, notes=(*impact.notes, again, note))
+    return replace(impact, replayed=count, notes=(*impact.notes, note)) if stateful else impact
 
 
 def _no_snapshot(source: Source, version: int) -> str:
     return f"the table of {source.name} cannot be reconstructed at version {version}"
 
 
-def price_again(source: Source, move: Move, price: SourcePrice) -> SourcePrice:
-    """Return the cost of a move to an earlier place: see :class:`SourceFormat`."""
+def impact_again(source: Source, move: Move, impact: SourceImpact) -> SourceImpact:
+    """Return the impact of a move to an earlier place: see :class:`SourceFormat`."""
     then = move.then(source)
     again = UNREADABLE if move.position is None else read_again(source, move.offset(source), then)
     if move.restored and then is not None:
-        price = _before_restore(source, move, price, then)
-    return with_read_again(price, again, move.restored)
+        impact = _before_restore(source, move, impact, then)
+    return with_read_again(impact, again, move.restored)
 
 
-def _before_restore(source: Source, move: Move, price: SourcePrice, then: dict[str, Any]) -> SourcePrice:
+def _before_restore(source: Source, move: Move, impact: SourceImpact, then: dict[str, Any]) -> SourceImpact:
     """Check what the driver would check itself before it begins: with a restore, that would be too late."""
     table = _look(source, then)
     if isinstance(table, str):
-        why = f"it is unknown whether all unread rows still exist: {table}"
-        return replace(price, lost=unknown(why), notes=())
-    why_not = _why_not_rebuilt(source, table, then) if move.rebuilds else None
-    if why_not is None or price.blocked is not None:
-        return price
-    words = f"state cannot be rebuilt: {why_not}"
+        reason = f"it is unknown whether all unread rows still exist: {table}"
+        return replace(impact, lost=unknown(reason), notes=())
+    obstacle = _why_not_rebuilt(source, table, then) if move.rebuilds else None
+    if obstacle is None or impact.blocked is not None:
+        return impact
+    words = f"state cannot be rebuilt: {obstacle}"
     if move.stateful:
-        return replace(price, blocked=f"{words}. Choose state `empty`")
-    return replace(price, notes=tuple(dict.fromkeys((*price.notes, words))))
+        return replace(impact, blocked=f"{words}. Choose state `empty`")
+    return replace(impact, notes=tuple(dict.fromkeys((*impact.notes, words))))
 
 
 def _why_not_rebuilt(source: Source, table: _Table, offset: dict[str, Any]) -> str | None:
@@ -213,8 +219,12 @@ def read_again(source: Source, offset: dict[str, Any] | None, then: dict[str, An
         return unknown(table.made_anew)
     if then is None:
         return _read_so_far(table)
-    why = is_gone(then, table.history)
-    return unknown(why) if why is not None else _moved(SourcePrice(source.name, "", ""), table, then).repeated
+    reason = is_gone(then, table.history)
+    return (
+        unknown(reason)
+        if reason is not None
+        else _moved(SourceImpact(source.name, "", ""), table, then).repeated
+    )
 
 
 def _look(source: Source, offset: dict[str, Any] | None) -> _Table | str:
@@ -226,28 +236,28 @@ def _look(source: Source, offset: dict[str, Any] | None) -> _Table | str:
     return f"there is no Delta table at {source.path}" if history is None else _Table(source, history, offset)
 
 
-def _after_last(price: SourcePrice, table: _Table, found: Resolved[DeltaPosition]) -> SourcePrice:
+def _after_last(impact: SourceImpact, table: _Table, resolved: Resolved[DeltaPosition]) -> SourceImpact:
     if table.offset is None:
-        return price
-    if found.lost:
-        return replace(price, lost=unknown(found.lost), notes=found.notes, expired=True)
-    if found.blocked:
-        said = f"source {table.source.name} cannot continue: {found.blocked}"
-        why = f"{said}. Choose a timestamp, latest or earliest"
-        return replace(price, blocked=why)
-    return replace(price, notes=tuple(_waiting(table)))
+        return impact
+    if resolved.lost:
+        return replace(impact, lost=unknown(resolved.lost), notes=resolved.notes, expired=True)
+    if resolved.blocked:
+        problem = f"source {table.source.name} cannot continue: {resolved.blocked}"
+        blocked = f"{problem}. Choose a timestamp, latest or earliest"
+        return replace(impact, blocked=blocked)
+    return replace(impact, notes=tuple(_waiting(table)))
 
 
-def _unseen(case: Case, why: str) -> SourcePrice:
-    """Return the cost while the table's log cannot be read."""
-    doubt, mode = unknown(why), case.start.mode
+def _unseen(case: Case, reason: str) -> SourceImpact:
+    """Return the impact while the table's log cannot be read."""
+    doubt, mode = unknown(reason), case.start.mode
     if mode == AFTER_LAST:
-        told = (
-            f"it is unknown whether all unread rows still exist: {why}. The driver checks before it changes"
-            " anything"
+        note = (
+            f"it is unknown whether all unread rows still exist: {reason}. The driver checks before it"
+            " changes anything"
         )
-        return case.price("after the last processed batch", notes=(told,))
-    return case.price(
+        return case.impact("after the last processed batch", notes=(note,))
+    return case.impact(
         f"start {mode}",
         lost=NONE if mode == EARLIEST else doubt,
         repeated=NONE if mode == LATEST else doubt,
@@ -255,13 +265,13 @@ def _unseen(case: Case, why: str) -> SourcePrice:
 
 
 def _waiting(table: _Table) -> Iterator[str]:
-    found = table.between(table.stands, table.end)
+    unread = table.between(table.position, table.end)
     rows = (
-        f"rows unknown: {found.why}"
-        if found.rows is None
-        else f"{found.rows:,} rows in {found.files:,} files"
+        f"rows unknown: {unread.reason}"
+        if unread.rows is None
+        else f"{unread.rows:,} rows in {unread.files:,} files"
     )
-    following, newest = int(table.stands["reservoirVersion"]), table.history.newest
+    following, newest = int(table.position["reservoirVersion"]), table.history.newest
     if following > newest:
         yield f"no version waits: {newest} is the newest, and {following} is to be read next"
         return
@@ -273,17 +283,17 @@ def _waiting(table: _Table) -> Iterator[str]:
     reads = table.source.reads_change_feed or any(
         table.source.option(name) == "true" for name in _READS_CHANGES
     )
-    if found.changing and not reads:
+    if unread.changing and not reads:
         yield (
-            f"version {found.changing[0]} changes or deletes rows: the flow will stop there, unless the"
+            f"version {unread.changing[0]} changes or deletes rows: the flow will stop there, unless the"
             " source declares skipChangeCommits or readChangeFeed"
         )
 
 
-def _moved(price: SourcePrice, table: _Table, target: dict[str, Any]) -> SourcePrice:
-    lost = _amount(table.between(table.stands, target))
-    repeated = _amount(table.between(target, table.stands)) if table.offset is not None else NONE
-    return replace(price, lost=lost, repeated=repeated)
+def _moved(impact: SourceImpact, table: _Table, target: dict[str, Any]) -> SourceImpact:
+    lost = _amount(table.between(table.position, target))
+    repeated = _amount(table.between(target, table.position)) if table.offset is not None else NONE
+    return replace(impact, lost=lost, repeated=repeated)
 
 
 def _read_so_far(table: _Table) -> Amount:
@@ -294,7 +304,7 @@ def _read_so_far(table: _Table) -> Amount:
         return _amount(table.between(table.at(0), table.offset))
     waits = table.between(table.offset, table.end)
     if waits.rows is None or waits.changing:
-        return unknown(waits.why or "rows were changed since")
+        return unknown(waits.reason or "rows were changed since")
     whole = _rows(table, None)
     return whole if whole.rows is None else Amount(None, 0, max(0, whole.rows - waits.rows))
 
@@ -326,5 +336,7 @@ def _rows(table: _Table, version: int | None) -> Amount:
         return unknown(str(error))
 
 
-def _amount(found: Between) -> Amount:
-    return unknown(found.why or "") if found.rows is None else Amount(found.files, 0, found.rows)
+def _amount(interval: Between) -> Amount:
+    return (
+        unknown(interval.reason or "") if interval.rows is None else Amount(interval.files, 0, interval.rows)
+    )

@@ -17,16 +17,16 @@ from random import Random
 import pytest
 from pyspark.sql import SparkSession
 
-from streamkeeper.amounts import REPEATS
+from streamkeeper.amounts import DUPLICATES
 from tests.worlds.flow_world import Flowbed
-from tests.worlds.recover.price_world import (
+from tests.worlds.recover.impact_world import (
     FILES,
     QUERIES,
     RECOVERIES,
     Brokers,
     Case,
     Feed,
-    Priced,
+    Impactd,
     files,
 )
 from tests.worlds.state_stores import PROVIDER, ROCKS
@@ -48,19 +48,19 @@ def test_a_rewind_counts_the_windows_that_a_batch_without_rows_had_written(
 ) -> None:
     bed = make_bed(QUERIES["windows"].text(files(1)))
     bed.arrive(*range(0, 1200, 5))
-    priced = Priced(Feed(bed, files(1), bed.arrive), QUERIES["windows"], Random(1))
-    priced.run()
+    impactd = Impactd(Feed(bed, files(1), bed.arrive), QUERIES["windows"], Random(1))
+    impactd.run()
     assert bed.checkpoint(1).last_commit() == 1
     written = len(bed.rows())
     assert written > 100
-    priced._values = lambda _: {"flow": "events.clean_events", "batch": "0"}  # type: ignore[method-assign]
-    plan = priced.plan("rewind kept", ())
-    assert [refusal.price for refusal in plan.refusals] == [REPEATS]
+    impactd._values = lambda _: {"flow": "events.clean_events", "batch": "0"}  # type: ignore[method-assign]
+    plan = impactd.plan("rewind kept", ())
+    assert [refusal.impact for refusal in plan.refusals] == [DUPLICATES]
     assert f"the table events: {written} rows that it has" in plan.refusals[0].message
-    priced.plan("rewind kept")
-    priced.carry_out()
+    impactd.plan("rewind kept")
+    impactd.carry_out()
     bed.arrive(1300)
-    priced.run()
+    impactd.run()
     found = Counter((row["first"], row["many"]) for row in bed.rows())
     assert sum(many == 2 for many in found.values()) == written
 
@@ -83,7 +83,7 @@ def brokers_if_needed(request: pytest.FixtureRequest) -> Brokers:
 def test_rows_that_come_twice_are_those_that_the_plan_said(
     case: Case, spark: SparkSession, tmp_path: Path, brokers_if_needed: Brokers
 ) -> None:
-    Priced.make(tmp_path / "a bed", spark, case, brokers_if_needed).goes_through(case.recovery)
+    Impactd.make(tmp_path / "a bed", spark, case, brokers_if_needed).goes_through(case.recovery)
 
 
 @pytest.mark.long
@@ -96,17 +96,17 @@ def test_without_a_recovery_the_oracle_finds_nothing_lost_and_nothing_twice(
     (The row of the last event was once counted as one too many for timers, with any recovery and without.)
     """
     case = Case.drawn(query, "none", SEED)
-    priced = Priced.make(tmp_path / "a bed", spark, case, brokers_if_needed)
-    priced.ends()
-    assert priced.off() == (0, 0), "\n".join(priced.did)
+    impactd = Impactd.make(tmp_path / "a bed", spark, case, brokers_if_needed)
+    impactd.ends()
+    assert impactd.off() == (0, 0), "\n".join(impactd.did)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("recovery", RECOVERIES)
 @pytest.mark.parametrize("query", QUERIES)
-def test_whatever_the_query_and_the_recovery_the_price_comes_true(
+def test_whatever_the_query_and_the_recovery_the_impact_comes_true(
     query: str, recovery: str, spark: SparkSession, tmp_path: Path, brokers_if_needed: Brokers
 ) -> None:
     case = Case.drawn(query, recovery, SEED)
     print(case)
-    Priced.make(tmp_path / "a bed", spark, case, brokers_if_needed).goes_through(recovery)
+    Impactd.make(tmp_path / "a bed", spark, case, brokers_if_needed).goes_through(recovery)

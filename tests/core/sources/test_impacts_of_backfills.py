@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from streamkeeper.amounts import REPEATS, Amount
+from streamkeeper.amounts import DUPLICATES, Amount
 from streamkeeper.errors import RequestError, SourceError
 from streamkeeper.recover import engine
 from streamkeeper.recover.plans import explain
@@ -19,7 +19,7 @@ from streamkeeper.sources.delta.statistics import rows_of
 from streamkeeper.sources.kafka.offsets import Topics
 from tests.worlds.recover.recoveries import FLOW, planned
 from tests.worlds.small_world import READER, World, write_manifest
-from tests.worlds.sources.source_prices import DELTA, HELD, KAFKA, STOOD, Ask, at, begun, broker
+from tests.worlds.sources.source_impacts import DELTA, HELD, KAFKA, STOOD, Ask, at, begun, broker
 from tests.worlds.tables.delta_logs import PROTOCOL, Table, add
 
 __all__ = ["broker"]
@@ -30,7 +30,7 @@ VECTOR = {"storageType": "u", "pathOrInlineDv": NAME, "offset": 4, "sizeInBytes"
 
 
 def plan(world: World, **values: Any) -> Plan:
-    return planned(world, "backfill", **{"flow": FLOW, "accept": [REPEATS], **values})
+    return planned(world, "backfill", **{"flow": FLOW, "accept": [DUPLICATES], **values})
 
 
 def of_table(world: World, table: Table) -> Plan:
@@ -234,7 +234,7 @@ def test_a_flow_that_has_read_nothing_gets_all_that_the_topics_hold(world: World
 
 
 def test_a_compacted_topic_is_told(stood: World, broker: Ask) -> None:
-    broker(Topics(HELD.held, HELD.ids, {"orders": "compact"}))
+    broker(Topics(HELD.ranges, HELD.ids, {"orders": "compact"}))
     assert any("Topic orders is compacted" in note for note in plan(stood).notes)
 
 
@@ -286,7 +286,7 @@ def test_offsets_that_are_numbers_are_a_bound_without_a_broker(stood: World, bro
 # --- where it is shown
 
 
-def test_the_amount_is_in_the_approval_the_terminal_the_price_and_the_ledger(
+def test_the_amount_is_in_the_approval_the_terminal_the_impact_and_the_ledger(
     stood: World, broker: Ask
 ) -> None:
     broker(HELD)
@@ -298,7 +298,7 @@ def test_the_amount_is_in_the_approval_the_terminal_the_price_and_the_ledger(
     assert reads(engine.read_plan(stood.settings, "events", "r1")) == Amount(None, 0, 7, at_most=True)
 
 
-def test_a_price_that_nobody_knows_is_told_so(stood: World, broker: Ask) -> None:
+def test_a_impact_that_nobody_knows_is_told_so(stood: World, broker: Ask) -> None:
     broker("b:1 does not answer")
     [refusal] = plan(stood, accept=[]).refusals
     assert "are duplicated in events (rows unknown: b:1 does not answer)" in refusal.message

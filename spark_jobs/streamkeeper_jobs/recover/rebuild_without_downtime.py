@@ -1,4 +1,5 @@
-"""The Spark steps of ``full_refresh_beside``: build a table next to the old one, then replace the old one.
+"""The Spark steps of ``rebuild_without_downtime``: build a table next to the old one, then replace the old
+one.
 
 The new table and the checkpoints of the flows that write it agree at any moment: Delta's log knows their
 batches. So their position need not be that of the old flows. Both are put in place together: the files by one
@@ -19,10 +20,10 @@ from pyspark.sql import SparkSession
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta import remembered
 from streamkeeper.delta.copy_files import FIRST_COMMIT, Progress, copy_files, files_of
-from streamkeeper.delta.log import SEAL
+from streamkeeper.delta.log import FENCE
 from streamkeeper.errors import RecoveryError
 from streamkeeper.flows import generations, holds
-from streamkeeper.flows.generations import BESIDE, StartAt
+from streamkeeper.flows.generations import SIDE_TABLE, StartAt
 from streamkeeper.flows.position import last_begun
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.plans.plan import Plan
@@ -36,7 +37,7 @@ from streamkeeper.tables.past_versions import PUT_IN_PLACE, app_id
 from streamkeeper.times import now
 from streamkeeper_jobs.recover.backup_table import make_table
 from streamkeeper_jobs.recover.restore_table import replace_table
-from streamkeeper_jobs.recover.rewind import seal_flows
+from streamkeeper_jobs.recover.rewind import fence_flows
 from streamkeeper_jobs.recover.side_table import (
     Builder,
     builders,
@@ -61,7 +62,7 @@ def build(spark: SparkSession, work: Work) -> dict[str, Any]:
     """
     shared_steps.check_go(work)
     plan = work.plan
-    path = plan.known(SideTables).path
+    path = plan.details_as(SideTables).path
     if delta_log.exists(path):
         snapshot = read_snapshot(spark, path)
         side_table.check_replaceable(path, snapshot.protocol, snapshot.metadata)
@@ -86,7 +87,7 @@ def put_in_place(spark: SparkSession, work: Work) -> dict[str, Any]:
 
     Until a generation is decided, the old flows can continue after everything that this step changes.
 
-    :raises PlanRefused: the price was not accepted.
+    :raises PlanRefused: the impact was not accepted.
     :raises RecoveryError: the table's definition has changed, something was written to it since the plan was
         made under the hold, or a flow could not be completed.
     """
@@ -103,7 +104,7 @@ def put_in_place(spark: SparkSession, work: Work) -> dict[str, Any]:
         put_backs.check_unchanged(work, plan, put_backs.before_decided(plan))
     stop_for_good(work, flows)
     brought = _bring(spark, work)
-    seal_flows(spark, work, plan)
+    fence_flows(spark, work, plan)
     standing = {
         builder.flow.full_name: _begin(builder, plan)
         for builder in flows
@@ -116,20 +117,22 @@ def put_in_place(spark: SparkSession, work: Work) -> dict[str, Any]:
     return {"table": replaced, "files": brought, "flows": standing}
 
 
-def _define(found: Snapshot, plan: Plan) -> None:
+def _define(snapshot: Snapshot, plan: Plan) -> None:
     """Create the side table, without rows, with the definition of the present table, unless it exists."""
-    tables = plan.known(SideTables)
-    nothing = [action for action in (remembered.emptied(action) for action in found.others) if action]
+    tables = plan.details_as(SideTables)
+    nothing = [action for action in (remembered.emptied(action) for action in snapshot.others) if action]
     empty = replace(
-        found, adds=(), others=(*(action for action in found.others if _is_definition(action)), *nothing)
+        snapshot,
+        adds=(),
+        others=(*(action for action in snapshot.others if _is_definition(action)), *nothing),
     )
-    told = {
+    parameters = {
         "source": tables.path,
-        "sourceVersion": str(found.version),
-        _DEFINITION: _digest(found),
+        "sourceVersion": str(snapshot.version),
+        _DEFINITION: _digest(snapshot),
     }
     table_id = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{plan.recovery_id}/{TARGET}"))
-    make_table(tables.beside, empty, told, table_id=table_id)
+    make_table(tables.side, empty, parameters, table_id=table_id)
 
 
 def _is_definition(action: JsonObject) -> bool:
@@ -138,11 +141,11 @@ def _is_definition(action: JsonObject) -> bool:
     return "domainMetadata" in action and action["domainMetadata"]["domain"] not in own
 
 
-def _digest(found: Snapshot) -> str:
+def _digest(snapshot: Snapshot) -> str:
     """Return a digest of a table's definition."""
-    own = {name: content for name, content in found.metadata.items() if name not in ("id", "createdTime")}
-    domains = [action for action in found.others if _is_definition(action)]
-    text = json.dumps([found.protocol, own, sorted(map(json.dumps, domains))], sort_keys=True)
+    own = {name: content for name, content in snapshot.metadata.items() if name not in ("id", "createdTime")}
+    domains = [action for action in snapshot.others if _is_definition(action)]
+    text = json.dumps([snapshot.protocol, own, sorted(map(json.dumps, domains))], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -151,8 +154,8 @@ def _check_definition(spark: SparkSession, plan: Plan) -> None:
 
     :raises RecoveryError: it was changed; nothing was touched.
     """
-    tables = plan.known(SideTables)
-    first = open_storage(tables.beside).read(FIRST_COMMIT)
+    tables = plan.details_as(SideTables)
+    first = open_storage(tables.side).read(FIRST_COMMIT)
     info = json.loads(first.splitlines()[0]).get("commitInfo", {}) if first else {}
     made_by = info.get("operationParameters", {}).get(_DEFINITION)
     if made_by is not None and made_by != _digest(read_snapshot(spark, tables.path)):
@@ -165,24 +168,24 @@ def _check_definition(spark: SparkSession, plan: Plan) -> None:
 
 def _bring(spark: SparkSession, work: Work) -> int:
     """Copy the files of the side table into the table's folder, yet unreferenced; return their number."""
-    tables = work.plan.known(SideTables)
-    if not delta_log.exists(tables.beside):
+    tables = work.plan.details_as(SideTables)
+    if not delta_log.exists(tables.side):
         raise RecoveryError(
-            f"There is no table at {tables.beside}: its sources had no rows yet, or someone removed it. The"
+            f"There is no table at {tables.side}: its sources had no rows yet, or someone removed it. The"
             " old table was not changed."
         )
-    built = read_snapshot(spark, tables.beside)
+    built = read_snapshot(spark, tables.side)
     actions = chain(built.others, ({"add": add} for add in built.adds))
     files = list(files_of(json.dumps(action) for action in actions))
     progress = Progress(work.progress, work.check_stop, len(files))
-    copy_files(open_storage(tables.beside), open_storage(tables.path), files, progress, share=True)
+    copy_files(open_storage(tables.side), open_storage(tables.path), files, progress, share=True)
     return len(files)
 
 
 def _is_decided(builder: Builder, plan: Plan) -> bool:
     assert builder.plan.next_generation is not None, "every flow of the plan has one"
-    found = generations.read(builder.home, builder.plan.next_generation)
-    return found is not None and found.recovery == plan.recovery_id
+    decided = generations.read(builder.home, builder.plan.next_generation)
+    return decided is not None and decided.recovery == plan.recovery_id
 
 
 def _begin(builder: Builder, plan: Plan) -> dict[str, Any]:
@@ -193,13 +196,13 @@ def _begin(builder: Builder, plan: Plan) -> dict[str, Any]:
     begun, number = last_begun(builder.side), builder.plan.next_generation
     assert begun is not None and number is not None, "asked for flows that have begun beside"
     beside, start = begun
-    decided = shared_steps.generation_of(plan, replace(builder.plan, start=StartAt(BESIDE)), builder.home)
+    decided = shared_steps.generation_of(plan, replace(builder.plan, start=StartAt(SIDE_TABLE)), builder.home)
     generations.decide(builder.home, replace(decided, query_id=beside.query_id, schemas=start.schemas))
     epochs = builder.home.epochs()
     evidence = {
         **start.evidence,
-        "beside": plan.recovery_id,
-        "sealed": [earlier for earlier in builder.home.generations() if earlier < number],
+        "rebuild": plan.recovery_id,
+        "fenced": [earlier for earlier in builder.home.generations() if earlier < number],
     }
     generations.begin(
         builder.home,
@@ -213,17 +216,17 @@ def _begin(builder: Builder, plan: Plan) -> dict[str, Any]:
 
 def _replace(spark: SparkSession, plan: Plan) -> dict[str, Any]:
     """Replace the table, in one commit that carries the batches of the queries that will continue with it."""
-    tables, writer = plan.known(SideTables), app_id(plan.recovery_id, PUT_IN_PLACE)
-    path, beside = tables.path, tables.beside
-    wanted, before = read_snapshot(spark, beside), delta_log.latest_version(path)
-    wrote = [action for action in wanted.others if "txn" in action and int(action["txn"]["version"]) < SEAL]
+    tables, writer = plan.details_as(SideTables), app_id(plan.recovery_id, PUT_IN_PLACE)
+    path, beside = tables.path, tables.side
+    built, before = read_snapshot(spark, beside), delta_log.latest_version(path)
+    wrote = [action for action in built.others if "txn" in action and int(action["txn"]["version"]) < FENCE]
     if before is None:
-        told = {"source": beside, "sourceVersion": str(wanted.version), "recovery": plan.recovery_id}
-        make_table(path, wanted, told)
+        parameters = {"source": beside, "sourceVersion": str(built.version), "recovery": plan.recovery_id}
+        make_table(path, built, parameters)
         numbers: JsonObject = {}
     else:
-        numbers = replace_table(spark, path, wanted, writer, wrote)
+        numbers = replace_table(spark, path, built, writer, wrote)
     version = delta_log.latest_version(path)
-    say(f"{path} was replaced by the table built beside, in version {version}.")
+    say(f"{path} was replaced by the side table, in version {version}.")
     replaced = {"path": path, "version_before": before, "version": version}
-    return {**replaced, "rows": wanted.rows, **numbers}
+    return {**replaced, "rows": built.rows, **numbers}

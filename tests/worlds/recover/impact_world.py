@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from streamkeeper.amounts import LOSS, NONE, PRICES, REPEATS, UNKNOWN_PRICE, Amount
+from streamkeeper.amounts import DATA_LOSS, DUPLICATES, IMPACTS, NONE, UNKNOWN_IMPACT, Amount
 from streamkeeper.declare.model import AutoCdcFlow
 from streamkeeper.delta import log as delta_log
 from streamkeeper.errors import RequestError
@@ -303,7 +303,7 @@ class Feed:
 
 
 @dataclass
-class Priced:
+class Impactd:
     """A flow with a history, whose recoveries are planned, carried out, and held against their plans.
 
     ``moments`` are those after which its events arrived, in seconds since the epoch. ``by_old_job`` says
@@ -328,17 +328,17 @@ class Priced:
         return Recoverer.of(self.bed)
 
     @classmethod
-    def make(cls, root: Path, spark: SparkSession, case: Case, brokers: Brokers) -> Priced:
+    def make(cls, root: Path, spark: SparkSession, case: Case, brokers: Brokers) -> Impactd:
         """Make a flow that has read some events, in some runs."""
         random, chosen = Random(f"{case.seed} {case.query} {case.recovery}"), QUERIES[case.query]
         feed = Feed.make(case.source, root, spark, random.randint(1, 3), brokers)
         feed.bed.declare(chosen.text(feed.source))
-        priced = cls(feed, chosen, random, did=[f"{case}"], by_old_job=case.recovery == "adopt")
+        impactd = cls(feed, chosen, random, did=[f"{case}"], by_old_job=case.recovery == "adopt")
         for _ in range(random.randint(2, 3)):
             for _ in range(random.randint(1, 2)):
-                priced.comes()
-            priced.run()
-        return priced
+                impactd.comes()
+            impactd.run()
+        return impactd
 
     def comes(self) -> None:
         """Let a file of events arrive: new ones, seconds apart, and some that were there before where that
@@ -364,7 +364,7 @@ class Priced:
         assert self.bed.run() is Outcome.STOPPED, self.did
 
     def plan(
-        self, recovery: str, accept: Sequence[str] = tuple(PRICES), values: Mapping[str, Any] | None = None
+        self, recovery: str, accept: Sequence[str] = tuple(IMPACTS), values: Mapping[str, Any] | None = None
     ) -> Plan:
         """Plan a recovery; its values are drawn unless they are given."""
         values = {"accept": list(accept), **(self._values(recovery) if values is None else values)}
@@ -393,7 +393,7 @@ class Priced:
             self._is_refused(recovery, values)
             return
         before = self.off()
-        asked = {refusal.price for refusal in self.plan(recovery, (), values).refusals}
+        asked = {refusal.impact for refusal in self.plan(recovery, (), values).refusals}
         made = self.plan(recovery, values=values)
         self.carry_out()
         self.run()
@@ -403,8 +403,8 @@ class Priced:
         told = (
             f"twice {twice}, lost {lost}, before {before}; said: {again}, {unread}; asked: {asked}\n"
         ) + "\n".join(self.did)
-        assert not lost or asked & {LOSS, UNKNOWN_PRICE}, told
-        assert not twice or asked & {REPEATS, UNKNOWN_PRICE, *((LOSS,) if lost else ())}, told
+        assert not lost or asked & {DATA_LOSS, UNKNOWN_IMPACT}, told
+        assert not twice or asked & {DUPLICATES, UNKNOWN_IMPACT, *((DATA_LOSS,) if lost else ())}, told
         if again.rows_unknown or any(amount.rows is None for amount in unread):
             return
         never_read = sum(amount.rows or 0 for amount in unread)
@@ -533,8 +533,8 @@ def _said(made: Plan, bed: Flowbed) -> tuple[Amount, list[Amount]]:
     """Give the rows that a plan says come twice, and what no generation reads."""
     if made.flows:
         [flow] = made.flows
-        return flow.written_again or NONE, [price.lost for price in flow.prices]
+        return flow.written_again or NONE, [impact.lost for impact in flow.impacts]
     if isinstance(bed.flow().declaration, AutoCdcFlow):
         return NONE, []
-    read = made.known(FillingIn).reads or NONE
+    read = made.details_as(FillingIn).reads or NONE
     return replace(read, at_most=True), []

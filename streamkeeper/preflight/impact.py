@@ -13,25 +13,25 @@ from streamkeeper.recover.plans.kind import kind
 from streamkeeper.settings import Settings
 
 
-def priced(settings: Settings, verdict: Verdict) -> Verdict:
+def with_impact(settings: Settings, verdict: Verdict) -> Verdict:
     """Add what a reset after the last batch costs, by its own plan, if the verdict needs one.
 
-    The plan is of the declaration that is deployed: what it prices are positions, which a change of the query
-    leaves as they are.
+    The plan is of the declaration that is deployed: what it compares are positions, which a change of the
+    query leaves as they are.
     """
     if verdict.recovery != "reset_checkpoint":
         return verdict
     manifest: Manifest = read_manifest(settings)
-    of = kind(verdict.recovery)
+    recovery = kind(verdict.recovery)
     try:
-        request = of.parse({"flow": verdict.flow}, manifest, "preflight")
-        made = engine.plan(settings, of, request, engine.recovery_id(of.name, "preflight"))
+        request = recovery.parse({"flow": verdict.flow}, manifest, "preflight")
+        plan = engine.plan(settings, recovery, request, engine.recovery_id(recovery.name, "preflight"))
     except StreamkeeperError as error:
-        return replace(verdict, price=(f"Its plan is refused: {error}",))
-    price = tuple(
+        return replace(verdict, impact=(f"Its plan is refused: {error}",))
+    impact = tuple(
         f"{one.source}: lost {in_words(one.lost)}; twice {in_words(one.repeated)}; state from"
         f" {in_words(one.replayed)}"
-        for flow in made.flows
-        for one in flow.prices
+        for flow in plan.flows
+        for one in flow.impacts
     )
-    return replace(verdict, price=(*price, *(refusal.message for refusal in made.refusals)))
+    return replace(verdict, impact=(*impact, *(refusal.message for refusal in plan.refusals)))

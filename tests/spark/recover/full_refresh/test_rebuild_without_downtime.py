@@ -1,5 +1,5 @@
-"""A full refresh beside, on real tables: readers see the old table or the new one, whole; killed anywhere,
-the end is the oracle's.
+"""A rebuild without downtime, on real tables: readers see the old table or the new one, whole; killed
+anywhere, the end is the oracle's.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from streamkeeper_jobs.recover import full_refresh_beside, side_table
+from streamkeeper_jobs.recover import rebuild_without_downtime, side_table
 from streamkeeper_jobs.spark.row_checksums import checksum
+from tests.worlds.tables.side import DONE, KIND, NAME, after_round, distinct, steps
 
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.delta import log as delta_log
@@ -32,7 +33,6 @@ from streamkeeper.tables import recovery_lock
 from tests.killing import Killed, dying
 from tests.worlds.flow_world import Flowbed, pipeline
 from tests.worlds.tables.backup_world import Recoverer
-from tests.worlds.tables.beside import DONE, KIND, NAME, after_round, distinct, steps
 from tests.worlds.tables.customers_world import INCREMENTAL, SNAPSHOT, CustomersBed, delete, truncate, upsert
 
 FILTERED = pipeline(view='.dropDuplicates(["event_id"]).where("n > 1")')
@@ -109,7 +109,7 @@ def test_a_reader_sees_the_old_table_or_the_new_one_and_the_flow_goes_on_before_
     bed.arrive(2, 10)
     assert bed.run() is Outcome.STOPPED
     bed.holds(distinct(bed, above=1))
-    assert bed.start(2).checkpoint.startswith("events/clean_events/checkpoints/beside-00000001-")
+    assert bed.start(2).checkpoint.startswith("events/clean_events/checkpoints/rebuild-00000001-")
     assert recovery_lock.holder(bed.home.storage, "events", "events") is None
     assert tables(bed.root) == ["events"]
     assert bed.home.storage.names("events") == ["clean_events", "ledger", "tables"]
@@ -119,7 +119,7 @@ PARTS = [
     ("read_what_is_there", 1, True),
     ("stop_for_good", 1, False),
     ("_bring", 1, True),
-    ("seal_flows", 1, True),
+    ("fence_flows", 1, True),
     ("_begin", 1, True),
     ("_begin", 2, True),
     ("_replace", 1, True),
@@ -159,7 +159,7 @@ def test_both_flows_of_a_table_by_key_killed_in_the_middle_of_every_part(
     steps(at_work, "hold", "plan_again")
     for name, at, after in PARTS:
         with monkeypatch.context() as patch, pytest.raises(Killed):
-            dying(full_refresh_beside, name, at, patch, after=after)
+            dying(rebuild_without_downtime, name, at, patch, after=after)
             at_work.step(NAME, "put_in_place")
         if name in ("_begin", "_replace"):
             assert not engine.give_up(bed.settings, "customers", NAME, "too late"), name
@@ -268,7 +268,7 @@ def test_what_was_set_by_hand_stays_and_abandoned_before_the_commit_the_flow_is_
     for step in ("lock", "build", "hold", "plan_again"):
         at_work.step(third, step)
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        dying(full_refresh_beside, "_replace", 1, patch, after=False)
+        dying(rebuild_without_downtime, "_replace", 1, patch, after=False)
         at_work.step(third, "put_in_place")
     engine.abandon(bed.settings, "events", third, "ada")
     before = delta_log.latest_version(str(bed.table))
@@ -276,7 +276,7 @@ def test_what_was_set_by_hand_stays_and_abandoned_before_the_commit_the_flow_is_
     assert "checkpoint and its table contradict each other" in bed.park().reason
     assert delta_log.latest_version(str(bed.table)) == before
     # Generation 3 may have brought rows, as far as the plan knows: it has begun.
-    back = {"start": "generation", "generation": 2, "accept": ["unknown-price"]}
+    back = {"start": "generation", "generation": 2, "accept": ["unknown-impact"]}
     at_work.run("reset_checkpoint", "back", flow="events.clean_events", **back)
     bed.arrive(3, 4)
     assert bed.run() is Outcome.STOPPED

@@ -1,4 +1,4 @@
-"""The steps of a full refresh beside, one by one."""
+"""The steps of a rebuild without downtime, one by one."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from streamkeeper_jobs.recover import full_refresh_beside
+from streamkeeper_jobs.recover import rebuild_without_downtime
 
 from tests.oracle import first_per
 from tests.worlds.flow_world import Flowbed
 from tests.worlds.tables.backup_world import Recoverer
 
-KIND, NAME = "full_refresh_beside", "r-00000001"
+KIND, NAME = "rebuild_without_downtime", "r-00000001"
 
-DONE = ("verify_tables", "release", "remove_beside")
+DONE = ("verify_tables", "release", "remove_side_table")
 
 
 def steps(at_work: Recoverer, *names: str) -> dict[str, Any]:
@@ -23,7 +23,7 @@ def steps(at_work: Recoverer, *names: str) -> dict[str, Any]:
 
 def after_round(number: int, act: Callable[[], object], patch: pytest.MonkeyPatch) -> None:
     """Let something happen after a round of reading beside."""
-    real, rounds = full_refresh_beside.read_what_is_there, iter(range(1, 100))
+    real, rounds = rebuild_without_downtime.read_what_is_there, iter(range(1, 100))
 
     def read(*arguments: Any) -> int:
         found = real(*arguments)
@@ -31,7 +31,7 @@ def after_round(number: int, act: Callable[[], object], patch: pytest.MonkeyPatc
             act()
         return found
 
-    patch.setattr(full_refresh_beside, "read_what_is_there", read)
+    patch.setattr(rebuild_without_downtime, "read_what_is_there", read)
 
 
 def distinct(bed: Flowbed, above: int = 0) -> list[dict[str, Any]]:

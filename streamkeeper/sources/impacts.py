@@ -1,4 +1,4 @@
-"""Cost of a reset, and of a move to an earlier place, in each source: what is lost, repeated or replayed.
+"""Impact of a reset, and of a move to an earlier place, in each source: what is lost, repeated or replayed.
 
 Sources are only read.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from streamkeeper.amounts import SourcePrice, unknown
+from streamkeeper.amounts import SourceImpact, unknown
 from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import check_fits, describe
 from streamkeeper.errors import RequestError
@@ -21,17 +21,17 @@ UNREAD = "unknown: the checkpoint's offsets cannot be read"
 """A flow's position, in words, that its checkpoint no longer tells."""
 
 
-def price_of(
+def impact_of(
     source: Source,
     standing: CommittedPosition,
     position: dict[str, Any] | None,
     restart: Restart,
     stateful: bool | None,
-) -> SourcePrice:
-    """Return the cost of a reset in one source.
+) -> SourceImpact:
+    """Return the impact of a reset in one source.
 
     :param source: opened (:mod:`streamkeeper.manifest.environment`); an environment variable that is not set
-        here makes its price unknown.
+        here makes its impact unknown.
     :param position: the old checkpoint's offsets by source, or None if they cannot be read.
     :param stateful: whether the query as declared now keeps state; None if that is unknown.
     :raises RequestError: the requested position does not belong to the old checkpoint.
@@ -49,28 +49,31 @@ def price_of(
                 " latest, a timestamp or explicit offsets."
             )
         offset = None
-    where = UNREAD if position is None else "nothing processed yet"
+    position_text = UNREAD if position is None else "nothing processed yet"
     if offset is not None:
-        where = describe(offset)
+        position_text = describe(offset)
     if standing.is_older_copy:
         doubt = unknown(
             "the table has batches that this checkpoint never planned; it is an older copy, or was recreated"
         )
-        return SourcePrice(source.name, where, f"start {restart.start.mode}", lost=doubt, repeated=doubt)
-    case = Case(source, standing, position, offset, restart, stateful, where)
-    return format_of(source).price(case)
+        return SourceImpact(
+            source.name, position_text, f"start {restart.start.mode}", lost=doubt, repeated=doubt
+        )
+    case = Case(source, standing, position, offset, restart, stateful, position_text)
+    return format_of(source).impact(case)
 
 
-def price_from(source: Source, move: Move) -> SourcePrice:
-    """Return the cost of a move to an earlier place in one source: what the start needs, what is read again.
+def impact_from(source: Source, move: Move) -> SourceImpact:
+    """Return the impact of a move to an earlier place in one source: what the start needs, what is read
+    again.
 
     :param source: opened (:mod:`streamkeeper.manifest.environment`).
     :raises RequestError: the place's offset does not fit the present source.
     :raises CheckpointError: the list of processed files is damaged.
     :raises StorageError: the source cannot be listed.
     """
-    asked = Restart(StartAt(AFTER_LAST), REBUILT if move.state == REBUILT else EMPTY)
-    found = price_of(source, move.place.standing, move.place.positions(), asked, move.stateful)
-    where = UNREAD if move.position is None else describe(move.offset(source))
-    found = replace(found, now=where, then=f"after {move.place}: {describe(move.then(source))}")
-    return format_of(source).price_again(source, move, found)
+    restart = Restart(StartAt(AFTER_LAST), REBUILT if move.state == REBUILT else EMPTY)
+    impact = impact_of(source, move.place.standing, move.place.positions(), restart, move.stateful)
+    position_text = UNREAD if move.position is None else describe(move.offset(source))
+    impact = replace(impact, now=position_text, then=f"after {move.place}: {describe(move.then(source))}")
+    return format_of(source).impact_again(source, move, impact)
