@@ -12,6 +12,7 @@ import sys
 import textwrap
 import zipfile
 from collections.abc import Iterator
+from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,11 +24,13 @@ import yaml
 from typer.core import TyperGroup
 from typer.exceptions import Exit, TyperException
 
+from streamkeeper.amounts import Impact
 from streamkeeper.cli.commands import app
 from streamkeeper.drivers import failures
 from streamkeeper.exit_codes import OUT_OF_MEMORY, Outcome
 from streamkeeper.health.flows import STATES
 from streamkeeper.install.project_files import FILES
+from streamkeeper.preflight.verdict import Compatibility
 from streamkeeper.settings import PROJECT
 from tests import cdc_oracle
 from tests.cdc_oracle import DELETE, UPSERT, Change
@@ -273,6 +276,18 @@ def test_each_page_is_in_the_navigation_of_the_site() -> None:
     listed = re.findall(r"([\w/-]+\.md)$", (PROJECT / "mkdocs.yml").read_text(), re.MULTILINE)
     there = {str(page.relative_to(DOCS)) for page in PAGES if page.is_relative_to(DOCS)}
     assert set(listed) == {*there, "decisions/README.md"}
+
+
+@pytest.mark.parametrize(
+    ("page", "pattern", "words"),
+    [
+        ("concepts/impact-of-a-recovery.md", r"^\| `([a-z-]+)` \|", Impact),
+        ("how-to/deploy-a-change.md", r"^\| \*([a-z, ]+)\* \|", Compatibility),
+    ],
+    ids=["impacts", "verdicts"],
+)
+def test_a_page_explains_each_word_of_the_code(page: str, pattern: str, words: type[StrEnum]) -> None:
+    assert re.findall(pattern, (DOCS / page).read_text(), re.MULTILINE) == [*words]
 
 
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
