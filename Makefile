@@ -33,7 +33,7 @@ OTHERS := $(sort $(filter-out $(ORDERED) tests/benchmarks,$(patsubst %/,%,$(dir 
 # What is passed on comes last, so that it wins.
 PYTEST = $(PY) -m pytest $(BESIDE) -m $(1) --durations=25 $(PYTEST_OPTIONS)
 
-.PHONY: help setup java browser prometheus jars s3-jars avro-jars demo test test-long test-fast check format chaos bench lock wheel changelog .env up down up-test clean
+.PHONY: help setup java browser prometheus jars s3-jars avro-jars demo test test-long test-fast check format docs docs-serve chaos bench lock wheel changelog .env up down up-test clean
 
 # Compose's plugin, or the program of its own that older systems have. An image is built before it is used, so that none is pulled.
 COMPOSE = $(if $(shell docker compose version 2>/dev/null),docker compose,docker-compose)
@@ -56,14 +56,22 @@ test-long: setup browser prometheus ## run the tests that are marked as long; fe
 test-fast: $(PROJECT_STAMP) ## run those of make test that need neither Spark nor Airflow
 	@$(call PYTEST,"not long") $(FAST)
 
-check: $(PROJECT_STAMP) ## run the linter, the format check and the type checker
+check: $(PROJECT_STAMP) ## run the linter, the format check, the type checker, and look for pages of docs/ that the code has left behind
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
+	@$(PY) -m tools.docs --check
 
 format: $(PROJECT_STAMP) ## format the code and repair what the linter can
 	@$(PY) -m ruff check --fix .
 	@$(PY) -m ruff format .
+
+docs: $(PROJECT_STAMP) ## write the parts of docs/ that are made from the code, and build the site into .cache/site
+	@$(PY) -m tools.docs
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet --strict
+
+docs-serve: $(PROJECT_STAMP) ## show the site at http://127.0.0.1:8000, as docs/ is edited; PORT=…
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs serve --dev-addr 127.0.0.1:$(or $(PORT),8000)
 
 chaos: setup ## kill drivers, tasks and schedulers of a real Airflow, with WHERE=cluster also Spark's, Kafka, S3; ROUNDS=… (20), SEED=…, VICTIMS=…, KEEP=… a folder
 	@$(PY) -m tests.chaos $(if $(WHERE),--where $(WHERE)) --rounds $(or $(ROUNDS),20) $(if $(SEED),--seed $(SEED)) $(if $(VICTIMS),--victims $(VICTIMS)) $(if $(KEEP),--keep $(KEEP))
@@ -95,7 +103,7 @@ lock: $(LOCK_STAMP) ## make all lock files anew, after a change of requirements.
 
 up: .env ## build and start docker-compose.yaml, until all is healthy; PROFILE="metrics s3" adds to it; PORT=…
 	@$(if $(PORT),AIRFLOW_PORT=$(PORT)) $(COMPOSE) $(PROFILE:%=--profile %) up -d --build
-	@echo "Airflow: http://$$($(COMPOSE) port api-server 8080), login admin and AIRFLOW_PASSWORD of .env. The rest: docs/docker.md"
+	@echo "Airflow: http://$$($(COMPOSE) port api-server 8080), login admin and AIRFLOW_PASSWORD of .env. The rest: docs/operations/compose.md"
 
 down: ## stop what `make up` started; the volumes stay
 	@$(COMPOSE) --profile metrics --profile s3 down --timeout 120

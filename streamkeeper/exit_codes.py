@@ -76,7 +76,9 @@ def of_all(outcomes: Iterable[Outcome]) -> Outcome:
     return min(outcomes, key=PRECEDENCE.index)
 
 
-MORE_MEMORY = 'declare more, such as driver=dp.driver(driver_memory="4g") (docs/spark.md)'
+MORE_MEMORY = (
+    'declare more, such as driver=dp.driver(driver_memory="4g") (docs/how-to/resources-and-dependencies.md)'
+)
 """What helps where Java's memory was too small."""
 OUT_OF_MEMORY = (3, 52)
 """Exit codes of Java's ``-XX:+ExitOnOutOfMemoryError``, and of Spark's own handler."""

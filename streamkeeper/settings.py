@@ -82,17 +82,21 @@ class Settings:
     state: str
     """Folder or URL of what Streamkeeper keeps of each flow: checkpoints, leases, holds, plans, history."""
     warehouse: str
-    """Folder or URL that the tables are written below."""
+    """Folder or URL of the tables: ``t`` is written to ``{warehouse}/t``, ``s.t`` to ``{warehouse}/s/t``."""
     data: str
     """Folder or URL that ``{data}`` in a pipeline file's paths stands for."""
     jars: Path
     """Local folder of the jars that Spark lacks; `streamkeeper jars` fills it."""
     lease_term: float = 60.0
-    """Seconds without a heartbeat before a lease may be taken over whose holder cannot be proven dead."""
+    """Seconds without a heartbeat before a lease may be taken over whose holder cannot be proven dead; at
+    least twice the heartbeat interval.
+    """
     heartbeat_interval: float = 2.0
     """Seconds between two heartbeats of a driver, and between its checks for holds."""
     supervisor_timeout: float = 600.0
-    """Seconds without a beat of its supervising task after which a supervised driver stops by itself."""
+    """Seconds without a beat of its supervising task after which a supervised driver stops by itself. At
+    least the lease term, five heartbeats, and 270 s more than Airflow's ``task_instance_heartbeat_timeout``.
+    """
     executors_timeout: float = 300.0
     """Seconds that a batch may wait on a cluster without an executor before its driver ends and is started
     again.
@@ -104,7 +108,9 @@ class Settings:
     backups: str = ""
     """Folder or URL of the backups of tables; empty means a folder in the warehouse."""
     untested_storage: bool = False
-    """Whether URLs and network file systems may be set that Streamkeeper was not tried on."""
+    """Whether URLs other than ``s3://`` and ``s3a://``, and folders on NFS, SMB and other network file
+    systems may be set, on which Streamkeeper was not tested.
+    """
     environment: str = ""
     """Name of the environment, such as ``stage``, for people: evidence names it."""
     read_at_most: int = 0
@@ -122,7 +128,7 @@ class Settings:
     dag_owner: str = ""
     """Owner of all tasks, as Airflow shows it; empty means Airflow's own default."""
     dag_tags: tuple[str, ...] = ()
-    """Tags of all DAGs, beside ``streamkeeper``."""
+    """Tags of all DAGs, beside ``streamkeeper``, with commas."""
     pool: str = "streaming_flows"
     """Airflow's pool of the drivers' tasks: one slot a running driver."""
     connection: str = "streamkeeper_spark"
@@ -137,8 +143,8 @@ class Settings:
         "WORDS_HOST",
         "WORDS_PORT",
     )
-    """Environment variables, or patterns of their names, for user code and for ``{env:NAME}``; by default
-    those of the shipped pipelines.
+    """Environment variables, or patterns of their names, for user code and for ``{env:NAME}``, with commas;
+    ``AWS_*`` where the login of S3 stands in the environment. By default those of the shipped pipelines.
     """
 
     @classmethod

@@ -1,5 +1,5 @@
-"""What an AUTO CDC table must hold, computed from the *set* of changes by plain Python, as docs/auto_cdc.md
-says it: no order, no batches.
+"""What an AUTO CDC table must hold, computed from the *set* of changes by plain Python, as
+docs/reference/auto-cdc-semantics.md says it: no order, no batches.
 
 Rows are dicts of the stored columns, keys among them; structs are dicts, too. Sequences are anything that
 Python orders.

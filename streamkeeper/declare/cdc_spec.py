@@ -1,4 +1,5 @@
-"""Declaration of an AUTO CDC flow as plain values; docs/auto_cdc.md explains each of them.
+"""Declaration of an AUTO CDC flow as plain values, which
+docs/reference/auto-cdc-semantics.md explains.
 
 Names and meanings are those of Lakeflow's ``create_auto_cdc_flow``. Checks that need the source's columns
 (types, conditions that parse) are in ``streamkeeper_jobs.cdc.check_spec``.

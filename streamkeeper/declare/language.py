@@ -689,7 +689,7 @@ def create_auto_cdc_flow(
     order they arrive.
 
     Several such flows may write one table if they agree in keys, SCD type and number of sequence columns.
-    docs/auto_cdc.md describes deletes, truncates, and late, tied and repeated changes.
+    docs/reference/auto-cdc-semantics.md describes deletes, truncates, and late, tied and repeated changes.
 
     :param name: state is kept under it, so a renamed flow is another flow.
     :param target: a table declared with :func:`create_streaming_table` in the same file.

@@ -41,7 +41,7 @@ def get_provider_info() -> dict[str, Any]:
 
 def options() -> dict[str, dict[str, Any]]:
     """Return an option for each setting, with its default and what it is."""
-    texts = _docstrings()
+    texts = docstrings(Settings)
     return {
         field.name: {
             "description": f"{texts[field.name]}\nVariable: {variable(field.name)}.",
@@ -58,14 +58,17 @@ def _text(value: object) -> str | None:
     return (",".join(value) if isinstance(value, tuple) else str(value)) or None
 
 
-def _docstrings() -> dict[str, str]:
-    """Return the docstring of each field of the settings, in one line."""
+def docstrings(owner: type[Any]) -> dict[str, str]:
+    """Return the docstring of each field of a dataclass, or member of an enumeration, in one line."""
     (body,) = (
-        node.body for node in ast.parse(inspect.getsource(Settings)).body if isinstance(node, ast.ClassDef)
+        node.body for node in ast.parse(inspect.getsource(owner)).body if isinstance(node, ast.ClassDef)
     )
-    docstrings = {}
+    texts = {}
     for before, after in pairwise(body):
         match before, after:
-            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                docstrings[name] = " ".join(text.split())
-    return docstrings
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
+                texts[name] = " ".join(text.split())
+    return texts

@@ -49,26 +49,66 @@ class AlertKind(Enum):
         return made
 
     PARKED = "parked", "is parked"
+    """A failure that a restart cannot fix, with the recovery that fits and a link to its form. Once for a
+    park.
+    """
     CRASH_LOOP = "crash-loop", "is in a crash loop"
+    """Drivers fail again and again without a committed batch. Once for a loop."""
     NO_PROGRESS = "no-progress", "makes no progress"
+    """Input waits, and nothing was committed for ``no_progress_after``. Once for the position at which the
+    flow stands.
+    """
     RECOVERED = "recovered", "is running again"
+    """The first commit after ``parked``, ``crash-loop`` or ``no-progress``. Once for each of them."""
     RECOVERY_FINISHED = "recovery-finished", "was recovered"
+    """The last step of a recovery is done. Once for a recovery."""
     RECOVERY_FAILED = "recovery-failed", "could not be recovered"
+    """A step failed for good, the recovery was given up, or one that nobody attends did not start. Once for
+    a recovery, and after its decision for a step.
+    """
     RETRIED_AS_DECLARED = (
         "retried-as-declared",
         "is retried, as declared, after a failure that a restart cannot fix",
     )
+    """A failure that would park the flow, if it did not declare ``on_failure="retry"``. Once for a loop."""
     SETTINGS = "settings", "has settings that cannot work"
+    """No driver can work with the settings, or what a driver needs is missing. Once for those settings."""
     CHANGE_REFUSED = "change-refused", "runs on without a change that does not fit"
+    """A changed declaration that does not fit: the flow runs on without it. Once for the change."""
     CHANGE_WAITS = "change-waits", "runs on without a change that fits and waits for a person"
+    """A changed declaration that fits, and waits for ``streamkeeper accept``. Once for the change."""
     EXPECTATION = "expectation", "has more rows that fail an expectation than it allows"
+    """More rows fail an expectation than its ``alert_above`` allows. Once for the time until a share is
+    allowed again.
+    """
     EXPECTATION_MET = "expectation-met", "meets an expectation again"
+    """A share is allowed again, or the expectation has no ``alert_above`` any more. Once for each alert on
+    an expectation.
+    """
     BEHIND = "behind", "is behind"
+    """The oldest input that waits is older than ``behind_above``, for ``behind_for`` since the last hold or
+    park; only where ``behind_above`` is declared. Once for the time until it is half of that.
+    """
     STATE_GROWS = "state-grows", "has a state that grows until it does not fit"
+    """At the pace of the last six hours (one at least), a state in memory outgrows Spark's memory within a
+    day; not of RocksDB. Once for the time until half of that memory suffices for a day.
+    """
     SLOW = "slow", "is slower than its trigger"
+    """For a quarter of an hour batches took longer than their trigger, and input waits. Once for the time
+    until a batch takes half of its trigger, or it is known that nothing waits.
+    """
     LATE_ROWS = "late-rows", "drops rows as late"
+    """Of an hour's rows more than ``late_above`` were dropped as later than the watermark. Once for the time
+    until it is half of that.
+    """
     STATE_FAILS = "state-fails", "has a state folder that fails"
+    """The monitor can neither read nor write the state folder in three tries; of a pipeline, not of a flow.
+    Once for the time until it works again.
+    """
     RELIEVED = "relieved", "is well again"
+    """``behind``, ``state-grows``, ``slow``, ``late-rows`` or ``state-fails`` is over. Once for each of
+    them.
+    """
 
 
 TROUBLES = (AlertKind.PARKED, AlertKind.CRASH_LOOP, AlertKind.NO_PROGRESS)

@@ -61,10 +61,12 @@ _OF_VALUES = frozenset(
 _OUT_OF_MEMORY = re.compile(r"\bOutOfMemoryError\b|Java heap space|GC overhead limit exceeded")
 
 _VIEW = (
-    "Let the view bear such values (try_cast, try_divide, …), and set their rows aside with"
-    " expect_or_drop(…, quarantine=…) (docs/expectations.md)."
+    "Let the view handle such values (try_cast, try_divide, …), and set their rows aside with"
+    " expect_or_drop(…, quarantine=…) (docs/how-to/expectations.md)."
 )
-_CODE = "Correct the function at that line, or keep such rows from it in the view (docs/expectations.md)."
+_CODE = (
+    "Correct the function at that line, or keep such rows from it in the view (docs/how-to/expectations.md)."
+)
 _FILE = (
     "Put a whole file in its place, by a rename, or leave it out: the source's option pathGlobFilter takes a"
     " pattern such as '[!_]*.json', and the file a name that it leaves out. The other files of the batch are"

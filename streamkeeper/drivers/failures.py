@@ -9,8 +9,8 @@ by their message.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any
 
@@ -204,8 +204,35 @@ _BY_MESSAGE: Mapping[FailureClass, Mapping[str, str]] = {
 
 A failure that is in neither table is transient, unless the declaration is at fault.
 """
+_APPENDS_ONLY = (
+    "Let the source declare the option skipChangeCommits, which passes over such commits, or readChangeFeed,"
+    " which reads the changes."
+)
+_ALL_PARTITIONS = "Declare an offset for every partition, or another start."
+_OTHER_SPARK = "Go back to the Spark that wrote it."
+_REMEDIES: Mapping[str, str] = {
+    "STATE_STORE_CANNOT_CREATE_COLUMN_FAMILY_WITH_RESERVED_CHARS": "Rename the state variable.",
+    "DELTA_SOURCE_TABLE_IGNORE_CHANGES": _APPENDS_ONLY,
+    "DELTA_SOURCE_IGNORE_DELETE": _APPENDS_ONLY,
+    "KAFKA_START_OFFSET_DOES_NOT_MATCH_ASSIGNED": _ALL_PARTITIONS,
+    "DELTA_METADATA_MISMATCH": "Give the columns of the table, with their types; the message names both.",
+    "DELTA_STREAMING_CANNOT_CONTINUE_PROCESSING_POST_SCHEMA_EVOLUTION": (
+        "Declare that option of the source, and let the view handle the columns of both schemas."
+    ),
+    "USER_RAISED_EXCEPTION": "Correct the data, or the expectation.",
+    "INVALID_LOG_VERSION.MAX_SUPPORTED_VERSION": _OTHER_SPARK,
+    "UNSUPPORTED_LOG_VERSION.*": _OTHER_SPARK,
+    r"If startingOffsets contains specific offsets, you must specify all TopicPartitions": _ALL_PARTITIONS,
+    "CANNOT_LOAD_STATE_STORE.HDFS_STORE_PROVIDER_OUT_OF_MEMORY": MEMORY,
+    "CANNOT_LOAD_STATE_STORE.ROCKSDB_STORE_PROVIDER_OUT_OF_MEMORY": MEMORY,
+}
+"""What helps, where no recovery does and the meaning does not say it, by the keys of both tables."""
 _CONDITIONS, _MESSAGES = (
-    {key: (classed, meaning) for classed, meanings in table.items() for key, meaning in meanings.items()}
+    {
+        key: (classed, meaning, _REMEDIES.get(key, ""))
+        for classed, meanings in table.items()
+        for key, meaning in meanings.items()
+    }
     for table in (_BY_CONDITION, _BY_MESSAGE)
 )
 
@@ -228,34 +255,55 @@ def classify(causes: Sequence[Cause]) -> Failure:
                 return _failure(*row, cause, causes)
     main, help_ = decisive(causes), remedy(causes)
     if (memory := out_of_memory(causes)) is not None:
-        return replace(
-            _failure(FailureClass.TRANSIENT, "Java ran out of memory", memory, causes), remedy=MEMORY
-        )
+        return _failure(FailureClass.TRANSIENT, "Java ran out of memory", MEMORY, memory, causes)
     if any(cause.type.rsplit(".", 1)[-1].endswith(_NOT_SPARKS_FAULT) for cause in causes):
         meaning = "the declaration of the flow cannot run"
-        return _failure(FailureClass.NEEDS_CORRECTION, meaning, main, causes)
+        return _failure(FailureClass.NEEDS_CORRECTION, meaning, "", main, causes)
     if help_ is not None:
         meaning = "its batch holds what it cannot process, and nothing of the batch was written"
-        return replace(_failure(FailureClass.BAD_INPUT, meaning, main, causes), remedy=help_)
-    return _failure(FailureClass.TRANSIENT, "a failure that another try may fix", main, causes)
+        return _failure(FailureClass.BAD_INPUT, meaning, help_, main, causes)
+    return _failure(FailureClass.TRANSIENT, "a failure that another try may fix", "", main, causes)
 
 
-def _by_condition(cause: Cause) -> tuple[FailureClass, str] | None:
+def known() -> Iterator[tuple[str, FailureClass, str, str, str | None]]:
+    """Yield each failure that the tables have: its condition, or the pattern of its message; its class, its
+    meaning, what helps (empty where the meaning says it), and the recovery that fits.
+    """
+    for key, (classed, meaning, helps) in {**_CONDITIONS, **_MESSAGES}.items():
+        yield key, classed, meaning, helps, _recovery(classed)
+
+
+def _recovery(classed: FailureClass) -> str | None:
+    return "reset_checkpoint" if classed is FailureClass.NEEDS_RECOVERY else None
+
+
+_Row = tuple[FailureClass, str, str]
+
+
+def _by_condition(cause: Cause) -> _Row | None:
     name = cause.condition or ""
     if name in _ONLY_WITH and not re.search(_ONLY_WITH[name], cause.message):
         return None
     return _CONDITIONS.get(name) or _CONDITIONS.get(f"{name.partition('.')[0]}.*")
 
 
-def _by_message(cause: Cause) -> tuple[FailureClass, str] | None:
-    return next((entry for pattern, entry in _MESSAGES.items() if re.search(pattern, cause.message)), None)
+def _by_message(cause: Cause) -> _Row | None:
+    return next((row for pattern, row in _MESSAGES.items() if re.search(pattern, cause.message)), None)
 
 
-def _failure(classed: FailureClass, meaning: str, cause: Cause, causes: Sequence[Cause]) -> Failure:
-    recovery = "reset_checkpoint" if classed is FailureClass.NEEDS_RECOVERY else None
-    sentences, context = particulars(causes, cause), {"type": cause.type}
+def _failure(
+    classed: FailureClass, meaning: str, helps: str, cause: Cause, causes: Sequence[Cause]
+) -> Failure:
     return Failure(
-        classed, cause.condition, cause.sql_state, meaning, recovery, headline(cause), context, sentences
+        classed,
+        cause.condition,
+        cause.sql_state,
+        meaning,
+        _recovery(classed),
+        headline(cause),
+        {"type": cause.type},
+        particulars(causes, cause),
+        helps,
     )
 
 

@@ -251,7 +251,7 @@ _DEFINITIONS: tuple[tuple[str, str, str, str, _Samples], ...] = (
         "flow.output.rows",
         COUNTER,
         "{row}",
-        "Rows that the driver has written; absent where no sink told.",
+        "Rows that the driver has written; absent where the sink does not count them.",
         _driver(lambda totals: totals.rows_out),
     ),
     ("flow.batches", COUNTER, "{batch}", "Batches of the driver.", _driver(lambda totals: totals.batches)),

@@ -8,7 +8,7 @@ Each case applies the same batches on all sides, in turn, each into a table of i
 - *soft* keeps deleted rows with a mark, by which readers must filter: so it knows of deletes, as ours does.
 
 The ratio is the median of the pairs. ``CASES`` (names, or parts of them) and ``ROUNDS`` by environment. All
-cases take some ten minutes on two cores; ``docs/auto_cdc_speed.md`` keeps the results by commit.
+cases take some ten minutes on two cores; ``docs/internals/benchmarks.md`` keeps the results by commit.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Which room may import what (docs/architecture.md): read from the syntax, so that a lazy import counts
-too.
+"""Which room may import what (docs/internals/architecture.md): read from the syntax, so that a lazy import
+counts too.
 """
 
 from __future__ import annotations

@@ -123,10 +123,10 @@ def test_all_places_that_name_versions_agree() -> None:
     minor = int(newest.partition(".")[2])
     allowed = f"(3, {oldest.partition('.')[2]}) <= sys.version_info[:2] < (3, {minor + 1})"
     assert allowed in text("tools/needs.sh")
-    for page in ("README.md", "docs/install.md"):
+    for page in ("README.md", "docs/get-started/install.md"):
         words = re.sub(r"\s+", " ", text(page))
         assert f"Python {oldest} to {newest}" in words, page
         assert f"Java {java}" in words, page
         assert f"Airflow {airflow['oldest']} or later" in words and f"Spark {spark['release']}" in words, page
-    assert f"| Airflow {airflow['oldest']} or later |" in text("docs/settings.md")
-    assert f"| Spark {spark['release']} in the Python" in text("docs/settings.md")
+    assert f"| Airflow {airflow['oldest']} or later |" in text("docs/get-started/install.md")
+    assert f"| Spark {spark['release']} in the Python" in text("docs/get-started/install.md")

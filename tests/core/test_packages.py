@@ -1,4 +1,4 @@
-"""Which package may import which (docs/architecture.md): read from the code's syntax, lazy imports
+"""Which package may import which (docs/internals/architecture.md): read from the code's syntax, lazy imports
 included.
 """
 

@@ -2,42 +2,76 @@
 
 from __future__ import annotations
 
+import ast
+import json
+import os
 import re
 import shlex
+import subprocess
+import sys
+import textwrap
+import zipfile
 from collections.abc import Iterator
+from enum import StrEnum
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
+import pyspark
 import pytest
 import typer
+import yaml
 from typer.core import TyperGroup
 from typer.exceptions import Exit, TyperException
 
+from streamkeeper.amounts import Impact
 from streamkeeper.cli.commands import app
+from streamkeeper.drivers import failures
 from streamkeeper.exit_codes import OUT_OF_MEMORY, Outcome
+from streamkeeper.health.flows import STATES
+from streamkeeper.install.project_files import FILES
+from streamkeeper.preflight.verdict import Compatibility
 from streamkeeper.settings import PROJECT
 from tests import cdc_oracle
 from tests.cdc_oracle import DELETE, UPSERT, Change
 from tests.worlds.pipelines import TAIL, load
+from tests.worlds.recover.printed_plans import ASKED
+from tools.docs.errors import SQL_STATES
+from tools.docs.made import PARTS, pages, stale
+from tools.docs.site import on_page_markdown
 
-PAGES = sorted([PROJECT / "README.md", *(PROJECT / "docs").glob("*.md")])
+JARS = PROJECT / ".cache" / "jars"
+
+DOCS = PROJECT / "docs"
+PAGES = [PROJECT / "README.md", *(page for page in pages() if page.parent.name != "decisions")]
+"""Pages for users and developers; decisions are records."""
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+MADE = re.compile(r"<!-- from the code: [\w -]+ -->\n.*?<!-- end -->\n", re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+PROOF = "**Proof and reasons:**"
+"""First words of a page's last lines, which alone lead to tests and decisions."""
+MOST_WORDS = 40
 _ELIDED = re.compile(r"[…\[|{<>]")
 
 
 def _name(page: Path) -> str:
-    return page.name
+    return str(page.relative_to(PROJECT))
+
+
+def fences(page: Path) -> list[tuple[str, str]]:
+    """Return language and text of a page's blocks of code, also those in a list."""
+    text = re.sub(r"^ +(?=```)", "", page.read_text(), flags=re.MULTILINE)
+    return [(language, textwrap.dedent(code)) for language, code in FENCE.findall(text)]
 
 
 def commands(page: Path) -> Iterator[str]:
     """Yield the whole commands of a page: lines of code blocks and spans that begin with ``streamkeeper``."""
-    text = page.read_text()
-    code = [line for _, block in FENCE.findall(text) for line in block.splitlines()]
-    code += [line[4:] for line in text.splitlines() if line.startswith("    ")]
-    prose = FENCE.sub("", text)
+    code = [line for language, block in fences(page) if language != "text" for line in block.splitlines()]
+    prose = FENCE.sub("", page.read_text())
     code += [span.replace("\n", " ") for span in re.findall(r"`(streamkeeper [^`]+)`", prose)]
     for line in code:
-        command = re.sub(r"^(\$ |[A-Z_]+=\S+ |\.venv/bin/|- run: )*", "", line.split(" #")[0].strip())
+        bare = line.split(" #")[0].strip()
+        command = re.sub(r"^(\$ |[A-Z_]+=\S+ |\.venv/bin/|- run: |docker compose exec worker )*", "", bare)
         if command.startswith("streamkeeper ") and not _ELIDED.search(command):
             yield command.replace(" KIND", " reset_checkpoint")
 
@@ -67,7 +101,9 @@ def test_each_command_of_a_page_is_one_of_the_command_line(page: Path) -> None:
         except Exit:
             continue  # --help, --version
         except TyperException as error:
-            if not str(error).startswith("Missing parameter"):  # prose names a command without its arguments
+            if not re.search(
+                "^Missing parameter|requires an argument", str(error)
+            ):  # prose may leave them out
                 wrong[command] = str(error)
     assert wrong == {}
 
@@ -86,7 +122,15 @@ def test_code_that_names_its_file_is_that_files() -> None:
         assert code in (PROJECT / file).read_text(), file
 
 
-@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_the_first_flow_is_the_project_that_init_writes() -> None:
+    written = "\n".join(FILES.values())
+    code = [code for language, code in fences(DOCS / "get-started/first-flow.md") if language == "python"]
+    pipeline, test, _ = code
+    assert pipeline in written
+    assert test in written
+
+
+@pytest.mark.parametrize("page", [*PAGES, *DOCS.glob("decisions/*.md")], ids=_name)
 def test_each_link_leads_to_a_file_and_a_heading(page: Path) -> None:
     for link in LINK.findall(FENCE.sub("", page.read_text())):
         path, _, anchor = link.partition("#")
@@ -105,21 +149,192 @@ def anchors(page: Path) -> Iterator[str]:
         yield re.sub(r"[^\w\- ]", "", words.lower()).replace(" ", "-")
 
 
-def test_each_whole_pipeline_file_of_a_page_is_one(tmp_path: Path) -> None:
-    files = [
-        code.split("\n", 1)[1]
-        for language, code in FENCE.findall(_all())
-        if language == "python" and code.startswith("from streamkeeper import pipelines as dp\n")
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_each_block_of_code_is_what_it_says(page: Path, tmp_path: Path) -> None:
+    for number, (language, code) in enumerate(fences(page)):
+        match language:
+            case "python":
+                read_python(code, tmp_path / f"p{number}")
+            case "json":
+                json.loads(code)
+            case "yaml":
+                yaml.safe_load(code)
+            case "properties":
+                assert [line for line in code.splitlines() if line and not PROPERTY.match(line)] == []
+            case "bash":
+                targets = set(
+                    re.findall(r"^([.\w-]+):.*## ", (PROJECT / "Makefile").read_text(), re.MULTILINE)
+                )
+                assert {*re.findall(r"^make ([\w-]+)", code, re.MULTILINE)} <= targets
+            case _:
+                # What a command prints, and pictures.
+                assert language in ("text", "mermaid", "sql"), (
+                    f"{language!r} is no language that a test reads: {code}"
+                )
+
+
+PROPERTY = re.compile(r"#|[\w.]+[= ]+\S")
+"""A line of settings: of the environment, or of spark-defaults.conf."""
+
+
+def read_python(code: str, folder: Path) -> None:
+    """Compile a block of Python, and read one that declares something as a pipeline file."""
+    tree = ast.parse(code)
+    if not re.search(r"\bdp\.\w+\(", code):
+        return
+    folder.mkdir()
+    lacking = "".join(
+        f'dp.create_streaming_table("{name}"{KEYS if called == "dp.update_flow" else ""})\n'
+        if parameter in TABLES
+        else f'dp.create_source("{name}", format="rate")\n'
+        for name, parameter, called in undeclared(tree)
+    )
+    # A snippet may declare sources or settings alone; a file needs a flow.
+    tail = "" if "flow(" in code else f'dp.create_source("of_the_test", format="rate")\n{OF_THE_TEST}'
+    # The files that a driver needs are on the machine that it is for.
+    whole = re.sub(r'"(?=/opt/)', '"local:', f"{lacking}\n{code}\n{tail}")
+    assert load(folder, f"from pyspark.sql import functions as F\n{whole}").flows
+
+
+KEYS = ', keys=["customer_id"]'
+OF_THE_TEST = TAIL.replace('"t"', '"of_the_test"').replace('"raw"', '"of_the_test"')
+
+
+TABLES = ("target", "quarantine")
+
+
+def undeclared(tree: ast.Module) -> Iterator[tuple[str, str, str]]:
+    """Yield each table and source that a snippet takes and does not declare: its name, and the parameter and
+    the function that take it.
+    """
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    views, sinks = (
+        {one.name for one in functions if any(kind in ast.unparse(by) for by in one.decorator_list)}
+        for kind in ("temporary_view", "foreach_batch_sink")
+    )
+    declared = {True: sinks, False: views}
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        called = ast.unparse(call.func)
+        if re.fullmatch(r"dp\.create_(streaming_table|sink|source|initial_state)", called):
+            declared["table" in called or "sink" in called].add(ast.literal_eval(call.args[0]))
+        for keyword in call.keywords:
+            if re.match(r"dp\.(\w+_flow|expect|temporary_view)", called) and keyword.arg in TAKEN:
+                value = ast.literal_eval(keyword.value)
+                for name in value if isinstance(value, list) else [value]:
+                    if name not in declared[keyword.arg in TABLES]:
+                        declared[keyword.arg in TABLES].add(name)
+                        yield name, keyword.arg or "", called
+
+
+TAKEN = (*TABLES, "source", "sources")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_a_page_reads_alike_on_a_forge_and_on_the_site(page: Path) -> None:
+    """Python-Markdown wants a blank line before a list or a table, and code in fences."""
+    prose = FENCE.sub("", re.sub(r"^ +(?=```)", "", page.read_text(), flags=re.MULTILINE)).splitlines()
+    for before, line in pairwise(["", *prose]):
+        item = re.match(r"(- |\d+\. |\|)", line)
+        assert not item or not before or re.match(r"(- |\d+\. |\|| )", before), line
+        assert not re.match(r" {4,}\S", line) or any(re.match(r"(- |\d+\. )", one) for one in prose), line
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_no_sentence_is_longer_than_forty_words(page: Path) -> None:
+    long = [
+        one
+        for one in sentences(MADE.sub("", page.read_text()).partition(PROOF)[0])
+        if len(one.split()) > MOST_WORDS
     ]
-    assert len(files) >= 3
-    for code in files:
-        # A snippet may declare sources alone; a file needs a flow.
-        whole = code if "flow(" in code else f'{code}dp.create_source("raw", format="rate")\n{TAIL}'
-        assert load(tmp_path, whole).sources, code
+    assert long == []
+
+
+def sentences(text: str) -> Iterator[str]:
+    """Yield the sentences of a page: of paragraphs, items of lists, and cells of tables."""
+    text = FENCE.sub("", re.sub(r"^ +(?=```)", "", text, flags=re.MULTILINE))
+    text = re.sub(r"\]\([^)]*\)", "]", re.sub(r"`[^`]+`", "code", text))
+    text = re.sub(r"^(\|.*)$", lambda row: row[1].replace("|", "\n\n"), text, flags=re.MULTILINE)
+    for block in re.split(r"\n\s*\n|^ *(?:- |\d+\. |#+ )", text, flags=re.MULTILINE):
+        yield from re.split(r"(?<=[.!?])\s+", block.strip())
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if "internals" not in page.parts], ids=_name)
+def test_a_page_for_users_leads_to_tests_and_decisions_at_its_end_alone(page: Path) -> None:
+    text, _, _ = MADE.sub("", page.read_text()).partition(PROOF)
+    assert [link for link in LINK.findall(text) if re.search(r"(^|/)(tests|decisions)/0?", link)] in (
+        [],
+        ["docs/decisions/README.md"],
+    )
+
+
+def test_each_part_that_is_made_from_the_code_is_what_the_code_says() -> None:
+    assert [_name(page) for page in stale()] == [], "write them: python -m tools.docs"
+    named = re.findall(r"^<!-- from the code: (.+) -->$", _all(), re.MULTILINE)
+    assert sorted(named) == sorted({*PARTS, *(f"plan {name}" for name in ASKED)} - {"plan"})
+
+
+def test_each_page_is_in_the_navigation_of_the_site() -> None:
+    listed = re.findall(r"([\w/-]+\.md)$", (PROJECT / "mkdocs.yml").read_text(), re.MULTILINE)
+    there = {str(page.relative_to(DOCS)) for page in PAGES if page.is_relative_to(DOCS)}
+    assert set(listed) == {*there, "decisions/README.md"}
+
+
+@pytest.mark.parametrize(
+    ("page", "pattern", "words"),
+    [
+        ("concepts/impact-of-a-recovery.md", r"^\| `([a-z-]+)` \|", Impact),
+        ("how-to/deploy-a-change.md", r"^\| \*([a-z, ]+)\* \|", Compatibility),
+    ],
+    ids=["impacts", "verdicts"],
+)
+def test_a_page_explains_each_word_of_the_code(page: str, pattern: str, words: type[StrEnum]) -> None:
+    assert re.findall(pattern, (DOCS / page).read_text(), re.MULTILINE) == [*words]
+
+
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(tmp_path)]
+    built = subprocess.run(
+        command,
+        check=False,
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+    )
+    assert (built.returncode, built.stdout + built.stderr) == (0, "")
+    assert len(list(tmp_path.rglob("index.html"))) > len(PAGES)
+
+
+def test_a_link_to_code_is_text_on_the_site() -> None:
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="how-to/rename.md"))
+    markdown = "[a test](../../tests/x.py), [a page](../index.md), ![a picture](../form.png)"
+    assert on_page_markdown(markdown, page=page) == markdown.replace("[a test](../../tests/x.py)", "a test")
+
+
+def test_the_sqlstates_of_the_page_are_those_of_spark_and_delta() -> None:
+    jars = [*Path(pyspark.__file__).parent.glob("jars/spark-common-utils_*.jar"), *JARS.glob("*.jar")]
+    states = {
+        condition: value.get("sqlState")
+        for jar in map(zipfile.ZipFile, jars)
+        for name in jar.namelist()
+        if re.fullmatch(r"error/.*(conditions|error-classes)\.json", name)
+        for condition, value in json.loads(jar.read(name)).items()
+        if isinstance(value, dict) and "message" in value
+    }
+    known = {key.partition(".")[0] for key, *_ in failures.known() if " " not in key}
+    assert {name: states[name] for name in known if states.get(name)} == SQL_STATES
+
+
+def test_the_runbook_has_each_state_and_each_exit_code() -> None:
+    text = (DOCS / "operations/runbook.md").read_text()
+    states, _, codes = text.partition("## Exit codes")
+    assert set(re.findall(r"^\| `([a-z ]+)` \|", states, re.MULTILINE)) == {*STATES}
+    listed = {code for row in re.findall(r"^\| ([\d, ]+) \|", codes, re.MULTILINE) for code in row.split(",")}
+    assert {int(code) for code in listed} == {outcome.exit_code for outcome in Outcome} | set(OUT_OF_MEMORY)
 
 
 def test_the_example_of_auto_cdc_comes_to_the_tables_beside_it() -> None:
-    section = (PROJECT / "docs/auto_cdc.md").read_text().split("## An example")[1].split("\n## ")[0]
+    section = (DOCS / "how-to/targets/auto-cdc.md").read_text().partition("\n## ")[0]
     changes, newest, versions = (_rows(table) for table in re.findall(r"(?:^\|.*\n)+", section, re.MULTILINE))
     read = [
         Change(UPSERT if kind == "UPSERT" else DELETE, (key,), int(at), {"id": key, "city": city})
@@ -134,14 +349,6 @@ def test_the_example_of_auto_cdc_comes_to_the_tables_beside_it() -> None:
 
 def _rows(table: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
-
-
-def test_every_exit_code_of_a_driver_is_in_its_table() -> None:
-    section = (PROJECT / "docs/command_line.md").read_text().split("## Exit codes of a driver")[1]
-    listed = {
-        int(code) for row in re.findall(r"^\| ([\d, ]+) \|", section, re.MULTILINE) for code in row.split(",")
-    }
-    assert listed == {outcome.exit_code for outcome in Outcome} | set(OUT_OF_MEMORY)
 
 
 def _all() -> str:

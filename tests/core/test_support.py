@@ -1,5 +1,6 @@
-"""The page of what there is (docs/support.md): it is made of its cells, each cell names a test that is there,
-nothing that can be declared is left out, and what is not there is refused in the same words.
+"""The page of what there is (docs/reference/supported.md): it is made of its cells, each cell names
+a test that is there, nothing that can be declared is left out, and what is not there is refused in the
+same words.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ def test_check_refuses_what_is_not_there_in_the_words_of_the_page(name: str, wor
     world.declare(f"{HEAD}dp.{name}\n{TAIL}", "p.py")
     (said,) = write_manifest(world.settings).errors.values()
     assert NAMES[name] in said
-    assert f"| `{name}` | {NAMES[name]} |" in page.page()
+    assert f"| `{name}` | {NAMES[name]} |" in page.not_offered()
 
 
 def test_each_cell_names_a_test_that_is_there() -> None:
@@ -118,7 +119,3 @@ def test_each_cell_names_a_test_that_is_there() -> None:
         if name not in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}:
             missing.append(proof)
     assert missing == []
-
-
-def test_the_page_is_that_of_its_cells() -> None:
-    assert page.PAGE.read_text() == page.page(), "make it anew: python -m tests.worlds.support.page"

@@ -1,7 +1,7 @@
 """Sequence type of a new table whose creating flow has a literal `sequence_by`.
 
 It is taken from the other flows of the table: which of them starts first is a race. A literal is compatible
-with any type (docs/auto_cdc.md), and no other type is compatible with a literal's.
+with any type (docs/reference/auto-cdc-semantics.md), and no other type is compatible with a literal's.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ PAGERDUTY = """dp.notifier(
     custom_details={"text": "{{ alert.text }}"},
     links=[{"href": "{{ alert.link }}", "text": "the stream's page"}],
 )"""
-"""As docs/alerts.md has them."""
+"""As docs/operations/alerts.md has them."""
 PAGE = "http://airflow/dags/flow__first__first_flow/plugin/stream"
 
 
@@ -97,7 +97,7 @@ def pager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Inbox]:
 
 
 def test_the_examples_are_those_of_the_docs() -> None:
-    docs = (PROJECT / "docs" / "alerts.md").read_text()
+    docs = (PROJECT / "docs" / "operations" / "alerts.md").read_text()
     assert [example for example in (SLACK, PAGERDUTY) if example not in docs] == []
 
 

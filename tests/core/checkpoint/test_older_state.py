@@ -67,7 +67,7 @@ def test_a_change_file_is_known_by_the_twin_that_was_left_and_by_nothing_else(
     shutil.copyfile(part / f"{older}.delta", part / "3.delta")
     assert replaced_state(checkpoint, 3) == f"{part}/3.delta does not fit its checksum"
     shutil.copyfile(part / f".{older}.delta.crc", part / ".3.delta.crc")
-    assert replaced_state(checkpoint, 3) is None, "as docs/spark.md says"
+    assert replaced_state(checkpoint, 3) is None, "as docs/concepts/state.md says"
 
 
 def test_the_long_twin_of_a_state_of_gigabytes_is_not_read(tmp_path: Path) -> None:

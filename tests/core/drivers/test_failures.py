@@ -168,7 +168,7 @@ def test_a_failure_is_described_in_the_words_of_the_flow_with_its_sqlstate_and_w
 @pytest.mark.parametrize(
     ("condition", "part"),
     [
-        ("DELTA_SOURCE_TABLE_IGNORE_CHANGES", "Correct what is named"),
+        ("DELTA_SOURCE_TABLE_IGNORE_CHANGES", "Let the source declare the option skipChangeCommits"),
         ("DELTA_STREAMING_METADATA_EVOLUTION", "at once"),
         (None, "tried again"),
     ],

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import yaml
 from typer.testing import CliRunner
 
 from streamkeeper import __version__
@@ -29,7 +28,6 @@ from streamkeeper.health.otlp import PushFailed
 from streamkeeper.health.recoveries import Recoveries
 from streamkeeper.history.rows import Totals
 from streamkeeper.manifest.manifest import declared
-from streamkeeper.settings import PROJECT
 from streamkeeper.sources.base.format import Lag
 from tests.worlds.metrics.collector import Collector, collector
 from tests.worlds.metrics.driven import HERE, drive
@@ -139,27 +137,6 @@ def test_failures_before_the_last_commit_do_not_count(world: World) -> None:
     assert len(failures.times) == 2
     world.home.storage.overwrite(f"{start.checkpoint}/commits/1", b'v1\n{"nextBatchWatermarkMs":0}')
     assert crash_loops.since_commit(Observed(world.home)) is None
-
-
-def test_every_metric_is_in_the_documentation(driven: World) -> None:
-    text = (PROJECT / "docs" / "streams.md").read_text()
-    found = {metric.prometheus for metric in metrics.measure(full(driven))}
-    assert {name for name in found if f"`{name.removeprefix('streamkeeper_')}`" not in text} == set()
-
-
-def test_the_documentation_has_the_alert_rules_of_the_file() -> None:
-    docs = (PROJECT / "docs" / "streams.md").read_text()
-    [group] = yaml.safe_load((PROJECT / "docker/prometheus/streams.rules.yaml").read_text())["groups"]
-    lines = [
-        line
-        for rule in group["rules"]
-        for line in (
-            f"    - alert: {rule['alert']}",
-            f"      expr: {rule['expr']}",
-            *([f"      for: {rule['for']}"] if "for" in rule else []),
-        )
-    ]
-    assert "\n".join(lines) + "\n\n" in docs
 
 
 def full(world: World) -> Snapshot:

@@ -177,8 +177,8 @@ def test_compaction_shuts_no_flow_out(spark: SparkSession, settings: Settings) -
 def test_a_table_that_declares_optimized_writes_gets_few_files_a_batch(
     spark: SparkSession, settings: Settings
 ) -> None:
-    """Pinned, since docs/tables.md leans on it: open Delta honours the property, with one more shuffle before
-    each write.
+    """Pinned, since docs/how-to/optimize-tables.md leans on it: open Delta honours the property, with one
+    more shuffle before each write.
     """
     counts = {}
     for name, optimized in (("plain", "false"), ("optimized", "true")):

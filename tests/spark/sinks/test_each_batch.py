@@ -67,7 +67,7 @@ def test_an_error_of_the_function_is_a_failure_of_the_flow_whose_lease_is_left(
 def test_the_example_of_the_page_counts_each_batch_once_in_a_database(
     bed: Flowbed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = (PROJECT / "docs" / "sinks.md").read_text()
+    page = (PROJECT / "docs" / "how-to" / "targets" / "foreach-batch.md").read_text()
     (example,) = [text for text in re.findall(r"```python\n(.*?)```", page, re.S) if "psycopg2" in text]
     bed.declare(example.replace('n INT")', 'n INT", options={"maxFilesPerTrigger": 1})'))
     with airflow_database() as server:

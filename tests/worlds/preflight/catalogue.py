@@ -1,5 +1,5 @@
 """Changes of a flow, each with its verdict and what its driver then does: tried one by one by
-``tests/spark/preflight/test_verdicts.py``, and listed in ``docs/preflight_changes.md``
+``tests/spark/preflight/test_verdicts.py``, and listed in ``docs/reference/changes.md``
 (:mod:`tests.worlds.preflight.page`).
 """
 

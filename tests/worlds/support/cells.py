@@ -1,5 +1,5 @@
 """What there is of sources, sinks, states and stores, cell by cell, each with the test that proves it:
-``docs/support.md`` is made of it (:mod:`tests.worlds.support.page`).
+``docs/reference/supported.md`` is made of it (:mod:`tests.worlds.support.page`).
 
 What is *not* there is asked of the code itself by ``tests/core/test_support.py``.
 """

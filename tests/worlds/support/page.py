@@ -1,21 +1,13 @@
-"""Writes ``docs/support.md`` from the cells: ``python -m tests.worlds.support.page``."""
+"""The tables of ``docs/reference/supported.md``, made from the cells by ``python -m tools.docs``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from streamkeeper.declare.not_there import NAMES
-from streamkeeper.settings import PROJECT
 from tests.worlds.support.cells import FORMATS, RECOVERIES, STATES, STORES, TARGETS, Cell, Part
+from tools.docs.made import table
 
-PAGE = PROJECT / "docs" / "support.md"
-BEGIN = """# What there is
-
-Sources, targets, kinds of state and stores, and what each of them can do. *Italics* are a weaker promise than
-others of the column or the row make. **No** is refused, by `streamkeeper check` or by the plan, in these
-words. Each cell leads to the test that proves it. The page is made of the cells, by
-`python -m tests.worlds.support.page`.
-"""
 OF_TARGETS = Part(
     "Targets, and the recoveries of their flows",
     "recovery",
@@ -23,13 +15,6 @@ OF_TARGETS = Part(
     {recovery: tuple(of[target] for target in TARGETS) for recovery, of in RECOVERIES.items()},
 )
 PARTS = (FORMATS, OF_TARGETS, STATES, STORES)
-NOT_THERE = """## Not there
-
-Words of Lakeflow and Spark that a pipeline file may try, and what `streamkeeper check` says of them.
-
-| `dp.…` | instead |
-|---|---|
-"""
 
 
 def every_cell() -> Iterator[Cell]:
@@ -39,24 +24,21 @@ def every_cell() -> Iterator[Cell]:
             yield from cells
 
 
-def page() -> str:
-    """Return the page."""
-    names = "".join(f"| `{name}` | {said} |\n" for name, said in NAMES.items())
-    return "\n".join((BEGIN, *map(_table, PARTS), NOT_THERE + names))
+def tables() -> str:
+    """Return a section for each part."""
+    return "\n".join(map(_table, PARTS))
+
+
+def not_offered() -> str:
+    """Return a table of what a pipeline file may try and does not find."""
+    return table(("`dp.…`", "instead"), [(f"`{name}`", text) for name, text in NAMES.items()])
 
 
 def _table(part: Part) -> str:
     for row, cells in part.rows.items():
         assert len(cells) == len(part.columns), f"{part.title}, {row}: {len(cells)} cells"
-    lines = [
-        f"## {part.title}",
-        "",
-        *([part.said, ""] if part.said else []),
-        f"| {' | '.join((part.of, *part.columns))} |",
-        f"|{'---|' * (len(part.columns) + 1)}",
-        *(f"| {' | '.join((row, *map(_link, cells)))} |" for row, cells in part.rows.items()),
-    ]
-    return "\n".join(lines) + "\n"
+    rows = table((part.of, *part.columns), [(row, *map(_link, cells)) for row, cells in part.rows.items()])
+    return "\n".join([f"## {part.title}", "", *([part.said, ""] if part.said else []), rows])
 
 
 def _link(cell: Cell) -> str:
@@ -64,8 +46,4 @@ def _link(cell: Cell) -> str:
     if cell.refused:
         said = f"**no**{said.removeprefix('no')}"
     file, _, _ = cell.proof.partition("::")
-    return f"[{said}](../{file})"
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page())
+    return f"[{said}](../../{file})"

@@ -1,0 +1,1 @@
+"""The documentation: what is made from the code, and the site."""

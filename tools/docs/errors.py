@@ -1,0 +1,105 @@
+"""Failures of Spark and Delta, by the conditions that people search for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import groupby
+
+from streamkeeper.drivers.failures import FailureClass, known
+from tools.docs.made import table
+
+SQL_STATES = {
+    "CANNOT_LOAD_STATE_STORE": "58030",
+    "CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED": "XX000",
+    "CONCURRENT_STREAM_LOG_UPDATE": "40000",
+    "DELTA_LOG_FILE_NOT_FOUND_FOR_STREAMING_SOURCE": "42K03",
+    "DELTA_METADATA_MISMATCH": "42KDG",
+    "DELTA_MISSING_FILES_UNEXPECTED_VERSION": "42K03",
+    "DELTA_SCHEMA_CHANGED": "KD007",
+    "DELTA_SCHEMA_CHANGED_WITH_STARTING_OPTIONS": "KD007",
+    "DELTA_SCHEMA_CHANGED_WITH_VERSION": "KD007",
+    "DELTA_SOURCE_IGNORE_DELETE": "0A000",
+    "DELTA_SOURCE_TABLE_IGNORE_CHANGES": "0A000",
+    "DELTA_STREAMING_CANNOT_CONTINUE_PROCESSING_POST_SCHEMA_EVOLUTION": "KD002",
+    "DELTA_STREAMING_METADATA_EVOLUTION": "22000",
+    "DIFFERENT_DELTA_TABLE_READ_BY_STREAMING_SOURCE": "55019",
+    "INVALID_LOG_VERSION": "KD002",
+    "KAFKA_DATA_LOSS": "22000",
+    "MALFORMED_LOG_FILE": "KD002",
+    "STATE_STORE_CANNOT_CREATE_COLUMN_FAMILY_WITH_RESERVED_CHARS": "42802",
+    "STATE_STORE_INVALID_CONFIG_AFTER_RESTART": "42K06",
+    "STATE_STORE_INVALID_VARIABLE_TYPE_CHANGE": "42K06",
+    "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE": "XXKST",
+    "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE": "XXKST",
+    "STREAMING_CHECKPOINT_MISSING_METADATA_FILE": "42K03",
+    "STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY": "42K03",
+    "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA": "42K03",
+    "USER_RAISED_EXCEPTION": "P0001",
+}
+"""SQLSTATE of each condition as the jars of Spark, Delta and Spark's Kafka source have it; some have none."""
+
+_PARTS = {
+    FailureClass.NEEDS_RECOVERY: (
+        "The flow is parked until a recovery",
+        "A restart fails the same way: the checkpoint does not fit the flow, or what it stands on is gone.",
+    ),
+    FailureClass.NEEDS_CORRECTION: (
+        "The flow is parked until a correction",
+        "No recovery helps. A changed declaration is tried once automatically.",
+    ),
+    FailureClass.RESTART: ("The flow is started again at once", "The next start is expected to succeed."),
+    FailureClass.TRANSIENT: ("The flow is tried again", "It is never parked for one of these."),
+}
+
+
+def errors() -> str:
+    """Return a section for each class of failure, with its conditions."""
+    rows = sorted(known(), key=lambda row: list(_PARTS).index(row[1]))
+    return "\n".join(
+        line
+        for classed, failures in groupby(rows, key=lambda row: row[1])
+        for line in _section(classed, failures)
+    )
+
+
+def _section(
+    classed: FailureClass, failures: Iterator[tuple[str, FailureClass, str, str, str | None]]
+) -> Iterator[str]:
+    title, text = _PARTS[classed]
+    yield from (f"## {title}", "", text, "")
+    head = ("condition, or message", "SQLSTATE", "what it means", "what helps")
+    yield table(
+        head,
+        [
+            (_name(key), _sql_state(key), f"{meaning[0].upper()}{meaning[1:]}", _helps(helps, recovery))
+            for key, _, meaning, helps, recovery in failures
+        ],
+    )
+
+
+def _helps(helps: str, recovery: str | None) -> str:
+    return f"[`{recovery}`](../how-to/recover/reset.md)" if recovery else helps
+
+
+def _sql_state(key: str) -> str:
+    state = SQL_STATES.get(key.partition(".")[0])
+    return f"`{state}`" if state else ""
+
+
+def _name(key: str) -> str:
+    """Return a condition, or a pattern of a message as a person reads it."""
+    if " " not in key:
+        return f"`{key}`"
+    texts = re.split(r"\|(?![^(]*\))", key)
+    return " or ".join(f"“{_READ_AS.sub(_as_read, text)}”" for text in texts)
+
+
+def _as_read(match: re.Match[str]) -> str:
+    return {r"\d+": "N", ".*": "…", "[Bb]": "B"}.get(
+        match[0], "FILE" if match[0][1:2] == "S" else match[0][1:]
+    )
+
+
+_READ_AS = re.compile(r"\\S\+/\(.*\)|\\d\+|\.\*|\[Bb\]|\\.")
+"""Parts of a pattern that are not read as they stand."""
