@@ -82,7 +82,7 @@ def test_all_places_name_one_version() -> None:
     assert project["project"]["version"] == __version__
     assert f'org.opencontainers.image.version="{__version__}"' in text("Dockerfile")
     assert re.findall(r"^## \[(.+?)\]", text("CHANGELOG.md"), re.MULTILINE)[0] == __version__
-    for page in ("README.md", "docs/install.md"):
+    for page in ("README.md", "docs/get-started/install.md"):
         assert set(re.findall(r"streamkeeper_airflow-([\d.]+)-py3", text(page))) == {__version__}, page
 
 
