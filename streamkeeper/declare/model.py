@@ -419,7 +419,8 @@ class Pipeline:
                 inputs_by_name[name] = view
             else:
                 source = self.source(name)
-                assert source is not None, f"{name} was checked when the pipeline was declared"
+                if source is None:  # only a damaged manifest names what is not declared
+                    raise KeyError(name)
                 inputs_by_name[name] = source
 
         for name in flow.sources:

@@ -26,6 +26,11 @@ PERSON = "person-"
 """Prefix of the owners of persons' holds."""
 SECONDS = "seconds"
 """Name, in the details of a hold, of the time after which it ends."""
+_DETAIL_TYPES: dict[str, type] = {
+    **dict.fromkeys(("condition", "sql_state", "meaning", "fingerprint", "recovery"), str),
+    **{"context": dict, "stateful": bool},
+}
+"""Types of the details of holds; what has another is left out."""
 _OWNER = re.compile(r"park|(person|recovery)-[A-Za-z0-9][A-Za-z0-9_.+-]{0,150}")
 
 
@@ -180,9 +185,17 @@ def _read(home: FlowHome, owner: str) -> Hold | None:
         ) from error
     field_texts = {name: str(text) for name, text in asdict(hold).items() if name != "details"}
     details = hold.details if isinstance(hold.details, dict) else {}
+    details = {name: value for name, value in details.items() if _is_of_type(name, value)}
     return Hold(
         **{**field_texts, "reason": field_texts["reason"].strip() or "no reason is given"}, details=details
     )
+
+
+def _is_of_type(name: str, value: object) -> bool:
+    """Return whether a detail is what its readers take it for; a file that was changed by hand may hold all."""
+    if name == "operators":
+        return isinstance(value, list) and all(isinstance(operator, str) for operator in value)
+    return value is None or isinstance(value, _DETAIL_TYPES.get(name, object))
 
 
 def _check(owner: str) -> None:
