@@ -28,7 +28,8 @@ SECONDS = "seconds"
 """Name, in the details of a hold, of the time after which it ends."""
 _DETAIL_TYPES: dict[str, type] = {
     **dict.fromkeys(("condition", "sql_state", "meaning", "fingerprint", "recovery"), str),
-    **{"context": dict, "stateful": bool},
+    "context": dict,
+    "stateful": bool,
 }
 """Types of the details of holds; what has another is left out."""
 _OWNER = re.compile(r"park|(person|recovery)-[A-Za-z0-9][A-Za-z0-9_.+-]{0,150}")
@@ -192,7 +193,9 @@ def _read(home: FlowHome, owner: str) -> Hold | None:
 
 
 def _is_of_type(name: str, value: object) -> bool:
-    """Return whether a detail is what its readers take it for; a file that was changed by hand may hold all."""
+    """Return whether a detail is what its readers take it for; a file that was changed by hand may hold
+    all.
+    """
     if name == "operators":
         return isinstance(value, list) and all(isinstance(operator, str) for operator in value)
     return value is None or isinstance(value, _DETAIL_TYPES.get(name, object))
