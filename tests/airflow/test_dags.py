@@ -200,16 +200,6 @@ def test_a_flow_that_runs_once_has_a_dag_that_runs_once_and_again_when_it_is_ask
     assert "once; `reset_checkpoint` runs it again" in dag.doc_md
 
 
-def test_the_form_of_a_reset_has_every_field_with_the_flows_to_choose_from(bag: DagBag) -> None:
-    params = bag.dags["reset_checkpoint"].params
-    assert params.get_param("flow").schema["enum"] == ["first.first_flow", "second.second_flow"]
-    assert params.get_param("timestamp").schema["type"] == ["string", "null"]
-    assert params.get_param("offsets").schema["type"] == ["string", "object", "null"], (
-        "the form draws the first: a line, no box of JSON"
-    )
-    assert {"start", "offsets", "state", "approval", "dry_run", "reason"} <= set(params)
-
-
 def test_a_parked_flow_stands_first_and_is_chosen_where_a_recovery_ends_its_park(project: Path) -> None:
     manifest = read_manifest(Settings.from_environment())
     second = open_home(Settings.from_environment(), "second.second_flow")
@@ -306,21 +296,7 @@ def test_a_dag_file_fits_on_a_screen() -> None:
     assert max(lengths.values()) <= 60, lengths
 
 
-def test_one_run_of_tidying_follows_another_and_is_tried_again_after_minutes_with_nobody_asked(
-    bag: DagBag,
-) -> None:
-    dag = bag.dags["tidy_tables"]
-    assert (dag.max_active_runs, type(dag.timetable).__name__) == (1, "NullTimetable")
-    assert (dag.task_dict["tidy"].retries, dag.task_dict["tidy"].retry_delay) == (2, timedelta(minutes=5))
-    assert dag.params.get_param("approval").value is False
-
-
 def test_a_recovery_s_dag_names_the_roles_that_may_trigger_it(bag: DagBag) -> None:
     granted = {"table owners": {"DAGs": {"can_read", "can_edit"}, "DAG Runs": {"can_create", "can_read"}}}
     assert bag.dags["rewind"].access_control is None
     assert recovery_dag("rewind", access_control=granted).access_control == granted
-
-
-def test_a_question_is_asked_again_as_often_as_airflow_loses_its_answer(bag: DagBag) -> None:
-    tasks = bag.dags["reset_checkpoint"].task_dict
-    assert [tasks[name].retries for name in ("plan", "approve", "approve_again")] == [5, 100, 100]

@@ -16,8 +16,7 @@ import pytest
 import yaml
 from jsonschema.validators import validator_for
 
-from streamkeeper.settings import PROJECT, Settings
-from tools.healthy import SILENT
+from streamkeeper.settings import PROJECT
 
 TEXT = (PROJECT / "docker-compose.yaml").read_text()
 COMPOSE: dict[str, Any] = yaml.safe_load(TEXT)
@@ -109,14 +108,6 @@ def test_a_file_that_is_there_keeps_its_lines_and_gets_what_it_lacks(end: str, t
     assert file.stat().st_mode & 0o777 == 0o600 and list(tmp_path.iterdir()) == [file]
 
 
-@pytest.mark.parametrize("target", ["up", "up-test"])
-def test_make_completes_the_secrets_each_time(target: str, tmp_path: Path) -> None:
-    (tmp_path / ".env").touch()
-    command = ["make", "--dry-run", "--file", PROJECT / "Makefile", target]
-    said = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
-    assert "sh docker/make_env.sh .env" in said
-
-
 def test_no_secret_has_a_default_or_a_value_in_the_file(tmp_path: Path) -> None:
     made = set(secrets(tmp_path)) - {"COMPOSE_PROJECT_NAME"}
     used = {match[1]: match[2] for match in VARIABLE.finditer(TEXT)}
@@ -140,12 +131,6 @@ def test_a_service_is_bounded_and_may_little(name: str) -> None:
     assert service["cap_drop"] == ["ALL"] and service["security_opt"] == ["no-new-privileges:true"]
     assert {"max-size", "max-file"} <= service["logging"]["options"].keys()
     assert not {"privileged", "cap_add", "pid", "ipc", "devices"} & service.keys()
-
-
-@pytest.mark.parametrize("name", LASTING)
-def test_a_service_that_stays_has_a_health_check_and_comes_again(name: str) -> None:
-    assert SERVICES[name]["restart"] == "unless-stopped"
-    assert SERVICES[name]["healthcheck"]["test"]
 
 
 @every_service
@@ -186,11 +171,6 @@ def test_jobs_reach_neither_airflows_records_nor_the_world_outside() -> None:
     assert SERVICES["customers-feed"]["network_mode"] == "none"
 
 
-@pytest.mark.parametrize("name", ["spark-master", "spark-worker-1", "spark-worker-2"])
-def test_a_part_of_spark_is_in_one_network_since_it_listens_at_one_address(name: str) -> None:
-    assert SERVICES[name]["networks"] == ["streams"]
-
-
 def test_only_airflows_parts_know_airflows_secrets() -> None:
     knows = {
         name
@@ -218,40 +198,6 @@ def test_s3_s_login_is_known_to_airflows_parts_and_the_server_alone() -> None:
     for name in AIRFLOW:
         assert [environment(SERVICES[name])[item] for item in S3_LOGIN] == keys
         assert set(SERVICES[name].get("networks")) & set(SERVICES["s3"]["networks"]) or name == "housekeeping"
-
-
-def test_places_of_state_and_tables_come_from_the_environment_and_are_volumes_without_it() -> None:
-    for name, place in {
-        "STREAMKEEPER_STATE": "/var/lib/streamkeeper/state",
-        "STREAMKEEPER_WAREHOUSE": "/var/lib/streamkeeper/warehouse",
-        "STREAMKEEPER_JARS": "/opt/streamkeeper/.cache/jars",
-    }.items():
-        assert environment(SERVICES["worker"])[name] == f"${{{name}:-{place}}}"
-    given = VARIABLE.fullmatch(environment(SERVICES["worker"])["STREAMKEEPER_PIPELINE_ENV"])
-    assert given is not None
-    assert sorted(given[3].split(",")) == sorted(("AWS_*", *Settings.pipeline_env))
-
-
-@pytest.mark.parametrize(
-    ("name", "place"),
-    [
-        ("postgres", "/var/lib/postgresql/data"),
-        ("redis", "/var/lib/redis"),
-        ("kafka", "/var/lib/kafka"),
-        ("s3", "/var/lib/s3"),
-        ("prometheus", "/var/lib/prometheus"),
-        ("grafana", "/var/lib/grafana"),
-        ("customers-feed", "/var/lib/streamkeeper/data"),
-        *((name, "/var/lib/airflow/logs") for name in sorted(AIRFLOW)),
-        *(
-            (name, f"/var/lib/streamkeeper/{folder}")
-            for name in ("worker", "spark-worker-1", "spark-worker-2", "story")
-            for folder in ("state", "warehouse", "data")
-        ),
-    ],
-)
-def test_what_must_last_is_in_a_volume(name: str, place: str) -> None:
-    assert volumes(SERVICES[name])[place] in COMPOSE["volumes"]
 
 
 def test_a_stage_and_a_health_check_name_what_there_is() -> None:
@@ -336,11 +282,6 @@ def test_pipelines_are_mounted_and_are_in_the_image_of_pods_alone() -> None:
         assert volumes(SERVICES[name])["/opt/streamkeeper/spark_jobs/pipelines"] == "./spark_jobs/pipelines"
 
 
-def test_nothing_of_the_working_folder_but_what_is_named_is_sent_to_the_build() -> None:
-    lines = [line for line in (PROJECT / ".dockerignore").read_text().splitlines() if line and line[0] != "#"]
-    assert lines[0] == "*" and not {"!.env", "!.demo", "!tests"} & set(lines)
-
-
 def test_the_image_holds_the_versions_that_the_tests_run_with() -> None:
     def versions(file: str) -> dict[str, set[str]]:
         found: dict[str, set[str]] = {}
@@ -356,17 +297,6 @@ def test_the_image_holds_the_versions_that_the_tests_run_with() -> None:
     assert all(version.startswith("5.6.") for version in image["celery"] | image["kombu"])
     needed = {source for stage, source in copies() if stage == "build"}
     assert {"requirements-cluster.txt", "jars.lock", "tools/kafka_broker.lock", "tools/s3.lock"} <= needed
-
-
-def test_times_of_airflow_fit_flows_that_never_end() -> None:
-    found = environment(SERVICES["worker"])
-    supervisor = 600
-    assert int(found["AIRFLOW__CELERY_BROKER_TRANSPORT_OPTIONS__VISIBILITY_TIMEOUT"]) >= 365 * 86400
-    assert int(found["AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT"]) < supervisor
-    assert int(found["AIRFLOW__SCHEDULER__TASK_QUEUED_TIMEOUT"]) < 600, "before its token ends"
-    assert found["AIRFLOW__CELERY__WORKER_PREFETCH_MULTIPLIER"] == "1"
-    assert found["AIRFLOW__CELERY__RESULT_BACKEND"].startswith("db+postgresql+psycopg2://")
-    assert flow_slots() < int(found["AIRFLOW__CELERY__WORKER_CONCURRENCY"]), "recoveries always have room"
 
 
 def flow_slots() -> int:
@@ -396,13 +326,6 @@ def test_a_pool_that_is_there_stays_as_it_was_made(there: bool, tmp_path: Path) 
     subprocess.run(SERVICES["init"]["command"], env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, check=True)
     assert ("pools set" in said.read_text()) is not there
     assert said.read_text().startswith("db migrate")
-
-
-@pytest.mark.parametrize("name", ["customers-feed", "orders-feed"])
-def test_a_feed_writes_seldom_enough_to_last_and_often_enough_for_its_health(name: str) -> None:
-    command = SERVICES[name]["command"]
-    every = float(command[command.index("--every") + 1])
-    assert 10 <= every < SILENT / 3
 
 
 INITDB = """#!/bin/sh

@@ -2,7 +2,8 @@
 these without a Spark job.
 
 Delta writes a checksum with each commit, beside the log, and keeps that of the newest version in memory. Uses
-internals of Delta; tests/spark/recover/test_backup_table.py and tests/spark/cdc/test_edges.py pin them.
+internals of Delta; tests/spark/recover/test_backup_table.py and tests/spark/cdc/test_breaks_and_misfits.py
+pin them.
 """
 
 from __future__ import annotations

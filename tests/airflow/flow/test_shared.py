@@ -200,24 +200,23 @@ def test_the_term_of_a_silent_driver_elsewhere_is_waited_for_once_whatever_it_ra
 
 
 def test_a_park_of_one_flow_of_a_driver_that_was_attached_to_is_that_flow_s_alone(
-    homes: list[FlowHome], sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+    homes: list[FlowHome],
+    sleeper: subprocess.Popen[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     held = [lease(home, process_of(sleeper.pid), epoch=4) for home in homes]
-    concluded = list[str]()
+    holds.put(homes[0], holds.PARK, "a stateful operation was removed", "driver")
 
     def ends(*_: object) -> Ending:
         for home, mine, why in zip(homes, held, ("parked", "stopped"), strict=True):
             leases.leave(home, mine, why)
         return Ending(Outcome.PARKED, "the flow is parked")
 
-    def conclude(_: FlowOperator, *found: FlowHome, **__: object) -> bool:
-        concluded.extend(home.full_name for home in found)
-        return False
-
     monkeypatch.setattr(FlowOperator, "_follow_all", ends)
-    monkeypatch.setattr(FlowOperator, "_conclude", conclude)
-    operator(*homes)._supervise(RUN)
-    assert concluded == [LEFT]
+    with pytest.raises(AirflowFailException, match=rf"^{LEFT} is parked"):
+        operator(*homes)._supervise(RUN)
+    assert f"The flow {LEFT} is parked" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -269,15 +268,6 @@ def test_the_note_of_a_run_names_every_flow_that_was_parked(
         operator(*homes)._conclude(*homes, ending=Ending(Outcome.PARKED, "exit code 20"), context=RUN)
     [note] = notes
     assert LEFT in note and RIGHT in note
-
-
-def test_a_park_of_one_flow_fails_the_run_in_that_flow_s_name(
-    homes: list[FlowHome], capsys: pytest.CaptureFixture[str]
-) -> None:
-    holds.put(homes[0], holds.PARK, "a stateful operation was removed", "driver")
-    with pytest.raises(AirflowFailException, match=rf"^{LEFT} is parked"):
-        operator(*homes)._conclude(homes[0], ending=Ending(Outcome.PARKED, "exit code 20"), context=RUN)
-    assert f"The flow {LEFT} is parked" in capsys.readouterr().out
 
 
 def test_a_driver_that_fails_is_tried_again_unless_all_its_flows_are_held(homes: list[FlowHome]) -> None:

@@ -5,24 +5,27 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
-from streamkeeper_airflow.flow import drivers, successor
+from streamkeeper_airflow.flow import drivers
 from streamkeeper_airflow.flow import submit as submitting
 from streamkeeper_airflow.flow.drivers import InCluster, Submitted
 from streamkeeper_airflow.flow.successor import Successor
 from streamkeeper_airflow.flow.supervise import FlowOperator
 
 from streamkeeper.clusters import cluster_drivers
+from streamkeeper.flows import generations, leases
 from streamkeeper.flows.files import FlowHome, open_home
-from streamkeeper.flows.leases import ClusterDriver
+from streamkeeper.flows.generations import Start
+from streamkeeper.flows.leases import ClusterDriver, Heartbeat, Process
 from streamkeeper.manifest.manifest import Flow, read_manifest
-from streamkeeper.preflight import change
-from streamkeeper.preflight.change import Change, ChangeState
+from streamkeeper.preflight import change, last_run
+from streamkeeper.preflight.change import ChangeState
 from streamkeeper.settings import Settings
+from streamkeeper.times import now
 from tests.airflow.conftest import a_try, elsewhere, lease
 
 FLOW = "first.first_flow"
@@ -34,20 +37,22 @@ def flow(project: Path) -> Flow:
     """The flow as it is declared now, whose changes are tried."""
     file = project / "pipelines" / "first.py"
     file.write_text(file.read_text().replace('sources=["raw"]', 'sources=["raw"], on_change="try"'))
-    return read_manifest(Settings.from_environment()).find(FLOW)
+    return declared()
 
 
 @pytest.fixture
-def written(monkeypatch: pytest.MonkeyPatch, flow: Flow) -> list[Change]:
-    """What becomes of a change, while a driver runs an earlier declaration."""
-    found = list[Change]()
-    ran = SimpleNamespace(fingerprint="earlier", flow=lambda _: flow)
-    monkeypatch.setattr(change, "last_runnable", lambda _: ran)
-    monkeypatch.setattr(change, "read", lambda *_: found[-1] if found else None)
-    monkeypatch.setattr(change, "write", lambda _home, made, _by: found.append(made))
-    running = SimpleNamespace(phase="running")
-    monkeypatch.setattr(successor.leases, "present_heartbeat", lambda _: running)
-    return found
+def running(flow: Flow, home: FlowHome) -> FlowHome:
+    """The flow's state, while a driver runs an earlier declaration of it."""
+    generations.decide(home, generations.first(home, "earlier"))
+    generations.begin(home, Start(1, home.checkpoint(1, 1), None, {}, {}, (), None, 1, now()))
+    last_run.keep(home, 1, replace(last_run.of(flow, (), {"first.py": ""}), fingerprint="earlier"))
+    lease(home, Process.current())
+    leases.beat(home, Heartbeat(1, 1, "running", 1, now()))
+    return home
+
+
+def declared() -> Flow:
+    return read_manifest(Settings.from_environment()).find(FLOW)
 
 
 def seen(start: Callable[[], Submitted], monotonic: Callable[[], float] = float) -> Successor:
@@ -56,25 +61,25 @@ def seen(start: Callable[[], Submitted], monotonic: Callable[[], float] = float)
 
 
 def test_a_trial_that_cannot_be_started_leaves_the_driver_running_and_is_started_later(
-    written: list[Change], caplog: pytest.LogCaptureFixture
+    running: FlowHome, caplog: pytest.LogCaptureFixture
 ) -> None:
-    now, started = [0.0], list[float]()
+    clock, started = [0.0], list[float]()
 
     def start() -> Submitted:
-        started.append(now[0])
+        started.append(clock[0])
         raise AirflowFailException("There is no connection 'streamkeeper_spark'.")
 
-    looking = seen(start, lambda: now[0])
+    looking = seen(start, lambda: clock[0])
     for moment in (0.0, 5.0, 16.0, 32.0, 48.0, 64.0):
-        now[0] = moment
+        clock[0] = moment
         looking.look()
     assert started == [0.0, 16.0, 32.0, 48.0, 64.0]
     assert "is tried again later: There is no connection" in caplog.text
-    assert written == [], "a change that nobody could try is not refused"
+    assert change.read(running, declared().fingerprint) is None, "what nobody could try is not refused"
 
 
 def test_a_flow_that_shares_a_driver_now_is_not_tried_and_its_driver_ends(
-    written: list[Change], project: Path
+    running: FlowHome, project: Path
 ) -> None:
     file = project / "pipelines" / "first.py"
     imported = "from streamkeeper import pipelines as dp\n"
@@ -83,19 +88,20 @@ def test_a_flow_that_shares_a_driver_now_is_not_tried_and_its_driver_ends(
     looking = seen(lambda: pytest.fail("it is not tried"))
     looking.look()
     looking.look()
-    [made] = written
+    made = change.read(running, declared().fingerprint)
+    assert made is not None
     assert made.state is ChangeState.READY, "its driver waits for a trial no longer"
     assert "share a driver now" in made.in_words()
 
 
 def test_beside_a_driver_of_the_same_try_a_trial_is_found_by_its_own_lease(
-    flow: Flow, home: FlowHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    flow: Flow, home: FlowHome, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = Settings.from_environment()
     given = {**os.environ, cluster_drivers.PAGE_VARIABLE: "http://page"}
     monkeypatch.setattr(submitting, "prepare", lambda *_: ([sys.executable, "-c", ""], given))
+    monkeypatch.setenv("AIRFLOW__LOGGING__BASE_LOG_FOLDER", str(project / "logs"))
     operator = FlowOperator(task_id="run", flow=FLOW)
-    monkeypatch.setattr(operator, "_log_file", lambda *_: tmp_path / "driver.log")
     lease(home, elsewhere())
     trial = operator._submit(settings, [home], a_try(), take_over=True)
     assert isinstance(trial, InCluster)

@@ -24,7 +24,7 @@ from streamkeeper_airflow.flow.gate import blocking
 from streamkeeper_airflow.flow.retries import DriverFailed, WrongSettings
 from streamkeeper_airflow.flow.supervise import FlowOperator
 
-from streamkeeper.drivers import crash_loops, stopping, submit, supervision
+from streamkeeper.drivers import alerts, crash_loops, stopping, submit, supervision
 from streamkeeper.drivers.alerts import AlertKind
 from streamkeeper.flows import holds, leases
 from streamkeeper.flows.files import FlowHome
@@ -72,13 +72,16 @@ class Bed:
     home: FlowHome
     root: Path
     habit: str = "polite"
-    alerts: list[tuple[AlertKind, str]] = field(default_factory=list)
     tries: int = 0
     tasks: list[Task] = field(default_factory=list)
 
     @property
     def settings(self) -> Settings:
         return Settings.from_environment()
+
+    @property
+    def alerts(self) -> list[tuple[AlertKind, str]]:
+        return [(alert.kind, alert.occasion) for alert in alerts.pending(self.home)]
 
     @property
     def command(self) -> list[str]:
@@ -132,12 +135,7 @@ def bed(project: Path, home: FlowHome, monkeypatch: pytest.MonkeyPatch) -> Itera
     ) -> tuple[list[str], dict[str, str]]:
         return made.command, made.environment(log)
 
-    def alert(settings: Settings, kind: AlertKind, flow: str, text: str, occasion: str, **more: Any) -> bool:
-        made.alerts.append((kind, occasion))
-        return True
-
     monkeypatch.setattr(supervise.submitting, "prepare", prepare)
-    monkeypatch.setattr(supervise, "record_alert", alert)
     monkeypatch.setattr(drivers, "LOOK", 0.1)
     monkeypatch.setattr(heartbeat, "LONGEST_INTERVAL", 0.3)
     yield made
@@ -317,8 +315,7 @@ def crash_loop(bed: Bed) -> None:
     assert bed.home.epochs()[-1] == crash_loops.FAILURES + 1, (
         "five in the first try, which is the loop, and then one a try"
     )
-    assert {kind for kind, _ in bed.alerts} == {AlertKind.CRASH_LOOP}
-    assert len({occasion for _, occasion in bed.alerts}) == 1, "it is told once"
+    assert [kind for kind, _ in bed.alerts] == [AlertKind.CRASH_LOOP], "it is told once"
 
 
 def settings_that_cannot_fit(bed: Bed) -> None:

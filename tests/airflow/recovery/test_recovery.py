@@ -1,17 +1,14 @@
-"""The tasks of a recovery's DAG, where they decide something themselves; what they carry out is tested with
-the core.
+"""The tasks of a recovery's DAG, with the engine on a small world: what becomes of a plan, of a step and of a
+failure in Airflow, and who is told.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime, timezone
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.providers.standard.operators import hitl
 from airflow.sdk import DAG, Context
 from airflow.sdk.exceptions import (
@@ -21,543 +18,416 @@ from airflow.sdk.exceptions import (
     DownstreamTasksSkipped,
     TaskAwaitingInput,
 )
-from streamkeeper_airflow.operate.notify import page
 from streamkeeper_airflow.recovery import alerts, tasks
 from streamkeeper_airflow.recovery.approvals import PlanApproval, WorseImpactApproval
 from streamkeeper_airflow.recovery.tasks import (
     GiveUp,
     Go,
     OnceFlows,
-    PlanRecovery,
     RecoveryStep,
-    SparkStep,
     UnaskedStep,
 )
 
-from streamkeeper.amounts import DATA_LOSS
 from streamkeeper.drivers.alerts import AlertKind
-from streamkeeper.errors import PlanRefused, RecoveryError, StorageError, StreamkeeperError, TableLocked
-from streamkeeper.flows import ledger
-from streamkeeper.flows.generations import StartAt
-from streamkeeper.manifest.manifest import Manifest, read_manifest
+from streamkeeper.errors import RecoveryError, RequestError, StorageError, StreamkeeperError
+from streamkeeper.flows import generations, holds, ledger
 from streamkeeper.recover import engine
-from streamkeeper.recover.plans.kind import Work, kind
-from streamkeeper.recover.plans.plan import FlowPlan, Plan, Refusal
-from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
+from streamkeeper.recover.kinds.reset_checkpoint import KIND
 from streamkeeper.recover.steps import shared as shared_steps
-from streamkeeper.settings import Settings
-from streamkeeper.storage import open_storage
+from streamkeeper.storage import LocalStorage
+from tests.airflow.recovery.conftest import Cluster, Run, alerts_of, approved
+from tests.worlds.recover.recoveries import drive
+from tests.worlds.small_world import CHANGES, EVENTS, World
 
-PLAN = {
-    "kind": "reset_checkpoint",
-    "recovery": "r1",
-    "pipeline": "first",
-    "flow": "first.first_flow",
-    "subject": "first.first_flow",
-    "asks": "the reset of first.first_flow",
-    "approval": True,
-    "dry_run": False,
-    "markdown": "…",
-    "once_dags": [],
-}
-RESET, F = "reset_checkpoint", "first.first_flow"
-
-
-def context(conf: dict[str, Any] | None = None, **xcoms: Any) -> Context:
-    """Make what these tasks read of their context, with what earlier ones handed on, by task id."""
-    named = {"dag_id": RESET, "run_id": "manual__1", "run_type": "manual", "triggering_user_name": "ada"}
-    run = SimpleNamespace(**named, conf=conf or {})
-    form = ResetRequest.form(read_manifest(Settings.from_environment()))
-
-    def xcom_pull(task_ids: str) -> Any:
-        return xcoms.get(task_ids)
-
-    defaults = {field.name: field.default for field in form}
-    return cast("Context", {"dag_run": run, "params": defaults, "ti": SimpleNamespace(xcom_pull=xcom_pull)})
-
-
-def a_plan(refusal: Refusal) -> Plan:
-    """Make the plan of a reset, with something that must be accepted."""
-    flow = FlowPlan(F, "first", 1, 2, 1, "f", StartAt("earliest"), "rebuilt")
-    given = (RESET, "r1", "first", ("first",), {"by": "ada"}, (flow,), ("hold",), "now")
-    return Plan(*given, refusals=(refusal,))
-
-
-Told = list[tuple[AlertKind, str, str]]
-"""Kinds, texts and occasions of alerts."""
-
-
-@pytest.fixture
-def told(project: Path, monkeypatch: pytest.MonkeyPatch) -> Told:
-    """The alerts of the recovery, each of its flow and with its run."""
-    kept: Told = []
-
-    def alert(_: Settings, kind: AlertKind, flow: str, text: str, occasion: str, *, link: str) -> bool:
-        assert (flow, link) == (F, page(RESET, "manual__1"))
-        kept.append((kind, text, occasion))
-        return True
-
-    monkeypatch.setattr(alerts, "record_alert", alert)
-    return kept
+RESET, F = KIND.name, "events.clean_events"
+UNTIL_RELEASED = KIND.step_names[:-1]
 
 
 @pytest.fixture
 def notes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The notes that runs get; no API is asked."""
-    kept: list[str] = []
-    monkeypatch.setattr(alerts, "set_run_note", lambda _dag, _run, note: kept.append(note))
-    return kept
+    texts: list[str] = []
+    monkeypatch.setattr(alerts, "set_run_note", lambda _dag, _run, note: texts.append(note))
+    return texts
+
+
+def give_up() -> GiveUp:
+    return GiveUp(task_id="give_up", after="decide")
 
 
 @pytest.mark.parametrize(
     ("conf", "words"),
     [
-        pytest.param({"flow": "nobody"}, ["There is no flow 'nobody'"], id="unknown flow"),
         pytest.param({}, ["flow is None"], id="no flow"),
-        pytest.param({"flow": "first.first_flow", "colour": 1}, ["Unknown: 'colour'"], id="unknown key"),
         pytest.param(
             {"flow": "nobody", "colour": 1, "start": "timestamp", "timestamp": "9999-01-01T00:00:00Z"},
             ["There is no flow", "Unknown", "lies in the future"],
             id="everything at once",
         ),
-        pytest.param({"flow": "first.first_flow"}, ["first.first_flow"], id="a flow that never ran"),
+        pytest.param({"flow": F}, [F], id="a flow that never ran"),
     ],
 )
 def test_what_cannot_be_planned_is_answered_in_the_run_s_note_with_all_that_is_wrong_and_writes_nothing(
-    conf: dict[str, Any], words: list[str], project: Path, notes: list[str]
+    conf: dict[str, Any], words: list[str], world: World, notes: list[str]
 ) -> None:
     with pytest.raises(AirflowSkipException) as refused:
-        PlanRecovery(task_id="plan", kind_name=RESET).execute(context(conf))
+        Run(RESET, **conf).plan()
     [note] = notes
     for word in words:
         assert word in str(refused.value)
         assert word in note
     assert note.startswith("Refused: ")
     assert any(word in note.splitlines()[0] for word in words), "the list of runs shows the first line only"
-    assert not (project / "state" / "first").exists()
+    assert not (world.root / "state" / "events").exists()
 
 
-def test_a_plan_that_breaks_is_no_answer_and_stays_red(
-    project: Path, notes: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def breaks(*_: object) -> Plan:
-        raise RecoveryError("the plan that was kept has no steps")
-
-    monkeypatch.setattr(engine, "plan", breaks)
-    with pytest.raises(AirflowFailException, match="has no steps"):
-        PlanRecovery(task_id="plan", kind_name=RESET).execute(context({"flow": F}))
+def test_a_plan_that_was_given_up_is_no_answer_and_stays_red(stands: World, notes: list[str]) -> None:
+    run = Run(RESET, flow=F)
+    run.plan()
+    engine.abandon(stands.settings, "events", run.recovery, "grace")
+    with pytest.raises(AirflowFailException, match=r"was given up \(abandoned by grace\)"):
+        run.plan()
     assert notes == []
 
 
 @pytest.mark.parametrize(
-    ("run_type", "more", "end", "tellings"),
+    ("run_type", "more", "words", "alerted"),
     [
-        pytest.param("manual", {}, AirflowSkipException, 0, id="a person"),
-        pytest.param("operator_triggered", {}, AirflowFailException, 1, id="a schedule"),
-        pytest.param("operator_triggered", {"rehearsal": "r9"}, AirflowFailException, 0, id="who said go"),
+        pytest.param("manual", {}, "has locked the table events", False, id="a person"),
+        pytest.param("operator_triggered", {}, "has locked the table events", True, id="a schedule"),
+        pytest.param("operator_triggered", {"rehearsal": "r9"}, "no rehearsal", False, id="who said go"),
     ],
 )
-def test_a_locked_table_is_an_answer_to_a_person_and_a_failure_of_a_schedule_that_is_told(
-    *,
-    run_type: str,
-    more: dict[str, str],
-    end: type[Exception],
-    tellings: int,
-    project: Path,
-    notes: list[str],
-    told: Told,
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_refusal_is_an_answer_to_a_person_and_a_failure_of_a_schedule_that_is_told(
+    *, run_type: str, more: dict[str, str], words: str, alerted: bool, stands: World, notes: list[str]
 ) -> None:
-    def locked(*_: object) -> Plan:
-        raise TableLocked("The recovery r0 works on the table first_clean. Wait for it.")
-
-    monkeypatch.setattr(engine, "plan", locked)
-    asked = context({"flow": F, **more})
-    asked["dag_run"].run_type = run_type  # type: ignore[assignment]  # the enum is Airflow's own, and a text
-    with pytest.raises(end, match="r0 works on the table"):
-        PlanRecovery(task_id="plan", kind_name=RESET).execute(asked)
+    approved(RESET, "hold", run_id="earlier", flow=F)
+    run = Run(RESET, run_type, flow=F, **more)
+    with pytest.raises(AirflowSkipException if run_type == "manual" else AirflowFailException, match=words):
+        run.plan()
     [note] = notes
-    assert note.startswith("Refused: The recovery r0 works on the table first_clean. Wait for it.")
-    assert ["did not start: The recovery r0" in text for _, text, _ in told] == [True] * tellings
-
-
-def test_a_plan_that_is_refused_under_the_hold_is_an_answer_too_and_is_told(
-    told: Told, notes: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuses(*_: object) -> dict[str, Any]:
-        raise PlanRefused("Things have changed:\n- The topic was recreated.")
-
-    monkeypatch.setattr(engine, "carry_out", refuses)
-    with pytest.raises(AirflowSkipException, match="recreated"):
-        RecoveryStep(kind_name=RESET, task_id="plan_again").execute(context(plan=PLAN))
-    assert [kind for kind, _, _ in told] == [AlertKind.RECOVERY_FAILED]
-    assert notes[0].startswith("Refused: The topic was recreated.")
+    assert note.startswith("Refused: ") and words in note
+    assert ["did not start: " in alert.text for alert in alerts_of(run)] == [True] * alerted
 
 
 def test_secrets_in_the_form_s_values_are_hidden_by_airflow_s_masker(
-    project: Path, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hidden: list[str] = []
     monkeypatch.setattr(tasks, "mask_secret", hidden.append)
     with pytest.raises(AirflowSkipException):
-        PlanRecovery(task_id="plan", kind_name=RESET).execute(
-            context({"flow": F, "offsets": {"kafka.sasl.jaas.config": "hunter2"}})
-        )
+        Run(RESET, flow=F, offsets={"kafka.sasl.jaas.config": "hunter2"}).plan()
     assert hidden == ["hunter2"]
 
 
 @pytest.mark.parametrize(
-    ("impact", "approval", "tellings"),
+    ("more", "conf", "words", "alerted"),
     [
-        pytest.param("duplicates", False, 1, id="nobody is asked"),
-        pytest.param(None, True, 0, id="nothing makes it go"),
+        pytest.param(
+            "", {"start": "earliest", "approval": False}, "6 rows", True, id="an impact, and nobody is asked"
+        ),
+        pytest.param(
+            'dp.configure_pipeline(rehearse=["reset_checkpoint"])\n',
+            {},
+            "demands that a reset_checkpoint is rehearsed",
+            False,
+            id="an obstacle, which no answer takes away",
+        ),
     ],
 )
-def test_a_impact_that_nobody_accepts_ends_it_and_is_told_where_nobody_is_asked(
-    *,
-    impact: str | None,
-    approval: bool,
-    tellings: int,
-    project: Path,
-    told: Told,
-    monkeypatch: pytest.MonkeyPatch,
+def test_what_nobody_can_accept_ends_it_and_is_told_where_nobody_is_asked(
+    *, more: str, conf: dict[str, Any], words: str, alerted: bool, stands: World, notes: list[str]
 ) -> None:
-    planned = a_plan(Refusal(impact, "rows come twice"))
-    monkeypatch.setattr(engine, "plan", lambda *_: planned)
-    with pytest.raises(AirflowSkipException, match="rows come twice"):
-        PlanRecovery(task_id="plan", kind_name=RESET).execute(context({"flow": F, "approval": approval}))
-    assert [(kind, "did not start" in text, occasion) for kind, text, occasion in told] == [
-        (AlertKind.RECOVERY_FAILED, True, "r1")
-    ] * tellings
-    assert not (project / "state" / "first" / "ledger").exists()
+    stands.declare(EVENTS + more)
+    run = Run(RESET, flow=F, **conf)
+    with pytest.raises(AirflowSkipException, match=words):
+        run.plan()
+    assert [(alert.kind, "did not start" in alert.text, alert.occasion) for alert in alerts_of(run)] == [
+        (AlertKind.RECOVERY_FAILED, True, run.recovery)
+    ] * alerted
+    assert words in notes[0]
+    assert not (stands.root / "state" / "events" / "ledger").exists()
 
 
-def test_a_table_that_no_flow_writes_any_more_is_backed_up_all_the_same(told: Told) -> None:
-    planned = Plan("backup_table", "r1", "first", ("retired",), {"by": "ada"}, (), ("pin",), "now")
-    found = tasks._named(planned, kind("backup_table"), read_manifest(Settings.from_environment()))
-    assert found["flow"] == F, "people are told through another flow of the pipeline"
-    nobody = tasks._named(planned, kind("backup_table"), Manifest("", (), {}, {}))
-    assert nobody["flow"] is None
-    alerts.tell_undone(nobody, context(), "was given up.")
-    assert told == []
-
-
-@pytest.fixture
-def stamping(project: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """The spark-submits of a step that needs Spark; none is started."""
-    monkeypatch.setenv("AIRFLOW_CONN_STREAMKEEPER_SPARK", '{"conn_type": "spark", "host": "local[2]"}')
-    submitted: list[list[str]] = []
-
-    def submit(task: SparkStep, _context: object) -> None:
-        submitted.append(list(task.application_args or ()))
-        if len(submitted) == 1:
-            raise AirflowException("Cannot execute: spark-submit … Error code is: 1.")
-
-    monkeypatch.setattr(SparkSubmitOperator, "execute", submit)
-    return submitted
+def test_a_table_that_no_flow_writes_is_backed_up_and_people_are_told_through_another_flow(
+    world: World,
+) -> None:
+    world.declare(EVENTS + 'dp.create_streaming_table("retired")\n')
+    world.table = "retired"
+    world.write_table("a flow that is gone", 1)
+    run = approved("backup_table", table="events.retired")
+    alerts.tell_undone({**run.handed_on["plan"], "flow": None}, run.context(), "was given up.")
+    assert alerts_of(run) == [], "where there is no other, nobody is told"
+    run.execute(GiveUp(task_id="give_up", after="pin"))
+    assert [alert.kind for alert in alerts_of(run)] == [AlertKind.RECOVERY_FAILED]
 
 
 @pytest.mark.parametrize(
-    ("why", "raised", "final"),
+    ("error", "raised", "alerted"),
     [
         pytest.param(
-            "RecoveryError: the copy is not whole",
+            RecoveryError("the copy is not whole"),
             AirflowFailException,
             True,
             id="another try would meet the same",
         ),
-        pytest.param("RequestError: no such thing", AirflowFailException, True, id="wrong usage"),
-        pytest.param("StorageError: the disk is away", RecoveryError, False, id="another try may go better"),
+        pytest.param(RequestError("no such thing"), AirflowFailException, True, id="wrong usage"),
+        pytest.param(StorageError("the disk is away"), RecoveryError, False, id="another try may go better"),
         pytest.param(None, AirflowException, False, id="the job died without a word"),
     ],
 )
-def test_a_step_in_spark_fails_with_what_the_ledger_says(
+def test_a_step_in_spark_fails_with_what_the_ledger_says_and_its_next_try_does_it_once(
     *,
-    why: str | None,
+    error: StreamkeeperError | None,
     raised: type[Exception],
-    final: bool,
-    stamping: list[list[str]],
-    told: Told,
-    monkeypatch: pytest.MonkeyPatch,
+    alerted: bool,
+    stands: World,
+    cluster: Cluster,
 ) -> None:
-    monkeypatch.setattr(engine, "without_spark", lambda *_: None)
-    monkeypatch.setattr(engine, "why_failed", lambda *_: why)
-    asked = context(plan=PLAN)
-    asked["ti"].try_number, asked["ti"].max_tries = 1, 2
-    with pytest.raises(raised, match=(why or "Error code is: 1").rpartition(": ")[2]):
-        SparkStep(kind_name=RESET, task_id="hold").execute(asked)
-    assert stamping == [["--pipeline", "first", "--recovery", "r1", "--step", "hold"]]
-    assert len(told) == int(final)
+    run = approved("full_refresh", "hold", "plan_again", table="events.events")
+    cluster.error, cluster.dies = error, error is None
+    with pytest.raises(raised, match=str(error or "Error code is: 1")):
+        run.carry_out("empty_tables")
+    assert cluster.submitted == [
+        ["--pipeline", "events", "--recovery", run.recovery, "--step", "empty_tables"]
+    ]
+    assert len(alerts_of(run)) == alerted
+    cluster.error, cluster.dies, cluster.evidence = None, False, {"tables": [], "rows": 7}
+    assert [run.carry_out("empty_tables")["rows"] for _ in range(2)] == [7, 7]
+    assert len(cluster.submitted) == 2, "what is done starts no Spark"
 
 
-def test_a_step_in_spark_that_has_nothing_to_do_starts_no_spark(
-    stamping: list[list[str]], told: Told, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine, "without_spark", lambda *_: {"note": "the target is kept as it is"})
-    found = SparkStep(kind_name="rewind", task_id="put_back").execute(context(plan=PLAN))
-    assert (found["note"], stamping, told) == ("the target is kept as it is", [], [])
-
-
-def test_a_step_in_spark_that_is_done_already_starts_no_spark(
-    stamping: list[list[str]], told: Told, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine, "evidence_of", lambda *_: {"rows": 7})
-    assert SparkStep(kind_name=RESET, task_id="decide").execute(context(plan=PLAN)) == {"rows": 7}
-    assert stamping == []
+def test_a_step_in_spark_that_has_nothing_to_do_starts_no_spark(stands: World, cluster: Cluster) -> None:
+    run = approved("rewind", "hold", "plan_again", "decide", flow=F, batch="1", accept=["duplicates"])
+    assert "target is kept" in run.carry_out("put_back")["note"]
+    assert cluster.submitted == []
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
 def test_a_dry_run_ends_after_what_is_tried_before_anybody_is_asked(
-    dry_run: bool, stamping: list[list[str]], told: Told, monkeypatch: pytest.MonkeyPatch
+    dry_run: bool, stands: World, cluster: Cluster
 ) -> None:
-    monkeypatch.setattr(engine, "evidence_of", lambda *_: {"operators": ["dedupe"]})
-    with DAG("adopt"):
-        task = UnaskedStep(task_id="rehearse", kind_name="adopt")
-        task >> RecoveryStep(task_id="hold", kind_name="adopt")
-    asked = context(plan={**PLAN, "kind": "adopt", "dry_run": dry_run})
-    pushed: dict[str, Any] = {}
-    asked["ti"].map_index, asked["ti"].xcom_push = -1, lambda key, value: pushed.update({key: value})
+    cluster.evidence = {"markdown": "…"}
+    run = Run(RESET, flow=F, rehearse=True, dry_run=dry_run)
+    run.plan()
+    with DAG(RESET):
+        task = UnaskedStep(task_id="rehearse", of=RESET)
+        task >> RecoveryStep(task_id="hold", of=RESET)
     if dry_run:
         with pytest.raises(DownstreamTasksSkipped) as skipped:
-            task.execute(asked)
+            run.execute(task)
         assert list(skipped.value.tasks) == ["hold"]
-        assert pushed["return_value"] == {"operators": ["dedupe"]}
+        assert run.handed_on["return_value"] == cluster.evidence
     else:
-        assert task.execute(asked) == {"operators": ["dedupe"]}
-    assert stamping == []
+        assert run.execute(task) == cluster.evidence
 
 
-def test_a_dry_run_whose_trial_failed_tells_nobody_and_is_over(
-    stamping: list[list[str]], told: Told, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ended: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(engine, "without_spark", lambda *_: None)
-    monkeypatch.setattr(engine, "why_failed", lambda *_: "RecoveryError: it does not fit")
-    monkeypatch.setattr(engine, "end_dry_run", lambda _settings, *named: ended.append(named))
-    asked = context(plan={**PLAN, "kind": "adopt", "dry_run": True})
-    asked["ti"].try_number, asked["ti"].max_tries = 1, 2
+def test_a_dry_run_whose_trial_failed_tells_nobody_and_is_over(stands: World, cluster: Cluster) -> None:
+    cluster.error = RecoveryError("it does not fit")
+    run = Run(RESET, flow=F, rehearse=True, dry_run=True)
+    plan = run.plan()
     with pytest.raises(AirflowFailException, match="it does not fit"):
-        UnaskedStep(task_id="rehearse", kind_name="adopt").execute(asked)
+        run.execute(UnaskedStep(task_id="rehearse", of=RESET))
     with pytest.raises(AirflowSkipException, match="It was a dry run"):
-        GiveUp(task_id="give_up", after="decide").execute(asked)
-    assert (told, ended) == ([], [("first", "r1")])
-
-
-def test_nobody_is_asked_again_where_the_impact_is_the_approved_one(project: Path) -> None:
-    assert (
-        WorseImpactApproval(task_id="approve_again").execute(context(plan=PLAN, plan_again={"worse": False}))
-        is None
-    )
+        run.execute(give_up())
+    end = ledger.open(stands.home.storage, "events", plan["recovery"]).end()
+    assert (alerts_of(run), end and end.evidence) == ([], {"why": "it was a dry run"})
 
 
 def test_whoever_approves_accepts_the_impacts_that_the_answer_names(
-    project: Path, monkeypatch: pytest.MonkeyPatch
+    stands: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked_for: list[list[str]] = []
     monkeypatch.setattr(hitl, "upsert_hitl_detail", lambda *, options, **_: asked_for.append(options))
-    settings = Settings.from_environment()
-    planned = a_plan(Refusal("data-loss", "rows go", F))
-    engine.propose(settings, planned)
-    asked = context(plan={**PLAN, "consent": "Approve, and lose 12 rows", "impacts": ["data-loss"]})
+    run = Run(RESET, flow=F, start="earliest")
+    run.plan()
+    context = run.context()
     with pytest.raises(TaskAwaitingInput):
         PlanApproval(task_id="approve").execute(
-            cast("Context", {**asked, "task_instance": SimpleNamespace(id="1")})
+            cast("Context", {**context, "task_instance": SimpleNamespace(id="1")})
         )
-    assert asked_for == [["Approve, and lose 12 rows", "Reject"]]
-    answer = {
+    answer = "Approve, and repeat 6 rows"
+    assert asked_for == [[answer, "Reject"]]
+    event = {
         "params_input": {},
         "responded_at": datetime.now(timezone.utc),
         "responded_by_user": {"id": "1", "name": "grace"},
+        "chosen_options": [answer],
     }
-    PlanApproval(task_id="approve").execute_complete(
-        asked, {**answer, "chosen_options": ["Approve, and lose 12 rows"]}
-    )
-    book = ledger.open(open_storage(settings.state), "first", "r1")
-    [approved] = [event for event in book.events() if event.event == "approved"]
-    assert approved.evidence == {"by": "grace", "accepted": ["data-loss"]}
-    shared_steps.check_go(Work(settings, planned, book, "decide"))
+    PlanApproval(task_id="approve").execute_complete(context, event)
+    book = ledger.open(stands.home.storage, "events", run.recovery)
+    [event] = [event.evidence for event in book.events() if event.event == "approved"]
+    assert event == {"by": "grace", "accepted": ["duplicates"]}
+    run.carry_out("hold", "plan_again", "decide")
 
 
-def test_a_worse_impact_ends_a_recovery_that_nobody_can_be_asked_about(project: Path) -> None:
-    asked = context(plan={**PLAN, "approval": False}, plan_again={"worse": True})
-    with pytest.raises(AirflowFailException, match=r"The impact got worse.*It changed nothing"):
-        WorseImpactApproval(task_id="approve_again").execute(asked)
-
-
-def test_flows_that_run_once_are_handed_on_to_be_triggered(project: Path) -> None:
-    asked = context(plan={**PLAN, "once_dags": ["flow__first__first_flow"]})
-    assert OnceFlows(task_id="once_flows").execute(asked) == ["flow__first__first_flow"]
-
-
-@pytest.mark.parametrize(
-    "xcoms",
-    [
-        pytest.param({}, id="the plan failed"),
-        pytest.param({"plan": {**PLAN, "dry_run": True}}, id="a dry run"),
-        pytest.param({"plan": PLAN, "decide": {"number": 2}}, id="decided"),
-    ],
-)
-def test_there_is_nothing_to_give_up(xcoms: dict[str, Any], project: Path) -> None:
-    with pytest.raises(AirflowSkipException, match="nothing to give up"):
-        GiveUp(task_id="give_up", after="decide").execute(context(**xcoms))
-
-
-@pytest.mark.parametrize("changed", [False, True], ids=["before it changes anything", "half-way"])
-@pytest.mark.parametrize("step", ["hold", "decide", "release"])
-def test_a_recovery_that_fails_after_a_change_says_how_it_goes_on(
-    step: str, changed: bool, told: Told, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("worse", [False, True])
+def test_a_worse_impact_is_asked_about_and_ends_a_recovery_that_nobody_can_be_asked_about(
+    worse: bool, stands: World, notes: list[str]
 ) -> None:
-    def fails(*_: object) -> dict[str, Any]:
-        raise RecoveryError("The table is at version 3; it was at 5.")
+    run = approved(RESET, "hold", flow=F, start="latest", accept=["data-loss"])
+    stands.add_files(int(worse))
+    run.carry_out("plan_again")
+    approval = WorseImpactApproval(task_id="approve_again")
+    if not worse:
+        assert run.execute(approval) is None
+        return
+    with pytest.raises(AirflowFailException, match=r"The impact got worse.*It changed nothing"):
+        run.execute(approval)
+    with pytest.raises(AirflowSkipException, match="got worse"):
+        run.carry_out("decide")
+    assert [alert.kind for alert in alerts_of(run)] == [AlertKind.RECOVERY_FAILED]
+    assert notes[0].startswith("Refused: The impact got worse")
 
-    monkeypatch.setattr(engine, "carry_out", fails)
-    monkeypatch.setattr(engine, "is_past_return", lambda *_: changed)
-    with pytest.raises(AirflowFailException, match="it was at 5") as failed:
-        RecoveryStep(kind_name=RESET, task_id=step).execute(context(plan=PLAN))
-    goes_on = "clear this task" in str(failed.value) and "streamkeeper abandon r1" in str(failed.value)
-    assert goes_on == changed
-    assert ("Nothing was changed: the recovery is given up" in told[0][1]) == (not changed)
+
+def test_flows_that_run_once_are_handed_on_to_be_triggered(world: World) -> None:
+    world.declare(CHANGES % ", once=True")
+    world.processed(1)
+    run = Run(RESET, flow=F)
+    run.plan()
+    assert run.execute(OnceFlows(task_id="once_flows")) == ["flow__events__clean_events"]
 
 
 @pytest.mark.parametrize(
-    ("step", "error", "tries", "occasion"),
+    ("steps", "why"),
     [
-        pytest.param("hold", RecoveryError("no"), (1, 2), "r1", id="before the decision"),
-        pytest.param("release", RecoveryError("no"), (1, 2), "r1 release", id="after the decision"),
-        pytest.param(
-            "verify_progress", RecoveryError("no"), (1, 2), None, id="not yet, and it is tried again"
-        ),
-        pytest.param(
-            "verify_progress",
-            RecoveryError("no"),
-            (3, 2),
-            "r1 verify_progress",
-            id="not yet, and that was the last try",
-        ),
-        pytest.param(
-            "release", StorageError("no"), (2, 2), None, id="the storage failed, and it is tried again"
-        ),
-        pytest.param(
-            "release", StorageError("no"), (3, 2), "r1 release", id="the storage failed at the last try"
-        ),
+        pytest.param(None, "No step was started", id="the plan failed"),
+        pytest.param(UNTIL_RELEASED[:3], "The step decide is done", id="decided"),
     ],
 )
-def test_a_recovery_s_failure_is_told_when_nothing_is_tried_any_more(
+def test_there_is_nothing_to_give_up(steps: tuple[str, ...] | None, why: str, stands: World) -> None:
+    run = Run(RESET) if steps is None else approved(RESET, *steps, flow=F)
+    with pytest.raises(AirflowSkipException, match=rf"{why}.*nothing to give up"):
+        run.execute(give_up())
+
+
+def test_a_decision_whose_task_ended_without_a_word_is_not_given_up(stands: World) -> None:
+    run = approved(RESET, *UNTIL_RELEASED[:3], flow=F)
+    del run.handed_on["decide"]
+    with pytest.raises(AirflowSkipException, match="has changed something already"):
+        run.execute(give_up())
+
+
+@pytest.mark.parametrize(
+    ("done", "step", "tries", "occasion"),
+    [
+        pytest.param(1, "decide", (1, 2), "", id="before the decision, out of its turn"),
+        pytest.param(3, "release", (1, 2), " release", id="after the decision, out of its turn"),
+        pytest.param(5, "verify_progress", (1, 2), None, id="not yet, and it is tried again"),
+        pytest.param(
+            5, "verify_progress", (3, 2), " verify_progress", id="not yet, and that was the last try"
+        ),
+        pytest.param(4, "release", (2, 2), None, id="the storage fails, and it is tried again"),
+        pytest.param(4, "release", (3, 2), " release", id="the storage fails at the last try"),
+    ],
+)
+def test_a_failure_is_told_when_nothing_is_tried_any_more_and_after_a_change_with_how_it_goes_on(
     *,
+    done: int,
     step: str,
-    error: Exception,
     tries: tuple[int, int],
     occasion: str | None,
-    told: Told,
+    stands: World,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def fails(*_: object) -> dict[str, Any]:
-        raise error
+    def away(_: LocalStorage, name: str) -> None:
+        raise StorageError(f"{name} cannot be removed")
 
-    monkeypatch.setattr(engine, "carry_out", fails)
-    monkeypatch.setattr(engine, "is_past_return", lambda *_: step != "hold")
-    asked = context(plan=PLAN)
-    asked["ti"].try_number, asked["ti"].max_tries = tries
-    with pytest.raises((AirflowFailException, StreamkeeperError), match="no"):
-        RecoveryStep(kind_name=RESET, task_id=step, patient=step == "verify_progress").execute(asked)
-    assert [(kind, when) for kind, _, when in told] == (
-        [(AlertKind.RECOVERY_FAILED, occasion)] if occasion else []
+    monkeypatch.setattr(shared_steps, "PROGRESS_SECONDS", 0.1)
+    run = approved(RESET, *UNTIL_RELEASED[:done], flow=F)
+    monkeypatch.setattr(LocalStorage, "remove", away)
+    with pytest.raises((AirflowFailException, StreamkeeperError)) as failed:
+        run.execute(run.step(step), tries)
+    recorded = alerts_of(run)
+    assert [(alert.kind, alert.occasion) for alert in recorded] == (
+        [] if occasion is None else [(AlertKind.RECOVERY_FAILED, f"{run.recovery}{occasion}")]
+    )
+    is_final = isinstance(failed.value, AirflowFailException)
+    for text in [alert.text for alert in recorded] + [str(failed.value)] * is_final:
+        goes_on = "clear this task" in text and f"streamkeeper abandon {run.recovery}" in text
+        assert goes_on == (step != "decide")
+    assert all(
+        ("Nothing was changed: the recovery is given up" in alert.text) == (step == "decide")
+        for alert in recorded
     )
 
 
-@pytest.mark.parametrize(
-    ("step", "found", "said"),
-    [
-        pytest.param("verify_progress", {"batch": 0}, "is done: its new generation runs", id="it works"),
-        pytest.param(
-            "verify_progress",
-            {"held_by": ["person-ada"]},
-            "but the flow first.first_flow is held by person-ada",
-            id="it is held",
-        ),
-        pytest.param(
-            "verify_progress",
-            {"superseded_by": 3},
-            "generation 3 has replaced it already",
-            id="another came after it",
-        ),
-        pytest.param("release", {"park_lifted": True}, None, id="a step before the last"),
-    ],
-)
-def test_a_recovery_that_is_done_is_told_with_what_it_found(
-    step: str, found: dict[str, Any], said: str | None, told: Told, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("meanwhile", ["it works", "it is held", "another came after it"])
+def test_a_recovery_that_is_done_is_told_with_what_it_found(meanwhile: str, stands: World) -> None:
+    run = approved(RESET, *UNTIL_RELEASED, flow=F)
+    assert alerts_of(run) == [], "a step before the last is not told"
+    if meanwhile == "it works":
+        drive(stands.home)
+        words = "is done: its new generation runs"
+    elif meanwhile == "it is held":
+        holds.put(stands.home, holds.person("ada"), "disks", "ada")
+        words = f"but the flow {F} is held by person-ada"
+    else:
+        first = generations.first(stands.home, stands.flow.fingerprint)
+        generations.decide(stands.home, generations.with_number(first, stands.home, 3))
+        words = "generation 3 has replaced it already"
+    run.carry_out("verify_progress")
+    [alert] = alerts_of(run)
+    assert (alert.kind, words in alert.text) == (AlertKind.RECOVERY_FINISHED, True)
+
+
+def test_a_recovery_that_is_given_up_is_told_as_one_occasion_with_the_step_that_failed(stands: World) -> None:
+    run = approved(RESET, "hold", flow=F)
+    run.execute(give_up())
+    [alert] = alerts_of(run)
+    assert (alert.kind, alert.occasion) == (AlertKind.RECOVERY_FAILED, run.recovery)
+    assert "nothing else was changed" in alert.text
+    assert stands.home.owners() == []
+
+
+@pytest.fixture
+def rehearsed(stands: World) -> Run:
+    """The rehearsal of a refresh of a table of which the source has lost a file."""
+    stands.files[0].unlink()
+    return Run("rehearse", flow=F, recovery="full_refresh", request={"infer_schemas": True})
+
+
+def test_go_starts_the_recovery_that_was_rehearsed_with_the_impacts_that_its_answer_names(
+    rehearsed: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "carry_out", lambda *_: {"flows": {F: found}})
-    RecoveryStep(kind_name=RESET, task_id=step).execute(context(plan=PLAN))
-    assert [kind for kind, _, _ in told] == ([AlertKind.RECOVERY_FINISHED] if said else [])
-    assert all(said is not None and said in text for _, text, _ in told)
-
-
-def test_a_recovery_that_is_given_up_is_told_as_one_occasion_with_the_step_that_failed(
-    told: Told, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine, "give_up", lambda *_: True)
-    GiveUp(task_id="give_up", after="decide").execute(context(plan=PLAN))
-    [(kind, text, occasion)] = told
-    assert (kind, occasion) == (AlertKind.RECOVERY_FAILED, "r1")
-    assert "nothing else was changed" in text
-
-
-REHEARSED = {
-    **PLAN,
-    "kind": "rehearse",
-    "go": {"dag": "rewind", "conf": {"flow": F, "batch": "1", "rehearsal": "r1", "approval": False}},
-}
-
-
-def test_go_starts_the_recovery_that_was_rehearsed_under_the_rehearsals_name(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked: list[tuple[str, Any, str]] = []
+    triggered: list[tuple[str, Any, str]] = []
     monkeypatch.setattr(
         tasks.TriggerDagRunOperator,
         "execute",
-        lambda self, _context: asked.append((self.trigger_dag_id, self.conf, self.trigger_run_id)),
+        lambda self, _context: triggered.append((self.trigger_dag_id, self.conf, self.trigger_run_id)),
     )
-    go = Go(task_id="go", trigger_dag_id="rewind", conf=REHEARSED["go"]["conf"], trigger_run_id="r1")
-    go.execute(context(plan=REHEARSED))
-    assert asked == [("rewind", REHEARSED["go"]["conf"], "r1")]
-    with pytest.raises(
-        AirflowSkipException, match="Approval was switched off, so the rehearsed recovery is not started"
-    ):
-        go.execute(context(plan={**REHEARSED, "approval": False}))
-    with pytest.raises(AirflowSkipException, match="The declaration was rehearsed successfully"):
-        Go(task_id="go", trigger_dag_id="").execute(context(plan={**REHEARSED, "go": None}))
-
-
-def test_what_go_starts_names_the_rehearsal_and_accepts_what_its_answer_names(project: Path) -> None:
-    tried = {
-        "recovery": "full_refresh",
-        "request": {"table": "first.first"},
-        "pipelines": "",
-        "minutes": 10.0,
-        "files": None,
-    }
-    request = {
-        "flow": F,
-        "recovery": "full_refresh",
-        "request": {"infer_schemas": True},
-        "reason": "",
-        "by": "ada",
-    }
-    refusals = (Refusal(DATA_LOSS, "rows are lost"), Refusal(DATA_LOSS, "more are lost"))
-    planned = Plan("rehearse", "r1", "first", ("first",), request, (), ("rehearse",), "now", details=tried)
-    found = tasks._go(replace(planned, refusals=refusals))
-    assert found == {
+    started = rehearsed.plan()["go"]
+    assert started == {
         "dag": "full_refresh",
         "conf": {
-            "table": "first.first",
+            "table": "events.events",
             "infer_schemas": True,
-            "rehearsal": "r1",
-            "reason": "go, as rehearsed by r1",
-            "accept": [DATA_LOSS],
+            "rehearsal": rehearsed.recovery,
+            "reason": f"go, as rehearsed by {rehearsed.recovery}",
+            "accept": ["data-loss"],
             "approval": False,
         },
     }
-    assert tasks._go(replace(planned, details={**tried, "recovery": None})) is None
-    assert tasks._go(replace(planned, recovery=RESET)) is None
+    go = Go(task_id="go", trigger_dag_id=started["dag"], conf=started["conf"], trigger_run_id="r1")
+    rehearsed.execute(go)
+    assert triggered == [("full_refresh", started["conf"], "r1")]
+
+
+def test_nothing_follows_a_rehearsal_that_nobody_approves_or_that_was_of_the_declaration_alone(
+    rehearsed: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rehearsed.conf["recovery"], rehearsed.conf["request"] = "none", None
+    assert rehearsed.plan()["go"] is None
+    with pytest.raises(AirflowSkipException, match="The declaration was rehearsed successfully"):
+        rehearsed.execute(Go(task_id="go", trigger_dag_id=""))
+    rehearsed.conf["approval"] = False
+    rehearsed.run_id = "another"
+    rehearsed.plan()
+    with pytest.raises(
+        AirflowSkipException, match="Approval was switched off, so the rehearsed recovery is not started"
+    ):
+        rehearsed.execute(Go(task_id="go", trigger_dag_id="rewind"))
+
+
+def test_an_ordinary_plan_starts_nothing_else(stands: World) -> None:
+    assert Run(RESET, flow=F).plan()["go"] is None

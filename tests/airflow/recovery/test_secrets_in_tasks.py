@@ -4,43 +4,26 @@ from __future__ import annotations
 
 import logging
 import sys
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from airflow.sdk import Context
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
-from streamkeeper_airflow.recovery import tasks
-from streamkeeper_airflow.recovery.tasks import PlanRecovery, RecoveryStep
+from airflow.sdk.exceptions import AirflowSkipException
+from streamkeeper_airflow.recovery.tasks import RecoveryStep
 
-from streamkeeper.errors import RecoveryError
+from streamkeeper.errors import StorageError
 from streamkeeper.flows.generations import StartAt
 from streamkeeper.recover import engine
 from streamkeeper.recover.plans import kind as recovery_kind
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.plan import FlowPlan, Plan
 from streamkeeper.recover.requests.form import Request
-from streamkeeper.settings import Settings
+from streamkeeper.storage import LocalStorage
+from tests.airflow.recovery.conftest import Run, alerts_of, approved
+from tests.worlds.small_world import World
 
 SECRET = "hunter2-hunter2"
-HANDED_ON = {
-    "kind": "reset_checkpoint",
-    "recovery": "r1",
-    "pipeline": "first",
-    "flow": "first.first_flow",
-    "subject": "x",
-    "asks": "x",
-    "dry_run": False,
-}
-
-
-def context(conf: dict[str, Any] | None = None) -> Context:
-    run = SimpleNamespace(
-        dag_id="backfill", run_id="manual__1", conf=conf or {}, run_type="manual", triggering_user_name="ada"
-    )
-    task = SimpleNamespace(xcom_pull=lambda task_ids: HANDED_ON, try_number=1, max_tries=2)
-    return cast("Context", {"dag_run": run, "params": {}, "ti": task})
+FLOW = "events.clean_events"
 
 
 def chain(error: BaseException | None) -> str:
@@ -52,43 +35,38 @@ def chain(error: BaseException | None) -> str:
     "values",
     [
         {"flow": f"password={SECRET}"},
-        {"flow": "first.first_flow", "predicate": f"token = '{SECRET}'"},
-        {"flow": "first.first_flow", "read": "files", "path": f"x password={SECRET}"},
-        {"flow": "first.first_flow", "chunk": f"secret={SECRET}"},
-        {"flow": "first.first_flow", "from_offsets": {"raw": {"password": SECRET}}, f"token={SECRET}": 1},
+        {"flow": FLOW, "predicate": f"token = '{SECRET}'"},
+        {"flow": FLOW, "read": "files", "path": f"x password={SECRET}"},
+        {"flow": FLOW, "chunk": f"secret={SECRET}"},
+        {"flow": FLOW, "from_offsets": {"raw": {"password": SECRET}}, f"token={SECRET}": 1},
     ],
     ids=lambda values: list(values)[-1][:10],
 )
 def test_a_value_that_does_not_fit_is_told_without_the_secret_in_it(
-    values: dict[str, Any], project: Path, caplog: pytest.LogCaptureFixture
+    values: dict[str, Any], world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG), pytest.raises(AirflowSkipException) as failed:
-        PlanRecovery(task_id="plan", kind_name="backfill").execute(context(values))
-    assert project.is_dir() and SECRET not in chain(failed.value) + caplog.text
+        Run("backfill", **values).plan()
+    assert SECRET not in chain(failed.value) + caplog.text
 
 
 def test_a_step_that_fails_is_told_without_secrets(
-    project: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    stands: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told: list[str] = []
+    def away(*_: object) -> None:
+        raise StorageError(f"the store said no to fs.azure.account.key.lake.dfs.core.windows.net={SECRET}")
 
-    def fails(*_: object) -> dict[str, Any]:
-        raise RecoveryError(f"the store said no to fs.azure.account.key.lake.dfs.core.windows.net={SECRET}")
-
-    monkeypatch.setattr(engine, "carry_out", fails)
-    monkeypatch.setattr(
-        tasks,
-        "tell_failed",
-        lambda _plan, _context, step, error, way_on: told.append(f"{step} {error} {way_on}"),
-    )
-    with caplog.at_level(logging.DEBUG), pytest.raises(AirflowFailException) as failed:
-        RecoveryStep(kind_name="reset_checkpoint", task_id="hold").execute(context())
-    assert project.is_dir() and told
-    assert SECRET not in chain(failed.value) + caplog.text + "".join(told)
+    run = approved("reset_checkpoint", "hold", "plan_again", "decide", "verify_tables", flow=FLOW)
+    monkeypatch.setattr(LocalStorage, "remove", away)
+    with caplog.at_level(logging.DEBUG), pytest.raises(StorageError) as failed:
+        run.execute(run.step("release"), tries=(3, 2))
+    [alert] = alerts_of(run)
+    assert "the store said no" in alert.text
+    assert SECRET not in chain(failed.value) + caplog.text + alert.text
 
 
 def test_what_a_step_found_is_logged_and_handed_on_without_secrets(
-    project: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def look(_work: Work) -> dict[str, Any]:
         return {
@@ -97,25 +75,25 @@ def test_what_a_step_found_is_logged_and_handed_on_without_secrets(
             "rows": 3,
         }
 
-    def nothing(*_: object) -> Any:
-        raise AssertionError("it is not planned here")
+    def plan(*_: object) -> Plan:
+        flow = FlowPlan(FLOW, "events", 1, 2, 1, "f", StartAt("earliest"), "rebuilt")
+        recovery = engine.recovery_id("look", "manual__1")
+        return Plan("look", recovery, "events", ("events",), {"by": "ada"}, (flow,), ("look",), "now")
 
-    of = Kind("look", "Looks.", Request, nothing, (StepKind("look", "look", look),))
+    of = Kind("look", "Looks.", Request, plan, (StepKind("look", "look", look),))
     monkeypatch.setitem(recovery_kind.KINDS, "look", "kinds_of_this_test:KIND")
     monkeypatch.setitem(sys.modules, "kinds_of_this_test", SimpleNamespace(KIND=of))
-    settings = Settings.from_environment()
-    flow = FlowPlan("first.first_flow", "first_clean", 1, 2, 1, "f", StartAt("earliest"), "rebuilt")
-    engine.propose(
-        settings, Plan("look", "r1", "first", ("first_clean",), {"by": "ada"}, (flow,), ("look",), "now")
-    )
-    engine.approve(settings, "first", "r1", "ada")
-    monkeypatch.setattr(tasks, "tell_finished", lambda *_: None)
-    monkeypatch.setitem(HANDED_ON, "kind", "look")
+    run = Run("look")
+    engine.propose(world.settings, plan())
+    engine.approve(world.settings, "events", run.recovery, "ada")
+    run.handed_on["plan"] = {
+        "kind": "look", "recovery": run.recovery, "pipeline": "events", "flow": FLOW, "subject": "x",
+    }  # fmt: skip
     with caplog.at_level(logging.DEBUG):
-        found = RecoveryStep(kind_name="look", task_id="look").execute(context())
+        found = run.execute(RecoveryStep(of="look", task_id="look"))
     assert found == {
         "options": {"kafka.sasl.jaas.config": "***"},
         "path": "https://ada:***@host/x",
         "rows": 3,
     }
-    assert project.is_dir() and SECRET not in caplog.text
+    assert SECRET not in caplog.text

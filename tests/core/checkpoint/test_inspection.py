@@ -13,32 +13,8 @@ import pytest
 from streamkeeper.cli.inspecting import inspect_place
 from streamkeeper.health.inspection import inspect
 from streamkeeper.storage import LocalStorage
+from tests.worlds.flows.recorded_storage import RecordedStorage
 from tests.worlds.small_world import World
-
-
-class Recording(LocalStorage):
-    """A local storage that records what is asked of it, and cannot be written."""
-
-    def __init__(self, root: str) -> None:
-        super().__init__(root)
-        self.reads, self.times, self.listings = list[str](), list[str](), list[str]()
-
-    def read(self, name: str, most: int | None = None) -> bytes | None:
-        self.reads.append(name)
-        return super().read(name, most)
-
-    def names(self, folder: str = "") -> list[str]:
-        self.listings.append(folder)
-        return super().names(folder)
-
-    def modified(self, name: str) -> float | None:
-        self.times.append(name)
-        return super().modified(name)
-
-    def overwrite(self, name: str, content: bytes) -> None:
-        raise AssertionError(f"{name} was written")
-
-    create = overwrite  # type: ignore[assignment]
 
 
 def test_a_look_tells_position_operators_and_watermark(recorded: Callable[[str], Path]) -> None:
@@ -100,9 +76,9 @@ def test_files_are_counted_only_if_asked(
 def test_a_look_reads_the_newest_entries_only_and_asks_one_time_and_writes_nothing(
     recorded: Callable[[str], Path],
 ) -> None:
-    storage = Recording(str(recorded("files_stateless")))
+    storage = RecordedStorage(str(recorded("files_stateless")))
     inspect(storage, "")
-    assert {name for name in storage.reads if "crc" not in name} == {
+    assert {name for name in storage.asked_to("read") if "crc" not in name} == {
         "metadata",
         "commits/11",
         "commits/12",
@@ -113,19 +89,19 @@ def test_a_look_reads_the_newest_entries_only_and_asks_one_time_and_writes_nothi
         "sources/0/12",
         "sources/0/9.compact",
     }
-    assert storage.times == ["commits/12"]
+    assert (storage.asked_to("modified"), storage.asked_to("write")) == (["commits/12"], [])
 
 
 def test_the_number_of_listings_is_the_same_for_a_long_history(recorded: Callable[[str], Path]) -> None:
     folder = recorded("rate")
-    short, long = Recording(str(folder)), Recording(str(folder))
+    short, long = RecordedStorage(str(folder)), RecordedStorage(str(folder))
     inspect(short, "")
     for number in range(2, 90):
         for log in ("offsets", "commits"):
             (folder / log / str(number)).write_bytes((folder / log / "1").read_bytes())
     inspect(long, "")
-    assert len(long.listings) == len(short.listings)
-    assert len(long.reads) <= len(short.reads)
+    assert len(long.asked_to("names")) == len(short.asked_to("names"))
+    assert len(long.asked_to("read")) <= len(short.asked_to("read"))
 
 
 def test_a_damaged_checkpoint_is_described_as_far_as_it_can_be_read(recorded: Callable[[str], Path]) -> None:

@@ -11,7 +11,6 @@ import pytest
 from streamkeeper.checkpoint import Checkpoint, StateOperator, write_commit, write_files_log, write_offsets
 from streamkeeper.checkpoint.crc_files import checksum, fits
 from streamkeeper.checkpoint.log_entries import parse_file_entry
-from streamkeeper.declare.offsets import check_fits, kind_of
 from streamkeeper.storage import LocalStorage
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -74,31 +73,6 @@ def test_the_last_processed_position_is_told_by_source(
     assert entry.timestamp_ms > 0
 
 
-def test_a_delta_position_has_its_five_fields(opened: Open) -> None:
-    checkpoint = opened("delta")
-    first, last = (checkpoint.offsets(batch).sources["0"] for batch in (0, 1))
-    assert (first["reservoirVersion"], first["index"], first["isStartingVersion"]) == (1, 0, True)
-    assert (last["reservoirVersion"], last["index"], last["isStartingVersion"]) == (2, -1, False)
-    assert last["reservoirId"] == first["reservoirId"]
-    assert last["sourceVersion"] == 1
-
-
-@pytest.mark.parametrize(
-    ("name", "kind", "source_format"),
-    [
-        ("files_stateless", "files", "json"),
-        ("kafka", "kafka", "kafka"),
-        ("delta", "delta", "delta"),
-        ("rate", "rate", "rate"),
-        ("union_named", "files", "parquet"),
-    ],
-)
-def test_an_offset_is_known_by_its_shape(opened: Open, name: str, kind: str, source_format: str) -> None:
-    offset = next(iter(opened(name).offsets(0).sources.values()))
-    assert kind_of(offset) == kind
-    assert check_fits(source_format, offset) is None
-
-
 @pytest.mark.parametrize(
     ("name", "operators"),
     [
@@ -140,11 +114,6 @@ def test_sources_are_listed_by_name_or_number(opened: Open) -> None:
     assert opened("union_named").sources() == ("shop_events", "web_events")
     assert opened("union_positional").sources() == ("0",)
     assert opened("delta").sources() == ()
-
-
-def test_offset_log_version_2_does_not_pin_the_number_of_partitions_and_version_1_does(opened: Open) -> None:
-    assert opened("files_dedup").offsets(0).conf["spark.sql.shuffle.partitions"] == "2"
-    assert "spark.sql.shuffle.partitions" not in opened("union_named").offsets(0).conf
 
 
 def opened_again(name: str) -> Checkpoint:

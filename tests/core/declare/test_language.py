@@ -106,11 +106,7 @@ BAD_SOURCES = {
     "rate with a schema": ('"raw", format="rate", schema="a INT"', "which brings its own schema"),
     "schema is no text": (RAW + ', schema={"id": "INT"}', "the schema of source raw is {'id': 'INT'}"),
     "slash in a name": ('"a/b", format="json", path="/x"', "the source name 'a/b' cannot be used"),
-    "dots as a name": ('"..", format="json"', "the source name '..' cannot be used. A name has letters"),
-    "quote in a name": ("\"a'b\", format='json', path='/x'", 'the source name "a\'b" cannot be used'),
-    "space in a name": ('"a b", format="json", path="/x"', "the source name 'a b' cannot be used"),
     "newline after a name": ('"a\\n", format="json", path="/x"', "the source name 'a.n' cannot be used"),
-    "empty name": ('"", format="json", path="/x"', "the source name '' cannot be used"),
     "name is no text": ('None, format="json", path="/x"', "the source name None cannot be used"),
     "name too long": ('"a" * 101, format="json", path="/x"', "is at most 100 long"),
     "digit first": ('"1a", format="json", path="/x"', "starts with a letter"),
@@ -134,7 +130,6 @@ BAD_TABLES = {
     "table with a slash": ('"a/b"', "the table name 'a/b' cannot be used"),
     "table out of the warehouse": ('"...t"', "the table name '' cannot be used"),
     "table where backups lie": ('"__Backups.t"', "the table name '__Backups' cannot be used"),
-    "table is no text": ("None", "the table name None cannot be used"),
     "one column": ('"t", partition_cols="day"', "the partition_cols of table t are 'day'. Give a list"),
     "comment is no text": ('"t", comment=5', "the comment of table t is 5, of type int"),
     "keys that are a text": (
@@ -393,7 +388,6 @@ BAD_OPTIONS = {
         "dp.configure_pipeline(no_progress_after='soon')",
         "is 'soon'. Allowed is a number and a unit",
     ),
-    "no unit": ("dp.configure_pipeline(no_progress_after=30)", "is 30. Allowed is a number and a unit"),
     "a rehearsal of what has none": (
         "dp.configure_pipeline(rehearse=['clean_up'])",
         "rehearse has 'clean_up'. Give a list of recoveries that can be rehearsed: reset_checkpoint",
@@ -555,8 +549,6 @@ BAD_CDC: dict[str, tuple[dict[str, str], str]] = {
         {"source": "['cdc']"},
         r"has the source \['cdc'\]. Give the name of one source or view",
     ),
-    "unknown source": ({"source": "'cdx'"}, "f reads 'cdx', which this file does not declare"),
-    "unknown target": ({"target": "'tt'"}, "the flow f writes to 'tt', which this file does not declare"),
     "delete is no text": ({"apply_as_deletes": "True"}, "has apply_as_deletes=True. Give a condition in SQL"),
     "delete is empty": ({"apply_as_deletes": "''"}, "has apply_as_deletes=''. Give a condition in SQL"),
     "truncate is no text": ({"apply_as_truncates": "1"}, "has apply_as_truncates=1. Give a condition in SQL"),
@@ -570,14 +562,9 @@ BAD_CDC: dict[str, tuple[dict[str, str], str]] = {
     "type 3": ({"stored_as_scd_type": "3"}, "has stored_as_scd_type=3. Allowed are 1 and 2"),
     "type True": ({"stored_as_scd_type": "True"}, "has stored_as_scd_type=True. Allowed are 1 and 2"),
     "type in words": ({"stored_as_scd_type": "'SCD2'"}, "has stored_as_scd_type='SCD2'. Allowed are 1 and 2"),
-    "bad trigger": ({"trigger": "'often'"}, "flow f has the trigger 'often'. Allowed is a number and a unit"),
     "bad park_after": (
         {"park_after": "0"},
         "flow f has park_after 0. Allowed is a whole number from 1 to 100",
-    ),
-    "bad on_failure": (
-        {"on_failure": "'ignore'"},
-        "flow f has on_failure 'ignore'. Allowed are 'park' and 'retry'",
     ),
     "bad spark_conf": ({"spark_conf": "[1]"}, r"the options of flow f are \[1\]. Give a dict"),
     "once is no truth value": ({"once": "'yes'"}, "flow f has once='yes'. Allowed are True and False"),
@@ -586,7 +573,6 @@ BAD_CDC: dict[str, tuple[dict[str, str], str]] = {
         "flow f runs once and has the trigger '5 seconds'",
     ),
     "slash in the name": ({"name": "'a/b'"}, "the flow name 'a/b' cannot be used"),
-    "our folder as a name": ({"name": "'tables'"}, "the flow name 'tables' cannot be used"),
     "no keys at all": (
         {"key": "['id']"},
         "create_auto_cdc_flow takes no key: correct the name, or leave it out. It takes name, target",
@@ -693,10 +679,3 @@ def test_a_changed_declaration_of_changes_is_another_fingerprint(
 ) -> None:
     assert prints(tmp_path, auto_cdc()) == prints(tmp_path, "# a comment\n" + auto_cdc())
     assert prints(tmp_path, auto_cdc()) != prints(tmp_path, auto_cdc(**change))
-
-
-def test_what_came_later_does_not_change_the_fingerprint_of_a_flow_that_does_not_use_it(
-    tmp_path: Path,
-) -> None:
-    """An upgrade must not stop flows, nor lift parks. The value is that of the release before AUTO CDC."""
-    assert prints(tmp_path, GOOD) == "06a0ca5515cc5da3"

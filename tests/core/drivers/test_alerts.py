@@ -97,11 +97,6 @@ def test_a_notifier_with_other_arguments_is_another_one(home: FlowHome) -> None:
     assert not alerts.was_told(home, PARKED, Notifier("a.B", {"to": "x", "cc": ["z"]}))
 
 
-def test_the_storage_tells_its_own_time(home: FlowHome) -> None:
-    before = storage_now(home.storage)
-    assert storage_now(home.storage) >= before > 1.7e9
-
-
 def test_an_alert_in_words_is_safe_to_put_into_a_mail() -> None:
     said = Alert(
         AlertKind.CRASH_LOOP, "p.f", "<b>3 & 4</b>", "o", PARKED.at, "http://host/dags/x?a=1&b=2"
@@ -110,11 +105,6 @@ def test_an_alert_in_words_is_safe_to_put_into_a_mail() -> None:
     assert said.html == (
         '<pre>&lt;b&gt;3 &amp; 4&lt;/b&gt;</pre><p><a href="http://host/dags/x?a=1&amp;b=2">http://host/dags/x?a=1&amp;b=2</a></p>'
     )
-
-
-@pytest.mark.parametrize("kind", AlertKind)
-def test_every_kind_has_a_subject(kind: AlertKind) -> None:
-    assert Alert(kind, "p.f", "…", "o", "…").subject.startswith("p.f ")
 
 
 def test_a_pending_file_that_is_no_alert_is_named(home: FlowHome) -> None:

@@ -11,9 +11,8 @@ from streamkeeper.checkpoint import Checkpoint, FileEntry, write_files_log
 from streamkeeper.drivers import progress
 from streamkeeper.drivers.alerts import Alert, AlertKind, storage_now
 from streamkeeper.drivers.pending_input import DUTY, what_waits
-from streamkeeper.drivers.progress import Note, Observation, Position, State, is_over, judge, needs_listing
+from streamkeeper.drivers.progress import Note, Position, Seen, State, is_over, judge, needs_listing
 from streamkeeper.flows import generations, holds, leases
-from streamkeeper.flows.observed import Observed
 from streamkeeper.sources.base.format import Waiting
 from streamkeeper.storage import to_json
 from tests.worlds.small_world import CHANGES, RATE, World, write_manifest
@@ -24,15 +23,15 @@ INPUT, NOTHING = Waiting(True, "a file waits"), Waiting(False)
 
 
 def seen(
-    position: Position = AT, waits: Waiting | None = None, on_hold: bool = False, done: bool = False
-) -> Observation:
-    return Observation(position, True, on_hold, waits, done)
+    position: Position = AT, waits: Waiting | None = None, held: bool = False, done: bool = False
+) -> Seen:
+    return Seen(position, True, held, waits, done)
 
 
 SILENT = Note(AT, 1.0, 0.0, True)
-LOOKS: dict[str, tuple[Observation, Note | None, State, Note]] = {
+LOOKS: dict[str, tuple[Seen, Note | None, State, Note]] = {
     # what is seen, the note of the look before; the state, and the note for the next one
-    "never started": (Observation(NEVER, False, False, None), None, State.NEVER_STARTED, Note(NEVER)),
+    "never started": (Seen(NEVER, False, False, None), None, State.NEVER_STARTED, Note(NEVER)),
     "first look": (seen(), None, State.NEW, Note(AT)),
     "waiting → committed": (seen(MOVED), Note(AT, 900.0), State.MOVED_ON, Note(MOVED)),
     "no progress → committed": (seen(MOVED), SILENT, State.MOVED_ON, Note(MOVED)),
@@ -45,14 +44,14 @@ LOOKS: dict[str, tuple[Observation, Note | None, State, Note]] = {
     "not listed": (seen(), Note(AT, 400.0, 9e9), State.NO_PROGRESS, Note(AT, 400.0, 9e9, True)),
     "the files no longer exist": (seen(AT, NOTHING), Note(AT, 400.0), State.IDLE, Note(AT)),
     "still silent": (seen(), SILENT, State.NO_PROGRESS, SILENT),
-    "held: the clock starts over": (seen(on_hold=True), SILENT, State.HELD, Note(AT)),
+    "held: the clock starts over": (seen(held=True), SILENT, State.HELD, Note(AT)),
     "done: nobody is alarmed": (seen(done=True), SILENT, State.DONE, Note(AT)),
 }
 
 
 @pytest.mark.parametrize(("seen", "before", "state", "after"), LOOKS.values(), ids=LOOKS)
 def test_each_look_gives_a_state_and_the_note_for_the_next_one(
-    seen: Observation, before: Note | None, state: State, after: Note
+    seen: Seen, before: Note | None, state: State, after: Note
 ) -> None:
     assert judge(seen, before, 1000.0, 600.0) == (state, after)
 
@@ -112,8 +111,8 @@ def test_what_waits_is_found_by_files_and_batches(
 ) -> None:
     world.processed(done + planned, committed=done)
     world.add_files(new)
-    found = what_waits(Observed(world.home), world.flow)
-    assert (found.pending, found.description.startswith(waits)) == (bool(waits), True)
+    found = what_waits(world.home, world.flow)
+    assert (found.there, found.said.startswith(waits)) == (bool(waits), True)
 
 
 def test_a_late_file_that_was_read_long_ago_is_looked_up_before_it_counts(world: World) -> None:
@@ -128,10 +127,10 @@ def test_a_late_file_that_was_read_long_ago_is_looked_up_before_it_counts(world:
     world.home.storage.overwrite(f"{log}/9.compact", b"".join(write_files_log(entries)))
     for number in range(10):
         world.home.storage.remove(f"{log}/{number}")
-    assert not what_waits(Observed(world.home), world.flow).pending
+    assert not what_waits(world.home, world.flow).there
     world.clock_ms += 3_600_000
     world.add_files(1)
-    assert what_waits(Observed(world.home), world.flow).description.startswith("a file waits")
+    assert what_waits(world.home, world.flow).said.startswith("a file waits")
 
 
 def test_of_a_long_log_only_the_end_is_read(world: World) -> None:
@@ -145,20 +144,10 @@ def test_of_a_long_log_only_the_end_is_read(world: World) -> None:
     assert newest == entries[-len(newest) :]
 
 
-def test_files_that_spark_leaves_out_do_not_wait(world: World) -> None:
-    world.processed(1)
-    for name in ("_SUCCESS", ".f.json.crc", "f.json._COPYING_"):
-        (world.root / "data" / "events" / name).write_text("{}")
-    assert not what_waits(Observed(world.home), world.flow).pending
-
-
 def test_rows_of_the_rate_source_wait_all_the_time(world: World) -> None:
     world.declare(RATE)
     world.begin([], 0, 0)
-    assert (
-        what_waits(Observed(world.home), world.flow).description
-        == "the source events_raw (rate) has new rows all the time"
-    )
+    assert what_waits(world.home, world.flow).said == "the source events_raw (rate) has new rows all the time"
 
 
 def run_epoch(world: World) -> None:
@@ -214,9 +203,9 @@ def test_a_folder_that_takes_long_to_list_is_listed_rarely(world: World) -> None
 
 def test_a_seed_is_no_progress(world: World) -> None:
     start = world.processed(3)
-    assert progress.position(Observed(world.home)) == Position(1, 2)
+    assert progress.position(world.home) == Position(1, 2)
     world.home.storage.overwrite(world.home.start(1), to_json(asdict(replace(start, seed_batch=2))))
-    assert progress.position(Observed(world.home)) == Position(1, None)
+    assert progress.position(world.home) == Position(1, None)
     told = str(progress.look(world.home, world.flow, storage_now(world.home.storage)))
     assert ("no batch committed" in told, "last commit" in told) == (True, False)
 

@@ -11,7 +11,7 @@ from streamkeeper.drivers.submit import SUPERVISED_VARIABLE
 from streamkeeper.drivers.supervision import Absence
 from streamkeeper.errors import SettingsError, StorageError
 from streamkeeper.settings import Settings
-from streamkeeper.storage import LocalStorage
+from tests.worlds.flows.recorded_storage import RecordedStorage
 from tests.worlds.small_world import World
 
 
@@ -77,22 +77,10 @@ def test_time_in_which_the_driver_did_not_look_does_not_count(world: World) -> N
     assert silence(absence, clock, 400) is None
 
 
-class CountedStorage(LocalStorage):
-    """A storage that remembers what was read."""
-
-    def __init__(self, root: str) -> None:
-        super().__init__(root)
-        self.reads: list[str] = []
-
-    def read(self, name: str, most: int | None = None) -> bytes | None:
-        self.reads.append(name)
-        return super().read(name, most)
-
-
 def test_the_file_is_read_a_dozen_times_in_the_timeout(world: World) -> None:
-    clock, storage = Clock(), CountedStorage(world.settings.state)
+    clock, storage = Clock(), RecordedStorage(world.settings.state)
     silence(Absence(replace(world.home, storage=storage), 600, clock), clock, 599)
-    assert len(storage.reads) == 1 + 11
+    assert len(storage.asked_to("read")) == 1 + 11
 
 
 @pytest.mark.parametrize(("value", "expected"), [("1", True), ("0", False), ("", False)])

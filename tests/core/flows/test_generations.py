@@ -40,11 +40,6 @@ def test_a_decision_is_read_as_it_was_written(world: World) -> None:
     assert generations.read(world.home, 2) == written == generations.latest(world.home)
 
 
-def test_a_flow_without_generations_has_none(world: World) -> None:
-    assert (generations.latest(world.home), generations.read(world.home, 1)) == (None, None)
-    assert generations.read_start(world.home, 1) is None
-
-
 def test_the_first_generation_reads_everything(world: World) -> None:
     first = generations.first(world.home, "f1")
     assert (first.number, first.previous, first.start.mode) == (1, None, "earliest")

@@ -85,10 +85,6 @@ def test_a_hold_that_cannot_be_read_still_holds(content: bytes, world: World) ->
     assert world.home.owners() == ["park"]
 
 
-def test_a_flow_that_was_never_held_has_no_holds(world: World) -> None:
-    assert (holds.all_of(world.home), holds.parked(world.home)) == ([], None)
-
-
 def test_a_hold_for_some_time_ends_by_the_storages_clock_and_the_others_stay(world: World) -> None:
     ada, ben = holds.person("ada"), holds.person("ben")
     holds.put(world.home, ada, "maintenance", "ada", seconds=7200)

@@ -15,7 +15,8 @@ from streamkeeper.errors import LeaseHeld, LeaseLost, StorageError
 from streamkeeper.flows import leases
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.leases import Heartbeat, Lease, Life, Process
-from streamkeeper.storage import LocalStorage, to_json
+from streamkeeper.storage import to_json
+from tests.worlds.flows.recorded_storage import RecordedStorage
 from tests.worlds.racing import claim
 from tests.worlds.small_world import World
 
@@ -317,33 +318,17 @@ def test_the_newest_holder_that_was_not_proven_dead_is_remembered_through_later_
     assert (lease.took_over, lease.unproven) == (leases.SILENT, 4)
 
 
-class Listed(LocalStorage):
-    """A storage that remembers what was asked of it."""
-
-    def __init__(self, root: str) -> None:
-        super().__init__(root)
-        self.asked: list[str] = []
-
-    def names(self, folder: str = "") -> list[str]:
-        self.asked.append(f"list {folder}")
-        return super().names(folder)
-
-    def read(self, name: str, most: int | None = None) -> bytes | None:
-        self.asked.append(f"read {name}")
-        return super().read(name, most)
-
-
 @pytest.mark.parametrize("epochs", [1, 300])
 def test_a_look_at_ones_own_lease_costs_the_same_after_a_month_of_retries(epochs: int, world: World) -> None:
     for epoch in range(1, epochs + 1):
         hold_lease(world.home, HERE, epoch=epoch)
-    storage = Listed(world.settings.state)
+    storage = RecordedStorage(world.settings.state)
     home = replace(world.home, storage=storage)
     for _ in range(2):
         leases.check(home, Lease(epochs, HERE, 1, "then"))
     assert storage.asked == [
-        "list ledger/names",
-        *[f"read {world.home.lease(epochs + 1)}"] * 2,
+        ("names", "ledger/names"),
+        *[("read", world.home.lease(epochs + 1))] * 2,
     ], "names are looked up once"
 
 
@@ -364,12 +349,12 @@ def test_whoever_knows_an_epoch_finds_the_present_lease_without_listing_them_all
 ) -> None:
     for epoch in range(1, 301):
         hold_lease(world.home, HERE, epoch=epoch)
-    storage = Listed(world.settings.state)
+    storage = RecordedStorage(world.settings.state)
     found = leases.current(replace(world.home, storage=storage), known)
     assert found == leases.current(world.home)
     assert storage.asked == [
-        "list ledger/names",
-        *(f"read {world.home.lease(epoch)}" for epoch in range(known, 302)),
+        ("names", "ledger/names"),
+        *(("read", world.home.lease(epoch)) for epoch in range(known, 302)),
     ]
 
 

@@ -36,10 +36,6 @@ def test_an_event_is_never_overwritten_by_another_writer_of_the_same(storage: Lo
     assert numbers == [1, 2, 3, 4]
 
 
-def test_an_empty_ledger_has_no_events(storage: LocalStorage) -> None:
-    assert (ledger.open(storage, "events", "r1").events(), ledger.recoveries(storage, "events")) == ([], [])
-
-
 def test_recoveries_are_found_by_pipeline(storage: LocalStorage) -> None:
     ledger.open(storage, "events", "r1").record("planned", {})
     ledger.open(storage, "orders", "r2").record("planned", {})

@@ -296,15 +296,6 @@ def test_two_pipelines_never_both_have_a_tables_lock(stands: World) -> None:
         recovery_lock.take(storage(stands), "copy_of_events", "events", "r2")
 
 
-def test_a_lock_and_a_turn_lie_in_the_folder_of_the_pipeline(stands: World) -> None:
-    storage(stands).create(
-        "events/tables/events/lock/recovery.json", to_json({"recovery": "r1", "at": "then"})
-    )
-    with pytest.raises(TableLocked, match="The recovery r1 has locked the table events"):
-        recovery_lock.take(storage(stands), "events", "events", "r2")
-    assert WriteLockFiles(storage(stands), "events", "events").root == "events/tables/events/write_lock"
-
-
 def test_turns_on_a_table_are_of_the_table(stands: World) -> None:
     owners.claim(stands.settings, "events", "events")
     roots = {

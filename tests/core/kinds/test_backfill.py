@@ -98,12 +98,6 @@ def test_what_does_not_fit_is_refused_with_what_does(world: World, values: dict[
     assert said in str(refused.value)
 
 
-def test_all_that_is_wrong_is_said_at_once(world: World) -> None:
-    with pytest.raises(RequestError) as refused:
-        asked(world, read="files", path="old", chunk=-1, predicate="")
-    assert str(refused.value).count("\n- ") == 3
-
-
 def test_offsets_of_kafka_are_checked(world: World) -> None:
     world.declare(KAFKA)
     good = asked(
@@ -168,10 +162,8 @@ def test_a_query_whose_rows_must_meet_one_another_is_refused(stands: World) -> N
     assert plan(stands)
 
 
-def test_results_of_a_state_are_not_filled_in(stands: World) -> None:
+def test_a_table_that_each_batch_replaces_is_not_filled_from_a_backup(stands: World) -> None:
     stands.declare(EVENTS.replace("@dp.append_flow", "@dp.complete_flow"))
-    with pytest.raises(RequestError, match="a flow in the mode complete: its rows are results of its whole"):
-        plan(stands)
     with pytest.raises(RequestError, match="is replaced as a whole by each batch: a backup cannot be filled"):
         plan(stands, read="backup")
 

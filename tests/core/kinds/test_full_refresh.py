@@ -16,9 +16,7 @@ from streamkeeper.flows.backfill_flow import name_of
 from streamkeeper.flows.files import FlowHome, query_id
 from streamkeeper.flows.generations import EARLIEST, LATEST, StartAt
 from streamkeeper.recover import engine
-from streamkeeper.recover.kinds.full_refresh import KIND
 from streamkeeper.recover.plans.plan import Plan
-from streamkeeper.recover.requests.full_refresh import RefreshRequest
 from streamkeeper.storage import to_json
 from streamkeeper.tables import other_writers, past_versions
 from tests.worlds.pipelines import LATE, READER, SEVERAL
@@ -157,12 +155,6 @@ def test_a_table_that_no_flow_writes_is_refused(world: World) -> None:
 def test_a_table_that_is_not_there_has_nothing_to_refresh(world: World) -> None:
     with pytest.raises(RequestError, match=r"events.events is not there yet .* Start its flows first"):
         plan(world)
-
-
-def test_a_request_comes_back_from_its_plan(stands: World) -> None:
-    assert KIND.read_request(plan(stands, DATA_LOSS).request) == RefreshRequest(
-        "events.events", accept=(DATA_LOSS,), by="ada"
-    )
 
 
 def test_a_recovery_that_shut_a_flow_out_or_emptied_a_table_counts_as_one_that_changed_something(

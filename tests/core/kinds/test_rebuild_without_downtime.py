@@ -1,5 +1,5 @@
-"""Planning a rebuild without downtime, and what of it stays and goes: planning changes nothing, and what was
-built is found and removed.
+"""Planning a rebuild without downtime, and what of it stays and goes: planning changes nothing, and what was built
+is found and removed.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from streamkeeper.amounts import DATA_LOSS, DOWNSTREAM
+from streamkeeper.amounts import DOWNSTREAM, DATA_LOSS
 from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.flows import generations, leases, ledger, side_flow
 from streamkeeper.flows.generations import SIDE_TABLE, StartAt
 from streamkeeper.manifest.import_file import load_pipeline
-from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover import engine
 from streamkeeper.recover.kinds.rebuild_without_downtime import KIND
 from streamkeeper.recover.plans import plan as plans
@@ -27,7 +26,7 @@ from streamkeeper.recover.steps import clean_up as clean_up_steps
 from streamkeeper.storage import LocalStorage
 from tests.worlds.pipelines import LATE, READER, SEVERAL
 from tests.worlds.recover import recoveries
-from tests.worlds.recover.recoveries import approve, impact, of, planned, refused
+from tests.worlds.recover.recoveries import approve, of, planned, impact, refused
 from tests.worlds.small_world import CHANGES, EVENTS, World
 
 RECOVERY = "rebuild_without_downtime-x-0badcafe"
@@ -61,7 +60,7 @@ def test_a_table_by_key_is_built_as_one_table(world: World) -> None:
     world.processed(2)
     found = plan(world)
     assert found.details["side"] == world.settings.table_path(f"events__rebuild_{MARK}")
-    assert [copy.label for copy in found.copies] == ["target"]
+    assert [copy.what for copy in found.copies] == ["target"]
     assert found.flows[0].once
 
 
@@ -144,16 +143,6 @@ def test_a_table_that_cannot_be_replaced_is_refused_in_the_plan(
         plan(stands)
 
 
-def test_it_can_be_scheduled(world: World) -> None:
-    world.declare(
-        EVENTS
-        + '\ndp.schedule("rebuild_without_downtime", table="events", accept=["data-loss"], cron="@weekly")\n'
-    )
-    manifest = read_manifest(world.settings)
-    [scheduled] = manifest.pipelines[0].schedules
-    assert (manifest.errors, scheduled.recovery) == ({}, "rebuild_without_downtime")
-
-
 def test_the_flows_that_build_are_the_declared_ones_under_other_names_and_remove_nothing_from_their_sources(
     world: World,
 ) -> None:
@@ -211,7 +200,7 @@ def built(world: World) -> None:
 
 
 def remains(world: World) -> list[str]:
-    return [name for name in world.tree() if "rebuild" in name and "/ledger/" not in name]
+    return [name for name in world.tree() if "beside" in name and "/ledger/" not in name]
 
 
 def test_clean_up_finds_what_a_recovery_that_is_over_has_left_and_touches_none_that_is_not(

@@ -16,7 +16,7 @@ import pytest
 from streamkeeper.amounts import DATA_LOSS, DUPLICATES, MISSING_HISTORY, UNKNOWN_IMPACT
 from streamkeeper.checkpoint import CommitEntry, write_commit
 from streamkeeper.delta.log import FENCE
-from streamkeeper.errors import CheckpointError, RequestError, StreamkeeperError, TableLocked
+from streamkeeper.errors import CheckpointError, RequestError
 from streamkeeper.flows import generations, ledger
 from streamkeeper.flows.generations import StartAt
 from streamkeeper.recover.plans.plan import Plan
@@ -42,12 +42,6 @@ def test_after_the_last_processed_costs_nothing(stands: World) -> None:
     assert found.flows[0].position["offsets"] == {"events_raw": {"logOffset": 2}}
     assert impact(found).now == "files log 2"
     assert "2 unread files will be read" in impact(found).notes
-
-
-def test_from_the_beginning_repeats_what_was_read_and_is_refused_until_accepted(stands: World) -> None:
-    assert (rows(plan(stands, "earliest")), refused(plan(stands, "earliest"))) == ((0, 6, 0), [DUPLICATES])
-    assert refused(plan(stands, "earliest", accept=(DUPLICATES,))) == []
-    assert refused(plan(stands, "earliest", accept=(DATA_LOSS,))) == [DUPLICATES]
 
 
 def test_a_plan_says_what_becomes_of_a_quarantine(stands: World) -> None:
@@ -157,32 +151,6 @@ def test_a_start_behind_a_refresh_that_has_begun_may_pass_over_what_it_has_not_r
     assert "generation 2, decided by r0, began after that position" in found.refusals[-1].message
 
 
-def test_from_now_on_loses_what_waits_and_is_refused_until_accepted(stands: World) -> None:
-    assert (rows(plan(stands, "latest")), refused(plan(stands, "latest"))) == ((4, 0, 0), [DATA_LOSS])
-    assert refused(plan(stands, "latest", accept=(DATA_LOSS,))) == []
-
-
-@pytest.mark.parametrize(
-    ("files_before", "lost", "repeated"),
-    [(0, 0, 6), (1, 0, 4), (3, 0, 0), (4, 2, 0), (5, 4, 0)],
-    ids=["before all", "inside of what was read", "where it stands", "inside of what waits", "after all"],
-)
-def test_from_a_timestamp_costs_what_lies_on_the_wrong_side(
-    files_before: int, lost: int, repeated: int, stands: World
-) -> None:
-    moment = 1_790_000_000_000 + files_before * 60_000 - (30_000 if files_before == 0 else 0)
-    found = plan(stands, StartAt("timestamp", timestamp_ms=moment))
-    assert rows(found) == (lost, repeated, 0)
-    assert refused(found) == [word for word, amount in ((DATA_LOSS, lost), (DUPLICATES, repeated)) if amount]
-
-
-@pytest.mark.parametrize(("offset", "repeated"), [(-1, 6), (0, 4), (1, 2), (2, 0)])
-def test_explicit_offsets_repeat_what_comes_after_them(offset: int, repeated: int, stands: World) -> None:
-    found = plan(stands, StartAt("offsets", offsets={"events_raw": {"logOffset": offset}}))
-    assert rows(found) == (0, repeated, 0)
-    assert refused(found) == ([DUPLICATES] if repeated else [])
-
-
 def test_an_offset_that_the_flow_never_reached_is_refused(stands: World) -> None:
     with pytest.raises(
         RequestError,
@@ -213,12 +181,6 @@ def test_a_batch_that_was_planned_and_is_nowhere_is_read_again(world: World) -> 
 def test_a_commit_that_the_table_does_not_know_rules_too(world: World) -> None:
     world.processed(3, committed=3, transactions=2)
     assert plan(world).flows[0].position["batch"] == 2
-
-
-def test_from_now_on_is_refused_until_accepted_even_where_nothing_waits_yet(world: World) -> None:
-    world.processed(3)
-    assert refused(plan(world, "latest")) == [DATA_LOSS]
-    assert refused(plan(world, "latest", accept=(DATA_LOSS,))) == []
 
 
 @pytest.mark.parametrize(
@@ -435,15 +397,6 @@ def remove(*names: str) -> Callable[[World], None]:
 
 
 DAMAGE: dict[str, tuple[Callable[[World], None], str]] = {
-    "offsets empty": (truncate("offsets/2", 0), r"offsets/2 is empty"),
-    "offsets truncated": (truncate("offsets/2", 40), r"offsets/2 is cut off"),
-    "offsets gone": (remove("offsets/2"), r"offsets/2 is missing"),
-    "a gap in the files log": (remove("sources/events_raw/1"), r"sources/events_raw .*batch 1\b"),
-    "files log empty": (
-        truncate("sources/events_raw/2", 0),
-        r"sources/events_raw/2 (is empty|starts with b'')",
-    ),
-    "files log half-written": (truncate("sources/events_raw/2", 30), r"sources/events_raw/2 is cut off"),
     "everything gone": (remove(""), r"There is nothing at .*000001-000001"),
     "emptied": (remove("offsets", "commits", "sources", "metadata"), r"is not a checkpoint"),
     "the table's log": (
@@ -581,20 +534,3 @@ def test_a_flow_that_never_ran_has_nothing_to_reset(world: World) -> None:
         RequestError, match=r"events.clean_events has no checkpoint yet.*streamkeeper run events.clean_events"
     ):
         plan(world)
-
-
-def test_an_unknown_flow_has_nothing_to_reset(world: World) -> None:
-    with pytest.raises(RequestError, match=r"There is no flow 'events.other'"):
-        plan(world, flows=("events.other",))
-
-
-def test_a_table_that_another_recovery_works_on_cannot_be_planned_for(stands: World) -> None:
-    stands.home.storage.create("events/tables/events/lock/recovery.json", b'{"recovery": "r0", "at": "then"}')
-    with pytest.raises(TableLocked, match=r"The recovery r0 has locked the table events"):
-        plan(stands)
-
-
-def test_every_error_is_one_for_the_user(stands: World) -> None:
-    stands.home.storage.overwrite(stands.home.generation(1), b"{}")
-    with pytest.raises(StreamkeeperError, match=r"has format None"):
-        plan(stands)

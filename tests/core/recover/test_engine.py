@@ -259,15 +259,6 @@ def test_flows_of_two_pipelines_are_refused(several: World) -> None:
 # --- ledgers of the release before
 
 
-def test_a_step_that_came_after_the_plan_was_made_is_left_out(several: World) -> None:
-    made = plan_reset(several, flows=FLOWS[:1])
-    approve(several, replace(made, steps=("hold", "plan_again", "decide", "release", "verify_progress")))
-    carry_out(several, "hold", "plan_again", "decide")
-    assert carry_out(several, "verify_tables") == {"left_out": "the plan of r1 has no step verify_tables"}
-    carry_out(several, "release")
-    assert several.home.generations() == [1, 2]
-
-
 # --- a kind of its own: steps here and in Spark, progress, giving up
 
 

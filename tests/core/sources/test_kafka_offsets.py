@@ -37,17 +37,6 @@ IDS = {"orders": "id-1"}
     ("old", "ids", "offsets", "lost", "told"),
     [
         pytest.param(
-            {"orders": {"0": 3, "1": 5}}, IDS, {"orders": {"0": 3, "1": 5}}, [], "", id="where it stood"
-        ),
-        pytest.param(
-            {"orders": {"0": 10, "1": 8}},
-            {},
-            {"orders": {"0": 10, "1": 8}},
-            [],
-            "",
-            id="at the end, with ids unknown",
-        ),
-        pytest.param(
             {"orders": {"0": 3, "1": 1}},
             IDS,
             {"orders": {"0": 3, "1": 4}},
@@ -63,7 +52,6 @@ IDS = {"orders": "id-1"}
             "orders/1 is new",
             id="a new partition, in part expired",
         ),
-        pytest.param({}, {}, {"orders": {"0": 0, "1": 4}}, [], "", id="a new topic starts with what it has"),
         pytest.param(
             {"orders": {"0": 3, "1": 5}},
             {"orders": "id-0"},
@@ -71,14 +59,6 @@ IDS = {"orders": "id-1"}
             [None],
             "its id was id-0",
             id="recreated, by its id",
-        ),
-        pytest.param(
-            {"orders": {"0": 11, "1": 5}},
-            IDS,
-            {"orders": {"0": 10, "1": 5}},
-            [None],
-            "read up to 11, and ends at 10, though it is the same topic",
-            id="one partition cut off",
         ),
         pytest.param(
             {"orders": {"0": 11, "1": 2}},

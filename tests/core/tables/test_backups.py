@@ -22,14 +22,14 @@ from streamkeeper.delta.copy_files import (
     files_of,
 )
 from streamkeeper.delta.log import FENCE
-from streamkeeper.errors import CheckpointError, RecoveryError, RequestError, TableLocked
+from streamkeeper.errors import CheckpointError, RecoveryError, RequestError
 from streamkeeper.flows import generations, ledger
 from streamkeeper.flows.generations import AFTER_LAST, BATCH, EARLIEST, OFFSETS, REBUILT, StartAt
 from streamkeeper.recover import engine
 from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.storage import LocalStorage, open_storage, to_json
-from streamkeeper.tables import backups, past_versions, recovery_lock
+from streamkeeper.tables import backups, past_versions
 from streamkeeper.tables.backups import NEWEST, Checksum, LeftOver
 from streamkeeper.tables.flows_at_version import FlowAt, look_back
 from tests.worlds.recover import recoveries
@@ -313,24 +313,6 @@ def next_generation(
     return decided.query_id
 
 
-def test_a_flow_stood_after_the_batch_that_the_version_holds_last(world: World) -> None:
-    world.processed(3)
-    assert [stood(world, version).batch for version in range(4)] == [None, 0, 1, 2]
-    found = stood(world, 2)
-    assert found == FlowAt("events.clean_events", 1, 1, world.query_id, {"events_raw": {"logOffset": 1}})
-    assert stood(world, 0) == FlowAt("events.clean_events", None, None, None)
-
-
-def test_where_a_generation_was_fenced_and_no_recovery_changed_the_table_the_next_one_had_taken_over(
-    world: World,
-) -> None:
-    world.processed(3)
-    second = next_generation(world, StartAt(EARLIEST), begun=1)
-    log(world, (world.query_id, FENCE), ("another/empty_tables", 0))
-    assert stood(world, 3).generation == 1
-    assert stood(world, 4) == FlowAt("events.clean_events", 2, 1, second, {"events_raw": {"logOffset": 1}})
-
-
 CHANGED: dict[str, dict[str, Any]] = {
     "emptied": {"txn": {"appId": "r/empty_tables", "version": 0}},
     "a backup put back": {"txn": {"appId": "r/put-back", "version": 1}},
@@ -373,17 +355,6 @@ def test_a_generation_that_wrote_nothing_and_was_fenced_stood_where_it_began_unt
     found = [stood(world, version) for version in (4, 5, 6, 7)]
     assert [(at.generation, at.batch) for at in found] == [(1, 2), (2, 1), (2, 1), (3, 0)]
     assert found[-1].query_id == third
-
-
-def test_where_the_next_generation_has_not_begun_it_is_after_the_last_batch_or_not_known_yet(
-    world: World,
-) -> None:
-    world.processed(3)
-    log(world, (world.query_id, FENCE))
-    assert stood(world, 4).batch == 2
-    next_generation(world, StartAt(EARLIEST))
-    with pytest.raises(RecoveryError, match=r"Generation 2 of events\.clean_events is decided \(earliest\)"):
-        stood(world, 4)
 
 
 def test_what_a_log_does_not_reach_back_to_is_said_and_not_guessed(world: World) -> None:
@@ -468,12 +439,8 @@ def test_a_plan_says_what_is_copied_and_from_where_to_where(world: World) -> Non
     assert plans.as_stored(made) == made
 
 
-def test_a_table_that_is_not_there_or_locked_is_not_backed_up(world: World) -> None:
+def test_a_table_that_is_not_there_is_not_backed_up(world: World) -> None:
     with pytest.raises(RequestError, match="There is no Delta table at"):
-        planned(world, BACKUP, table=TABLE)
-    world.processed(1)
-    recovery_lock.take(world.home.storage, "events", "events", "another")
-    with pytest.raises(TableLocked, match="another has locked the table events"):
         planned(world, BACKUP, table=TABLE)
 
 

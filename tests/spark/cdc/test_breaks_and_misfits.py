@@ -112,22 +112,22 @@ def test_a_batch_that_meets_another_commit_is_applied_again_as_a_whole_with_a_tu
 ) -> None:
     bed = make()
     bed.apply((2, 1, "U", "old", "x"))
-    locks: list[str] = []
+    turns: list[str] = []
     really = replace_rows.Opened.replace
 
     def meet(*given: Any) -> None:
         monkeypatch.setattr(replace_rows.Opened, "replace", really)
-        # What a writer would do that takes no lock. Delta refuses whoever comes second.
+        # What a writer would do that takes no turns. Delta refuses whoever comes second.
         CdcBed(bed.spark, bed.root, query_id="other").apply(
             (1, 9, "D", None, None), (2, 4, "U", "other", "x")
         )
         really(*given)
 
     @contextmanager
-    def lock():  # type: ignore[no-untyped-def]
-        locks.append("taken")
+    def turn():  # type: ignore[no-untyped-def]
+        turns.append("taken")
         yield
-        locks.append("released")
+        turns.append("given back")
 
     monkeypatch.setattr(replace_rows.Opened, "replace", meet)
     apply_changes(
@@ -135,10 +135,10 @@ def test_a_batch_that_meets_another_commit_is_applied_again_as_a_whole_with_a_tu
         SPEC,
         bed.path,
         Step(bed.query_id, 1),
-        lock,
+        turn,
     )
     assert names(bed) == {2: "b"}, "the delete that the other writer remembered meanwhile was read"
-    assert locks == ["taken", "taken", "released"]
+    assert turns == ["taken", "taken", "given back"]
 
 
 @pytest.mark.long
