@@ -180,7 +180,7 @@ def test_neither_plan_nor_words_nor_ledger_have_a_secret(world: World) -> None:
     world.processed(2)
     made = plan_reset(world)
     impact = SourceImpact("events_raw", f"token={SECRET}", "then", notes=(f"api_key: {SECRET}",))
-    made = plans.kept(
+    made = plans.as_stored(
         replace(
             made,
             flows=(replace(made.flows[0], impacts=(impact,)),),

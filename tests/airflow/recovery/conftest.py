@@ -70,14 +70,14 @@ class Run:
 
     def plan(self) -> dict[str, Any]:
         """Plan it, and return what the task hands on."""
-        handed_on: dict[str, Any] = self.execute(PlanRecovery(task_id="plan", of=self.of))
+        handed_on: dict[str, Any] = self.execute(PlanRecovery(task_id="plan", kind_name=self.of))
         return handed_on
 
     def step(self, name: str) -> RecoveryStep | SparkStep:
         """Make the task of a step, as the recovery's DAG does."""
         step = kind(self.of).step(name)
         task = SparkStep if step.needs_spark else RecoveryStep
-        return task(task_id=name, of=self.of, patient=step.patient)
+        return task(task_id=name, kind_name=self.of, patient=step.patient)
 
     def carry_out(self, *steps: str) -> Any:
         """Execute the tasks of some steps, and return what the last one hands on."""

@@ -211,8 +211,8 @@ def test_a_dry_run_ends_after_what_is_tried_before_anybody_is_asked(
     run = Run(RESET, flow=F, rehearse=True, dry_run=dry_run)
     run.plan()
     with DAG(RESET):
-        task = UnaskedStep(task_id="rehearse", of=RESET)
-        task >> RecoveryStep(task_id="hold", of=RESET)
+        task = UnaskedStep(task_id="rehearse", kind_name=RESET)
+        task >> RecoveryStep(task_id="hold", kind_name=RESET)
     if dry_run:
         with pytest.raises(DownstreamTasksSkipped) as skipped:
             run.execute(task)
@@ -227,7 +227,7 @@ def test_a_dry_run_whose_trial_failed_tells_nobody_and_is_over(stands: World, cl
     run = Run(RESET, flow=F, rehearse=True, dry_run=True)
     plan = run.plan()
     with pytest.raises(AirflowFailException, match="it does not fit"):
-        run.execute(UnaskedStep(task_id="rehearse", of=RESET))
+        run.execute(UnaskedStep(task_id="rehearse", kind_name=RESET))
     with pytest.raises(AirflowSkipException, match="It was a dry run"):
         run.execute(give_up())
     end = ledger.open(stands.home.storage, "events", plan["recovery"]).end()

@@ -90,7 +90,7 @@ def test_what_a_step_found_is_logged_and_handed_on_without_secrets(
         "kind": "look", "recovery": run.recovery, "pipeline": "events", "flow": FLOW, "subject": "x",
     }  # fmt: skip
     with caplog.at_level(logging.DEBUG):
-        found = run.execute(RecoveryStep(of="look", task_id="look"))
+        found = run.execute(RecoveryStep(kind_name="look", task_id="look"))
     assert found == {
         "options": {"kafka.sasl.jaas.config": "***"},
         "path": "https://ada:***@host/x",

@@ -111,8 +111,8 @@ def test_what_waits_is_found_by_files_and_batches(
 ) -> None:
     world.processed(done + planned, committed=done)
     world.add_files(new)
-    found = what_waits(world.home, world.flow)
-    assert (found.there, found.said.startswith(waits)) == (bool(waits), True)
+    found = what_waits(Observed(world.home), world.flow)
+    assert (found.pending, found.description.startswith(waits)) == (bool(waits), True)
 
 
 def test_a_late_file_that_was_read_long_ago_is_looked_up_before_it_counts(world: World) -> None:
@@ -127,10 +127,10 @@ def test_a_late_file_that_was_read_long_ago_is_looked_up_before_it_counts(world:
     world.home.storage.overwrite(f"{log}/9.compact", b"".join(write_files_log(entries)))
     for number in range(10):
         world.home.storage.remove(f"{log}/{number}")
-    assert not what_waits(world.home, world.flow).there
+    assert not what_waits(Observed(world.home), world.flow).pending
     world.clock_ms += 3_600_000
     world.add_files(1)
-    assert what_waits(world.home, world.flow).said.startswith("a file waits")
+    assert what_waits(Observed(world.home), world.flow).description.startswith("a file waits")
 
 
 def test_of_a_long_log_only_the_end_is_read(world: World) -> None:
@@ -147,7 +147,10 @@ def test_of_a_long_log_only_the_end_is_read(world: World) -> None:
 def test_rows_of_the_rate_source_wait_all_the_time(world: World) -> None:
     world.declare(RATE)
     world.begin([], 0, 0)
-    assert what_waits(world.home, world.flow).said == "the source events_raw (rate) has new rows all the time"
+    assert (
+        what_waits(Observed(world.home), world.flow).description
+        == "the source events_raw (rate) has new rows all the time"
+    )
 
 
 def run_epoch(world: World) -> None:
@@ -203,9 +206,9 @@ def test_a_folder_that_takes_long_to_list_is_listed_rarely(world: World) -> None
 
 def test_a_seed_is_no_progress(world: World) -> None:
     start = world.processed(3)
-    assert progress.position(world.home) == Position(1, 2)
+    assert progress.position(Observed(world.home)) == Position(1, 2)
     world.home.storage.overwrite(world.home.start(1), to_json(asdict(replace(start, seed_batch=2))))
-    assert progress.position(world.home) == Position(1, None)
+    assert progress.position(Observed(world.home)) == Position(1, None)
     told = str(progress.look(world.home, world.flow, storage_now(world.home.storage)))
     assert ("no batch committed" in told, "last commit" in told) == (True, False)
 

@@ -1,5 +1,5 @@
-"""Planning a rebuild without downtime, and what of it stays and goes: planning changes nothing, and what was built
-is found and removed.
+"""Planning a rebuild without downtime, and what of it stays and goes: planning changes nothing, and what was
+built is found and removed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from streamkeeper.amounts import DOWNSTREAM, DATA_LOSS
+from streamkeeper.amounts import DATA_LOSS, DOWNSTREAM
 from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.flows import generations, leases, ledger, side_flow
 from streamkeeper.flows.generations import SIDE_TABLE, StartAt
@@ -26,7 +26,7 @@ from streamkeeper.recover.steps import clean_up as clean_up_steps
 from streamkeeper.storage import LocalStorage
 from tests.worlds.pipelines import LATE, READER, SEVERAL
 from tests.worlds.recover import recoveries
-from tests.worlds.recover.recoveries import approve, of, planned, impact, refused
+from tests.worlds.recover.recoveries import approve, impact, of, planned, refused
 from tests.worlds.small_world import CHANGES, EVENTS, World
 
 RECOVERY = "rebuild_without_downtime-x-0badcafe"
@@ -60,7 +60,7 @@ def test_a_table_by_key_is_built_as_one_table(world: World) -> None:
     world.processed(2)
     found = plan(world)
     assert found.details["side"] == world.settings.table_path(f"events__rebuild_{MARK}")
-    assert [copy.what for copy in found.copies] == ["target"]
+    assert [copy.label for copy in found.copies] == ["target"]
     assert found.flows[0].once
 
 

@@ -67,7 +67,7 @@ def impact(source: str = "a", **amounts: Amount) -> SourceImpact:
 def test_a_plan_survives_the_way_through_json() -> None:
     several = (impact(lost=TEN, repeated=UNKNOWN, gone=MORE), impact("b"))
     made = plan_of(*several, refusals=(Refusal("data-loss", "m"), Refusal(None, "n")))
-    assert plans.kept(made) == made
+    assert plans.as_stored(made) == made
 
 
 def costs(**amounts: Amount) -> Plan:
@@ -85,9 +85,9 @@ WORSE = {
     "more lost": (
         costs(lost=TEN),
         costs(lost=MORE),
-        "source a: lost went from 10 files, 1.0 kB, 100 rows to 11 files",
+        "source a: data loss went from 10 files, 1.0 kB, 100 rows to 11 files",
     ),
-    "more gone": (costs(), costs(gone=TEN), "gone went from nothing to 10 files"),
+    "more gone": (costs(), costs(gone=TEN), "missing history went from nothing to 10 files"),
     "known became unknown": (costs(lost=TEN), costs(lost=UNKNOWN), "to rows unknown: cannot be counted"),
     "unknown became known": (costs(lost=UNKNOWN), costs(lost=TEN), None),
     "more replayed, which costs time and no row": (costs(replayed=TEN), costs(replayed=MORE), None),
@@ -174,7 +174,10 @@ def test_the_words_name_flow_generations_impacts_refusals_steps_and_the_failure(
 
 IMPACTS: dict[str, tuple[Plan, str]] = {
     "none": (plan_of(impact(repeated=TEN)), "Approve"),
-    "rows": (plan_of(impact(lost=Amount(1, 5, 12)), refusals=(refused("data-loss"),)), "Approve, and lose 12 rows"),
+    "rows": (
+        plan_of(impact(lost=Amount(1, 5, 12)), refusals=(refused("data-loss"),)),
+        "Approve, and lose 12 rows",
+    ),
     "a bound": (
         plan_of(impact(lost=Amount(1, 5, 12, at_most=True)), refusals=(refused("data-loss"),)),
         "Approve, and lose up to 12 rows",
@@ -184,18 +187,23 @@ IMPACTS: dict[str, tuple[Plan, str]] = {
             impact(lost=Amount(1, 5, 1), repeated=Amount(3, 10, 1200)),
             refusals=(refused("data-loss"), refused("duplicates")),
         ),
-        "Approve, and lose 1 row and repeat 1,200 rows",
+        "Approve, and lose 1 row and duplicate 1,200 rows",
     ),
     "not counted": (
         plan_of(impact(lost=Amount(2, 10, None, "parquet")), refusals=(refused("data-loss"),)),
         "Approve, and lose rows",
     ),
     "rows of others, too": (
-        plan_of(impact(lost=Amount(1, 5, 12)), refusals=(refused("data-loss"), refused("data-loss", None, "version 4"))),
+        plan_of(
+            impact(lost=Amount(1, 5, 12)),
+            refusals=(refused("data-loss"), refused("data-loss", None, "version 4")),
+        ),
         "Approve, and lose rows",
     ),
     "more than the sources say": (
-        plan_of(impact(lost=Amount(1, 5, 12)), refusals=(refused("data-loss", covers="missing in the table"),)),
+        plan_of(
+            impact(lost=Amount(1, 5, 12)), refusals=(refused("data-loss", covers="missing in the table"),)
+        ),
         "Approve, and lose rows",
     ),
     "in the table": (
@@ -203,7 +211,7 @@ IMPACTS: dict[str, tuple[Plan, str]] = {
             plan_of(refusals=(refused("duplicates", covers="in the table"),)),
             flows=(flow_plan(impact(repeated=Amount(1, 5, 12)), written_again=Amount(None, 0, 36)),),
         ),
-        "Approve, and repeat 36 rows",
+        "Approve, and duplicate 36 rows",
     ),
     "of no source": (plan_of(impact(), refusals=(refused("data-loss", None),)), "Approve, and lose rows"),
     "readers": (

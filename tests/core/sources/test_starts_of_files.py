@@ -18,7 +18,7 @@ from streamkeeper.flows.generations import (
     StartAt,
     StartMode,
 )
-from tests.worlds.recover.recoveries import plan_reset, impact, refused
+from tests.worlds.recover.recoveries import impact, plan_reset, refused
 from tests.worlds.small_world import World
 
 ROWS = st.integers(1, 4)
