@@ -23,7 +23,6 @@ from streamkeeper.errors import (
     UsageError,
 )
 from streamkeeper.manifest.manifest import Manifest, read_manifest
-from streamkeeper.preflight.look import judged
 from streamkeeper.recover import engine
 from streamkeeper.recover.plans import explain
 from streamkeeper.recover.plans import plan as plans
@@ -130,7 +129,7 @@ class PlanRecovery(BaseOperator, SkipMixin):
         recovery = engine.recovery_id(recovery_kind.name, name)
         try:
             request = recovery_kind.parse(form_values, manifest, forms.asker(context))
-            plan = judged(settings, engine.plan(settings, recovery_kind, request, recovery))
+            plan = engine.plan(settings, recovery_kind, request, recovery)
         except REFUSALS as error:
             # A run that names its rehearsal was started by the person who said go.
             if run.run_type != "manual" and not form_values.get("rehearsal"):
