@@ -172,10 +172,13 @@ def preflight(
     from streamkeeper.manifest.manifest import declared
     from streamkeeper.preflight import look
     from streamkeeper.preflight.verdict import EXIT_CODES, worst
+    from streamkeeper.recover.impact import with_impact
 
     new = _with_pipelines(pipelines)
     settings = Settings.from_environment()
-    verdicts = look.verdicts(settings, new, declared(new), flow or ())
+    verdicts = tuple(
+        with_impact(settings, verdict) for verdict in look.verdicts(settings, new, declared(new), flow or ())
+    )
     text = "\n".join(verdict.in_words() for verdict in verdicts) or "No flow is declared."
     show([asdict(verdict) for verdict in verdicts], json, text)
     code = EXIT_CODES[worst(verdicts)]

@@ -87,16 +87,15 @@ class _Kinds(TyperGroup):
 def _plan_command(kind: Kind) -> Callable[..., None]:
     def run(*, master: str, json: bool, **values: Any) -> None:
         from streamkeeper.cli.recovery_session import Session
-        from streamkeeper.preflight.look import judged
-        from streamkeeper.recover import engine
+        from streamkeeper.recover import course, engine
         from streamkeeper.recover.plans import explain
         from streamkeeper.recover.plans import plan as plans
 
         settings = settings_in_use()
         id = _new_id(kind) if kind.unasked else "plan-only"
-        plan = judged(settings, engine.plan(settings, kind, _request(settings, kind, values), id))
+        plan = engine.plan(settings, kind, _request(settings, kind, values), id)
         session = Session(settings, plan, True, json, master)
-        if not engine.unasked_steps(plan) or any(refusal.impact is None for refusal in plan.refusals):
+        if not course.trial(plan):
             show(plans.to_json(plan), json, explain.as_text(plan))
             _exit_if_refused(plan)
             return
@@ -121,10 +120,8 @@ def _exit_if_refused(plan: Plan) -> None:
 def _recover_command(kind: Kind) -> Callable[..., None]:
     def run(*, yes: bool, resume: str, master: str, json: bool, **values: Any) -> None:
         from streamkeeper.cli.recovery_session import Session
-        from streamkeeper.preflight.look import judged
         from streamkeeper.recover import engine
         from streamkeeper.recover.plans import explain
-        from streamkeeper.recover.steps import shared as shared_steps
 
         settings = settings_in_use()
         if resume:
@@ -135,17 +132,10 @@ def _recover_command(kind: Kind) -> Callable[..., None]:
                     f" streamkeeper recover {plan.recovery} --resume {resume}"
                 )
         else:
-            plan = judged(
-                settings, engine.plan(settings, kind, _request(settings, kind, values), _new_id(kind))
-            )
+            plan = engine.plan(settings, kind, _request(settings, kind, values), _new_id(kind))
         session = Session(settings, plan, yes, json, master)
         session.tell(explain.as_text(plan))
-        # What was accepted with the approval is in the ledger, which the steps ask.
-        if not engine.was_approved(settings, plan):
-            shared_steps.check_accepted(plan)
-            session.try_out()
-            session.approve()
-        evidence = {step: session.carry_out(step) for step in plan.steps}
+        evidence = session.carry_through()
         show({"recovery": plan.recovery_id, "evidence": evidence}, json, session.ending(evidence))
 
     return _with_options(run, kind, {"yes": Yes, "resume": Resume})

@@ -5,17 +5,22 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
+from streamkeeper.cli import running
 from streamkeeper.cli.output import put, say
 from streamkeeper.errors import PlanRefused, RecoveryError, StreamkeeperError, TableLocked
 from streamkeeper.exit_codes import Outcome, described
+from streamkeeper.manifest.manifest import read_manifest
+from streamkeeper.recover import course, engine
+from streamkeeper.recover.plans import rehearsal
+from streamkeeper.recover.plans.kind import kind
+from streamkeeper.recover.plans.plan import FlowPlan, Plan
+from streamkeeper.recover.steps import submission
+from streamkeeper.recover.steps.shared import PLAN_AGAIN, VERIFY_PROGRESS
 from streamkeeper.settings import DEFAULT_MASTER, Settings
-
-if TYPE_CHECKING:
-    from streamkeeper.recover.plans.plan import FlowPlan, Plan
 
 
 @dataclass(frozen=True)
@@ -50,34 +55,49 @@ class Session:
         :raises StreamkeeperError: one could not be done: what was planned does not fit. The recovery is given
             up.
         """
-        from streamkeeper.recover import engine
-
-        unasked = engine.unasked_steps(self.plan)
-        if unasked:
+        steps = course.trial(self.plan)
+        if steps:
             engine.propose(self.settings, self.plan)
         try:
-            return {step.name: self.carry_out(step.name) for step in unasked}
+            return {step.name: self.carry_out(step.name) for step in steps}
         except StreamkeeperError as error:
             engine.give_up(*self._named, f"its rehearsal failed: {error}")
             raise
 
     def dry_run(self) -> dict[str, dict[str, Any]]:
         """Do as :meth:`try_out`, then end the recovery."""
-        from streamkeeper.recover import engine
-
         try:
             return self.try_out()
         finally:
             engine.end_dry_run(*self._named)
 
-    def approve(self) -> None:
+    def carry_through(self) -> dict[str, dict[str, Any]]:
+        """Check, try, ask and carry out, or go on where an earlier run ended; return the steps' evidence.
+
+        :raises PlanRefused: the plan is refused, or an answer was no.
+        :raises StreamkeeperError: a step could not be done.
+        """
+        # What was accepted with the approval is in the ledger, which the steps ask.
+        approved = engine.was_approved(self.settings, self.plan)
+        if not approved:
+            course.check(self.plan, asks=False)
+            self.try_out()
+        evidence: dict[str, dict[str, Any]] = {}
+        for stage in course.stages(kind(self.plan.recovery)):
+            if not isinstance(stage, course.Approval):
+                if stage.name in self.plan.steps:
+                    evidence[stage.name] = self.carry_out(stage.name)
+            elif stage.again:
+                self._approve_again(evidence[PLAN_AGAIN.name]["reasons"])
+            elif not approved:
+                self._approve()
+        return evidence
+
+    def _approve(self) -> None:
         """Ask, and write plan and approval to the ledger; a rehearsal has nothing that needs approval.
 
         :raises PlanRefused: the answer was no.
         """
-        from streamkeeper.recover import engine
-        from streamkeeper.recover.plans.kind import kind
-
         if not kind(self.plan.recovery).after_approval:
             return
         if not self.yes and not _confirmed("Carry this out?", self.as_json):
@@ -89,17 +109,12 @@ class Session:
         self.tell(f"recovery {self.plan.recovery_id}; if it is interrupted, continue with: {self.again}")
 
     def carry_out(self, step: str) -> dict[str, Any]:
-        """Carry out one step, in Spark if it needs that; ask again if the impact got worse.
+        """Carry out one step, in Spark if it needs that.
 
-        :raises StreamkeeperError: the step could not be done, or the impact got worse and was not approved
-            again.
+        :raises StreamkeeperError: the step could not be done.
         """
-        from streamkeeper.recover import engine
-        from streamkeeper.recover.plans.kind import kind
-        from streamkeeper.recover.steps import shared as shared_steps
-
         done = engine.evidence_of(*self._named, step)
-        if step == shared_steps.VERIFY_PROGRESS.name and done is None:
+        if step == VERIFY_PROGRESS.name and done is None:
             for flow in self.plan.flows:
                 self._start_driver(flow)
         in_spark = kind(self.plan.recovery).step(step).needs_spark
@@ -113,18 +128,10 @@ class Session:
             engine.give_up(*self._named, "another recovery had the table")
             raise
         self.tell(f"{step}: done")
-        if (
-            step == shared_steps.PLAN_AGAIN.name
-            and evidence["worse"]
-            and not engine.was_approved(self.settings, self.plan, again=True)
-        ):
-            self._ask_again(evidence["reasons"])
         return evidence
 
     def ending(self, evidence: dict[str, Any]) -> str:
         """Return the final state of the flows; of a rehearsal what it came to, and how to go on."""
-        from streamkeeper.recover.plans import rehearsal
-
         if self.plan.recovery == rehearsal.REHEARSE:
             rehearsed = rehearsal.read(evidence[rehearsal.REHEARSE])
             tried = self.plan.request["recovery"]
@@ -137,9 +144,9 @@ class Session:
         lines = [_ending(flow, progress[flow.flow]) for flow in self.plan.flows if flow.flow in progress]
         return "\n".join(lines or [f"{self.plan.recovery} of {self.plan.subject} is done."])
 
-    def _ask_again(self, reasons: list[str]) -> None:
-        from streamkeeper.recover import engine
-
+    def _approve_again(self, reasons: list[str]) -> None:
+        if not reasons or engine.was_approved(self.settings, self.plan, again=True):
+            return
         say("\n".join(["The impact got worse while the flows stopped:", *reasons]))
         if self.yes or not _confirmed("Continue anyway?", True):
             engine.give_up(*self._named, "the impact got worse, and was not approved again")
@@ -150,10 +157,6 @@ class Session:
 
     def _submit(self, step: str) -> None:
         """Run a step in an application of its own; its evidence and its error are in the ledger."""
-        from streamkeeper.recover import engine
-        from streamkeeper.recover.plans.kind import kind
-        from streamkeeper.recover.steps import submission
-
         job = submission.recovery_step(*self._named, step, self.master)
         job.check_host()
         output = sys.stderr if self.as_json else None
@@ -172,9 +175,6 @@ class Session:
 
     def _start_driver(self, flow: FlowPlan) -> None:
         """Run available data through a new generation, unless another supervisor's driver has the flow."""
-        from streamkeeper.cli import running
-        from streamkeeper.manifest.manifest import read_manifest
-
         if flow.next_generation is None:
             return
         declared_flow = read_manifest(self.settings).find(flow.flow)

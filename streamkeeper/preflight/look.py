@@ -13,7 +13,7 @@ from streamkeeper.drivers.submit import PREFLIGHT_JOB, Submission, job_settings
 from streamkeeper.errors import StreamkeeperError
 from streamkeeper.exit_codes import described
 from streamkeeper.flows import generations
-from streamkeeper.flows.files import FlowHome, open_home
+from streamkeeper.flows.files import open_home
 from streamkeeper.flows.observed import Observed
 from streamkeeper.json_values import read_as
 from streamkeeper.manifest import names
@@ -21,10 +21,8 @@ from streamkeeper.manifest.environment import opened_flow, opened_if_possible
 from streamkeeper.manifest.manifest import Flow, Manifest, read_manifest
 from streamkeeper.preflight import last_run
 from streamkeeper.preflight.change import read as read_change
-from streamkeeper.preflight.impact import with_impact
 from streamkeeper.preflight.standing import standing
 from streamkeeper.preflight.verdict import SAMPLE, UNCHANGED, VERDICT, Compatibility, Verdict
-from streamkeeper.recover.plans.plan import FlowPlan, Plan
 from streamkeeper.settings import DEFAULT_MASTER, Settings
 from streamkeeper.sources.formats import format_of
 from streamkeeper.storage import open_storage
@@ -34,7 +32,7 @@ from streamkeeper.user_environment import environment
 def verdicts(
     settings: Settings, new: Settings, manifest: Manifest, named: Sequence[str]
 ) -> tuple[Verdict, ...]:
-    """Return the verdicts on flows, those that need no Spark first.
+    """Return the verdicts on flows, without the impact of their recoveries; those that need no Spark first.
 
     :param new: settings whose pipelines folder is the one that is to be deployed.
     :param manifest: what it declares.
@@ -50,7 +48,7 @@ def verdicts(
         else _under_another_name(flow, old, manifest, before)
         for flow, old in zip(flows, renamed.values(), strict=True)
     }
-    all_verdicts = [with_impact(settings, verdict) for verdict in looked.values() if verdict is not None]
+    all_verdicts = [verdict for verdict in looked.values() if verdict is not None]
     if not named:
         all_verdicts += [
             Verdict(file, Compatibility.INCOMPATIBLE, (message,)) for file, message in manifest.errors.items()
@@ -58,7 +56,7 @@ def verdicts(
         all_verdicts += _gone(settings, manifest, before, {*renamed.values()})
     untried = [flow for flow in flows if looked[flow.full_name] is None]
     if untried:
-        all_verdicts += [with_impact(settings, verdict) for verdict in tried(new, untried)]
+        all_verdicts += tried(new, untried)
     return tuple(all_verdicts)
 
 
@@ -125,29 +123,20 @@ def look(settings: Settings, flow: Flow) -> Verdict | None:
     return replace(verdict, reasons=(UNCHANGED, *verdict.reasons))
 
 
-def judged(settings: Settings, plan: Plan) -> Plan:
-    """Return a plan that names the verdict on each declaration that does not simply go on: the one of its
-    trial beside the driver, else what its files tell.
+def in_a_plan(settings: Settings, flow: Flow) -> str:
+    """Return the line of a plan on a declaration that does not simply go on, by its trial beside the driver,
+    else by what its files tell; empty if it goes on, or nothing tells.
     """
-    storage, manifest = open_storage(settings.state), read_manifest(settings)
-
-    def with_verdict(planned: FlowPlan) -> FlowPlan:
-        flow = manifest.find(planned.flow)
-        home = FlowHome(storage, flow.pipeline.name, flow.name)
-        change = read_change(home, flow.fingerprint)
-        verdict = look(settings, flow) if change is None else change.verdict
-        if verdict is not None:
-            return replace(
-                planned,
-                verdict="" if verdict.compatibility is Compatibility.COMPATIBLE else verdict.in_short(),
-            )
-        newest = generations.latest(home)
-        ran = None if newest is None else last_run.read(home, newest.number)
-        changed = ran is not None and ran.fingerprint != flow.fingerprint
-        note = f"changed since it ran; streamkeeper preflight {planned.flow} tells whether it goes on."
-        return replace(planned, verdict=note if changed else "")
-
-    return replace(plan, flows=tuple(map(with_verdict, plan.flows)))
+    home = open_home(settings, flow.full_name)
+    change = read_change(home, flow.fingerprint)
+    verdict = look(settings, flow) if change is None else change.verdict
+    if verdict is not None:
+        return "" if verdict.compatibility is Compatibility.COMPATIBLE else verdict.in_short()
+    newest = generations.latest(home)
+    ran = None if newest is None else last_run.read(home, newest.number)
+    if ran is None or ran.fingerprint == flow.fingerprint:
+        return ""
+    return f"changed since it ran; streamkeeper preflight {flow.full_name} tells whether it goes on."
 
 
 def tried(settings: Settings, flows: Sequence[Flow], *more: str) -> Iterator[Verdict]:

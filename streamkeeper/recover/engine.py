@@ -10,16 +10,18 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Any
 
 from streamkeeper.errors import PlanRefused, RecoveryError, RequestError, check_reason
 from streamkeeper.flows import ledger
 from streamkeeper.flows.ledger import ENDED, GIVEN_UP, OVER, PLANNED
-from streamkeeper.manifest.manifest import read_manifest
+from streamkeeper.manifest.manifest import Manifest, read_manifest
+from streamkeeper.preflight import look
 from streamkeeper.recover.plans import advice, rehearsal
 from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work, kind
-from streamkeeper.recover.plans.plan import Plan
+from streamkeeper.recover.plans.plan import FlowPlan, Plan
 from streamkeeper.recover.steps import rehearse
 from streamkeeper.recover.steps.shared import APPROVED, APPROVED_AGAIN, release_all
 from streamkeeper.settings import Settings
@@ -42,7 +44,8 @@ def recovery_id(recovery: str, run: str) -> str:
 
 @one_look()
 def plan(settings: Settings, recovery_kind: Kind, request: Any, recovery: str, on_copy: bool = False) -> Plan:
-    """Return the plan of a recovery as the ledger will keep it, without secrets; change nothing.
+    """Return the plan of a recovery as the ledger will keep it, without secrets, with pre-flight's verdict on
+    each flow's declaration; change nothing.
 
     :param request: as ``recovery_kind.parse`` returns it.
     :param on_copy: whether this is the plan of a rehearsal, which no rehearsal is demanded of.
@@ -54,12 +57,17 @@ def plan(settings: Settings, recovery_kind: Kind, request: Any, recovery: str, o
     manifest = read_manifest(settings)
     draft = advice.advised(settings, recovery_kind.plan(settings, manifest, request, recovery))
     draft = draft if on_copy else rehearsal.settled(settings, manifest, draft, request)
-    made = plans.as_stored(draft)
-    _check_whole(draft, made)
     storage = open_storage(settings.state)
-    for table in made.tables:
-        recovery_lock.check_free(storage, made.pipeline, table, recovery)
-    return made
+    for table in draft.tables:
+        recovery_lock.check_free(storage, draft.pipeline, table, recovery)
+    draft = replace(draft, flows=tuple(_judged(settings, manifest, flow) for flow in draft.flows))
+    stored = plans.as_stored(draft)
+    _check_whole(draft, stored)
+    return stored
+
+
+def _judged(settings: Settings, manifest: Manifest, flow: FlowPlan) -> FlowPlan:
+    return replace(flow, verdict=look.in_a_plan(settings, manifest.find(flow.flow)))
 
 
 def propose(settings: Settings, plan: Plan) -> Plan:

@@ -8,7 +8,7 @@ from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowFailException
 
-from streamkeeper.recover import engine
+from streamkeeper.recover import course, engine
 from streamkeeper.recover.steps.shared import PLAN_AGAIN
 from streamkeeper.settings import Settings
 from streamkeeper_airflow import forms
@@ -37,7 +37,7 @@ class PlanApproval(ApprovalOperator):
         }
         super().__init__(**kwargs)
 
-    again = False
+    stage = course.APPROVE
 
     def execute(self, context: Context) -> Any:
         """Ask, unless there is nothing to ask.
@@ -45,13 +45,13 @@ class PlanApproval(ApprovalOperator):
         :raises AirflowFailException: the impact got worse, and the form switched approval off.
         """
         plan = context["ti"].xcom_pull(task_ids=PLAN)
-        if not self._has_question(context):
+        if self.stage.again and not context["ti"].xcom_pull(task_ids=PLAN_AGAIN.name)["worse"]:
             self.log.info("The impact has not changed since the approval.")
             return None
         if plan["approval"]:
             self.options = [self._consent(context), self.REJECT]
             return super().execute(context)
-        if self.again:
+        if self.stage.again:
             raise AirflowFailException(
                 "The impact got worse since the plan was made, and approval is switched off, so"
                 f" {plan['asks']} ends here. It changed nothing. Trigger it again with approval switched on."
@@ -69,23 +69,21 @@ class PlanApproval(ApprovalOperator):
 
     def _consent(self, context: Context) -> str:
         """Return the label of the approving button: it names the impacts that it accepts."""
-        plan = context["ti"].xcom_pull(task_ids=PLAN_AGAIN.name if self.again else PLAN)
+        plan = context["ti"].xcom_pull(task_ids=PLAN_AGAIN.name if self.stage.again else PLAN)
         return str(plan.get("consent", self.APPROVE))
-
-    def _has_question(self, context: Context) -> bool:
-        return True
 
     def _approved(self, context: Context, by: str) -> None:
         plan = context["ti"].xcom_pull(task_ids=PLAN)
         recovery_key = (Settings.from_environment(), plan["pipeline"], plan["recovery"])
-        accepted = () if self.again else plan.get("impacts", ())
-        engine.approve(*recovery_key, by, again=self.again, accepted=accepted)
+        again = self.stage.again
+        accepted = () if again else plan.get("impacts", ())
+        engine.approve(*recovery_key, by, again=again, accepted=accepted)
 
 
 class WorseImpactApproval(PlanApproval):
     """Asks again only if the plan made again under the hold costs more than the approved one."""
 
-    again = True
+    stage = course.APPROVE_AGAIN
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(
@@ -93,6 +91,3 @@ class WorseImpactApproval(PlanApproval):
             body="{{ ti.xcom_pull(task_ids='plan_again')['markdown'] }}",
             **kwargs,
         )
-
-    def _has_question(self, context: Context) -> bool:
-        return bool(context["ti"].xcom_pull(task_ids=PLAN_AGAIN.name)["worse"])

@@ -19,6 +19,8 @@ from airflow.sdk import DAG, BaseOperator, TriggerRule, chain
 
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.preflight.change import ill
+from streamkeeper.recover import course
+from streamkeeper.recover.course import Approval
 from streamkeeper.recover.plans import explain
 from streamkeeper.recover.plans.kind import Kind, StepKind, kind
 from streamkeeper.recover.plans.rehearsal import REHEARSE
@@ -75,16 +77,9 @@ def recovery_dag(name: str, **more: Any) -> DAG:
         **{**common, "dag_display_name": recovery_kind.name, **more},
     ) as dag:
         tasks: list[BaseOperator] = [PlanRecovery(task_id="plan", kind_name=recovery_kind.name)]
-        tasks += [
-            UnaskedStep(task_id=step.name, kind_name=recovery_kind.name) for step in recovery_kind.unasked
-        ]
-        tasks.append(PlanApproval(task_id="approve", retries=ASKS))
+        tasks += [_task(recovery_kind, stage) for stage in course.stages(recovery_kind)]
         if recovery_kind.name == REHEARSE:
             tasks.append(Go(task_id="go"))
-        for step in recovery_kind.after_approval:
-            tasks.append(_task(recovery_kind, step))
-            if step.name == shared_steps.PLAN_AGAIN.name:
-                tasks.append(WorseImpactApproval(task_id="approve_again", retries=ASKS))
         chain(*tasks)
         by_name = {task.task_id: task for task in tasks}
         first = recovery_kind.first_change or next(iter(recovery_kind.unasked), None)
@@ -94,7 +89,7 @@ def recovery_dag(name: str, **more: Any) -> DAG:
             release, verify = by_name[shared_steps.RELEASE.name], by_name[shared_steps.VERIFY_PROGRESS.name]
             once_flows = OnceFlows(task_id="once_flows")
             again = run_again(once_flows)
-            by_name["approve"] >> once_flows
+            by_name[course.APPROVE.name] >> once_flows
             release >> again >> verify
     return dag
 
@@ -128,12 +123,17 @@ def daily_dag(name: str, cron: str, **more: Any) -> DAG:
     return dag
 
 
-def _task(recovery_kind: Kind, step: StepKind) -> BaseOperator:
+def _task(recovery_kind: Kind, stage: StepKind | Approval) -> BaseOperator:
+    if isinstance(stage, Approval):
+        question = WorseImpactApproval if stage.again else PlanApproval
+        return question(task_id=stage.name, retries=ASKS)
     arguments: dict[str, Any] = {
-        "task_id": step.name,
+        "task_id": stage.name,
         "kind_name": recovery_kind.name,
-        "patient": step.patient,
+        "patient": stage.patient,
     }
-    if step is shared_steps.VERIFY_PROGRESS:
+    if stage is shared_steps.VERIFY_PROGRESS:
         arguments["trigger_rule"] = TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS
-    return SparkStep(**arguments) if step.needs_spark else RecoveryStep(**arguments)
+    if stage.unasked:
+        return UnaskedStep(**arguments)
+    return SparkStep(**arguments) if stage.needs_spark else RecoveryStep(**arguments)

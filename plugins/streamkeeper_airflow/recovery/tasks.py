@@ -23,8 +23,7 @@ from streamkeeper.errors import (
     UsageError,
 )
 from streamkeeper.manifest.manifest import Manifest, read_manifest
-from streamkeeper.preflight.look import judged
-from streamkeeper.recover import engine
+from streamkeeper.recover import course, engine
 from streamkeeper.recover.plans import explain
 from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.kind import Kind, kind
@@ -83,13 +82,11 @@ class PlanRecovery(BaseOperator, SkipMixin):
         try:
             manifest = read_manifest(settings)
             form_values = forms.values(context, recovery_kind.form(manifest))
-            dry_run = bool(form_values.get(DRY_RUN, False))
+            asks, dry_run = bool(form_values.get(APPROVAL, True)), bool(form_values.get(DRY_RUN, False))
             plan = self._plan(context, settings, recovery_kind, form_values, manifest)
             if not dry_run:
-                self._check_accepted(context, plan, manifest, form_values)
-            tries = bool(engine.unasked_steps(plan)) and all(
-                refusal.impact is not None for refusal in plan.refusals
-            )
+                self._check(context, plan, manifest, asks=asks)
+            tries = bool(course.trial(plan))
             if tries or not dry_run:
                 # A cleared task makes a new plan, but the plan in the ledger is shown, approved and carried
                 # out.
@@ -107,7 +104,7 @@ class PlanRecovery(BaseOperator, SkipMixin):
             "once_dags": sorted(
                 {manifest.find(flow.flow).dag_id for flow in plan.flows if flow.once and flow.next_generation}
             ),
-            APPROVAL: bool(form_values.get(APPROVAL, True)),
+            APPROVAL: asks,
             DRY_RUN: dry_run,
         }
         if dry_run and not tries:
@@ -130,7 +127,7 @@ class PlanRecovery(BaseOperator, SkipMixin):
         recovery = engine.recovery_id(recovery_kind.name, name)
         try:
             request = recovery_kind.parse(form_values, manifest, forms.asker(context))
-            plan = judged(settings, engine.plan(settings, recovery_kind, request, recovery))
+            plan = engine.plan(settings, recovery_kind, request, recovery)
         except REFUSALS as error:
             # A run that names its rehearsal was started by the person who said go.
             if run.run_type != "manual" and not form_values.get("rehearsal"):
@@ -139,16 +136,12 @@ class PlanRecovery(BaseOperator, SkipMixin):
         self.log.info("%s", explain.as_text(plan))
         return plan
 
-    def _check_accepted(
-        self, context: Context, plan: Plan, manifest: Manifest, form_values: dict[str, Any]
-    ) -> None:
-        if form_values.get(APPROVAL, True):
-            shared_steps.check_possible(plan)
-            return
+    def _check(self, context: Context, plan: Plan, manifest: Manifest, *, asks: bool) -> None:
         try:
-            shared_steps.check_accepted(plan)
+            course.check(plan, asks=asks)
         except PlanRefused as error:
-            tell_undone(_named(plan, kind(plan.recovery), manifest), context, f"did not start: {error}")
+            if not asks:
+                tell_undone(_named(plan, kind(plan.recovery), manifest), context, f"did not start: {error}")
             raise
 
 

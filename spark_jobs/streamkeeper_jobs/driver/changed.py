@@ -17,9 +17,9 @@ from streamkeeper.manifest.import_file import fingerprint, load_pipeline
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.preflight import change
 from streamkeeper.preflight.change import Change, ChangeState
-from streamkeeper.preflight.impact import with_impact
 from streamkeeper.preflight.last_run import LastRun, read_files
 from streamkeeper.preflight.verdict import Compatibility, Verdict
+from streamkeeper.recover.impact import with_impact
 from streamkeeper.settings import Settings
 from streamkeeper_jobs.driver.driver import DriverRequest
 from streamkeeper_jobs.preflight.try_flow import try_flow

@@ -12,7 +12,7 @@ from streamkeeper.json_values import read_as
 from streamkeeper.manifest.manifest import declared
 from streamkeeper.preflight import change, last_run
 from streamkeeper.preflight.change import Change, ChangeState, ill
-from streamkeeper.preflight.look import judged, look, verdicts
+from streamkeeper.preflight.look import look, verdicts
 from streamkeeper.preflight.verdict import EXIT_CODES, Compatibility, Verdict, to_line, worst
 from streamkeeper.recover import engine
 from streamkeeper.recover.kinds.reset_checkpoint import KIND
@@ -95,8 +95,7 @@ def test_a_form_chooses_a_flow_whose_change_is_refused_and_says_so_after_those_t
 def said_in_plan(world: World) -> str:
     """Return what a reset's plan says of the declaration."""
     made = engine.plan(world.settings, KIND, KIND.parse({"flow": FLOW}, declared(world.settings), "x"), "r-1")
-    [planned] = judged(world.settings, made).flows
-    text = explain.as_text(replace(made, flows=(planned,)))
+    [planned], text = made.flows, explain.as_text(made)
     assert (f"Its declaration, looked at before: {planned.verdict}" in text) == bool(planned.verdict)
     return planned.verdict
 

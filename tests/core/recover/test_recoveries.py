@@ -15,12 +15,13 @@ from streamkeeper.amounts import DATA_LOSS, DUPLICATES
 from streamkeeper.errors import LeaseHeld, PlanRefused, RecoveryError, RequestError
 from streamkeeper.flows import generations, holds, leases, ledger
 from streamkeeper.flows.generations import StartAt
-from streamkeeper.recover import engine
+from streamkeeper.recover import course, engine
 from streamkeeper.recover.kinds.reset_checkpoint import KIND
+from streamkeeper.recover.plans.kind import KINDS, StepKind, kind
 from streamkeeper.recover.plans.plan import Plan, Refusal
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.tables import recovery_lock
-from tests.worlds.recover.recoveries import FLOW, approve, carry_out, drive, plan_reset
+from tests.worlds.recover.recoveries import FLOW, approve, carry_out, drive, plan_reset, planned
 from tests.worlds.small_world import CHANGES, EVENTS, World
 
 STEPS = KIND.step_names
@@ -67,6 +68,33 @@ def test_nothing_is_carried_out_before_someone_approved(parked: World) -> None:
     with pytest.raises(PlanRefused, match="of this recovery is not approved yet"):
         carry_out(parked, "hold")
     assert parked.home.owners() == ["park"]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_each_kind_asks_before_it_changes_anything_and_again_where_it_plans_again(name: str) -> None:
+    stages = list(course.stages(kind(name)))
+    names, first_change = [stage.name for stage in stages], kind(name).first_change
+    approval = names.index("approve")
+    assert all(isinstance(stage, StepKind) and stage.unasked for stage in stages[:approval])
+    assert first_change is None or approval < names.index(first_change.name)
+    worse = [names[at - 1] for at, stage in enumerate(names) if stage == "approve_again"]
+    assert worse == [stage for stage in names if stage == "plan_again"]
+
+
+def test_a_plan_that_nothing_makes_go_is_neither_tried_nor_begun_and_one_with_an_impact_waits_for_an_answer(
+    parked: World,
+) -> None:
+    plan = planned(parked, "reset_checkpoint", flow=FLOW, rehearse=True)
+    assert [step.name for step in course.trial(plan)] == ["rehearse"]
+    costly = replace(plan, refusals=(Refusal(DATA_LOSS, "rows go"),))
+    assert course.trial(costly) == course.trial(plan)
+    course.check(costly, asks=True)
+    with pytest.raises(PlanRefused, match="rows go"):
+        course.check(costly, asks=False)
+    impossible = replace(plan, refusals=(Refusal(None, "the topic is gone"),))
+    assert course.trial(impossible) == ()
+    with pytest.raises(PlanRefused, match="the topic is gone"):
+        course.check(impossible, asks=True)
 
 
 def test_the_plan_that_was_proposed_first_is_the_one_that_holds(parked: World) -> None:
