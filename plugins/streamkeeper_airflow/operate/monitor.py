@@ -198,6 +198,5 @@ def _silence(look: Look) -> str:
     age = "It never committed" if look.age is None else f"Its last commit was {describe_age(look.age)} ago"
     return (
         f"{look.flow} has committed nothing for {silent}, although input is waiting: {look.waits}. {age}"
-        f" ({look.position}); {look.driver}. See the log of its DAG, and `streamkeeper flows`. If such a"
-        " wait is normal, declare a longer no_progress_after in dp.configure_pipeline."
+        f" ({look.position}); {look.driver}. {troubles.advice(AlertKind.NO_PROGRESS)}"
     )
