@@ -139,8 +139,9 @@ class MonitorFlows(BaseOperator):
 
     def _send(self, home: FlowHome, flow: Flow, now: float) -> None:
         """Send the recorded alerts of a flow that some notifier has not got."""
-        for alert in alerts.pending(home):
-            linked = alert if alert.link else replace(alert, link=notify.stream_page(flow))
+        for waiting in alerts.pending(home):
+            link = waiting.alert.link or notify.stream_page(flow)
+            linked = replace(waiting, alert=replace(waiting.alert, link=link))
             notify.deliver(home, linked, flow.pipeline.notifiers, now)
 
     def _tell_parked(self, settings: Settings, home: FlowHome, flow: Flow) -> None:
