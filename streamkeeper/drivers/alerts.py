@@ -2,15 +2,13 @@
 
 {flow}/alerts/<kind>-<hash of the occasion>.json  mark of an occasion that was reported, or is about to be:
                                                   immutable
-{flow}/alerts/pending/<the same name>             the alert while a notifier must still be told; removed when
-                                                  all were
+{flow}/alerts/pending/<the same name>             the alert while a notifier must still be told, and the
+                                                  attempts so far; removed when all were
 {flow}/alerts/open/<the same name>                a trouble that is not over, with the flow's position when
                                                   it was found
-{flow}/alerts/told/<the same name>/<attempt>.json  an attempt has begun
-{flow}/alerts/told/<the same name>/<notifier>.sent  a notifier was told
 
-The monitor that creates an attempt's file sends, so those of two Airflows never send the same. While a
-notifier is left the next attempt follows after a pause, longer than any attempt takes. Whether one whose
+Drivers and tasks record alerts, and the monitor alone sends them. It notes an attempt before it makes it:
+while a notifier is left the next one follows after a pause, longer than any attempt takes. Whether one whose
 process died still sent is unknown; a duplicate alert is the smaller harm. Ages are differences of the
 storage's own times (:func:`storage_now`), so no two clocks are compared.
 """
@@ -20,8 +18,9 @@ from __future__ import annotations
 import hashlib
 import html
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
+from typing import Any, TypeVar
 
 from streamkeeper.declare.model import Notifier
 from streamkeeper.errors import StorageError
@@ -30,6 +29,8 @@ from streamkeeper.history import events
 from streamkeeper.history.events import Kind
 from streamkeeper.storage import Storage, read_record, to_json
 from streamkeeper.times import now
+
+T = TypeVar("T", "Alert", "Pending")
 
 PAUSE = 600.0
 """Seconds from the begin of an attempt to the next; longer than any attempt takes."""
@@ -181,6 +182,22 @@ class Alert:
 
 
 @dataclass(frozen=True)
+class Pending:
+    """An alert that a notifier must still be told: how many attempts began, when the last one did in seconds
+    of the storage's time, and the keys of the notifiers that got it.
+    """
+
+    alert: Alert
+    attempts: int = 0
+    tried_at: float = 0.0
+    delivered: tuple[str, ...] = ()
+
+    def was_delivered_to(self, notifier: Notifier) -> bool:
+        """Return whether a notifier got the alert."""
+        return _key(notifier) in self.delivered
+
+
+@dataclass(frozen=True)
 class AlertInWords:
     """Fields of ``alert`` in a notifier's arguments: ``{{ alert.subject }}``, ``{{ alert.text }}``, …
     ``html`` is text and link, escaped. ``incident`` is the same for a trouble and for its end, ``action`` is
@@ -217,9 +234,9 @@ def record(home: FlowHome, alert: Alert) -> bool:
     """Record an alert before any notifier is told; return False if its occasion was recorded before."""
     if home.storage.read(home.alert(alert.name)) is not None:
         return False
-    content = to_json({**asdict(alert), "kind": alert.kind.value})
+    content = to_json(_plain(alert))
     # Pending first: if this process ends in between, the alert is not lost.
-    home.storage.create(home.alert(f"pending/{alert.name}"), content)
+    home.storage.create(home.alert(f"pending/{alert.name}"), _content(Pending(alert)))
     if alert.kind in LASTING:
         home.storage.create(home.alert(f"open/{alert.name}"), content)
     first = alert.text.partition("\n")[0]
@@ -233,14 +250,14 @@ def record(home: FlowHome, alert: Alert) -> bool:
     return home.storage.create(home.alert(alert.name), content)
 
 
-def pending(home: FlowHome) -> list[Alert]:
+def pending(home: FlowHome) -> list[Pending]:
     """Read the alerts that a notifier must still be told."""
-    return _read_all(home, "pending")
+    return _read_all(home, "pending", Pending)
 
 
 def open_troubles(home: FlowHome) -> list[Alert]:
     """Read the alerts of troubles that are not over."""
-    return _read_all(home, "open")
+    return _read_all(home, "open", Alert)
 
 
 def close_trouble(home: FlowHome, alert: Alert) -> None:
@@ -253,39 +270,32 @@ def settle(home: FlowHome, alert: Alert) -> None:
     home.storage.remove(home.alert(f"pending/{alert.name}"))
 
 
-def claim(home: FlowHome, alert: Alert, at: float) -> int | None:
-    """Claim the next attempt to send an alert, and return its number from 1; at most one process gets it.
-
-    Return None if another process has it, or if the pause after the last one is not over.
+def begin_attempt(home: FlowHome, waiting: Pending, at: float) -> Pending | None:
+    """Note that an attempt to send an alert begins; None if the pause after the last one is not over.
 
     :param at: the storage's time, in seconds since 1970.
     """
-    folder = _attempts_folder(alert)
-    names = home.storage.names(home.alert(folder))
-    # A notifier's key may be all digits, too.
-    last = max((int(name[:-5]) for name in names if name.endswith(".json")), default=0)
-    if last:
-        begun = home.storage.modified(home.alert(f"{folder}/{last:03d}.json")) or 0.0
-        if at - begun < PAUSE:
-            return None
-    created = home.storage.create(home.alert(f"{folder}/{last + 1:03d}.json"), to_json({"at": now()}))
-    return last + 1 if created else None
+    if waiting.attempts and at - waiting.tried_at < PAUSE:
+        return None
+    return _keep(home, replace(waiting, attempts=waiting.attempts + 1, tried_at=at))
 
 
-def was_told(home: FlowHome, alert: Alert, notifier: Notifier) -> bool:
-    """Return whether a notifier got an alert."""
-    return home.storage.read(home.alert(f"{_attempts_folder(alert)}/{_key(notifier)}.sent")) is not None
+def note_delivered(home: FlowHome, waiting: Pending, notifier: Notifier) -> Pending:
+    """Note that a notifier got an alert."""
+    return _keep(home, replace(waiting, delivered=(*waiting.delivered, _key(notifier))))
 
 
-def record_told(home: FlowHome, alert: Alert, notifier: Notifier) -> None:
-    """Record that a notifier got an alert."""
-    home.storage.create(
-        home.alert(f"{_attempts_folder(alert)}/{_key(notifier)}.sent"), to_json({"at": now()})
-    )
+def _keep(home: FlowHome, waiting: Pending) -> Pending:
+    home.storage.overwrite(home.alert(f"pending/{waiting.alert.name}"), _content(waiting))
+    return waiting
 
 
-def _attempts_folder(alert: Alert) -> str:
-    return f"told/{alert.name.removesuffix('.json')}"
+def _content(waiting: Pending) -> bytes:
+    return to_json({**asdict(waiting), "alert": _plain(waiting.alert)})
+
+
+def _plain(alert: Alert) -> dict[str, Any]:
+    return {**asdict(alert), "kind": alert.kind.value}
 
 
 def _key(notifier: Notifier) -> str:
@@ -294,8 +304,8 @@ def _key(notifier: Notifier) -> str:
     return hashlib.sha256(plain.encode()).hexdigest()[:12]
 
 
-def _read_all(home: FlowHome, folder: str) -> list[Alert]:
+def _read_all(home: FlowHome, folder: str, kind: type[T]) -> list[T]:
     names = (home.alert(f"{folder}/{name}") for name in home.storage.names(home.alert(folder)))
     way = "Remove it; the alert is then not sent again."
-    alerts = (read_record(home.storage, name, Alert, "an alert", way) for name in names)
-    return [alert for alert in alerts if alert is not None]
+    records = (read_record(home.storage, name, kind, "an alert", way) for name in names)
+    return [record for record in records if record is not None]

@@ -96,7 +96,9 @@ def alert(
     if not notify.record_alert(settings, kind, flow, text, occasion, link=link):
         return False
     home = open_home(settings, flow)
-    [pending] = [one for one in alerts.pending(home) if (one.kind, one.occasion) == (kind, occasion)]
+    [pending] = [
+        one for one in alerts.pending(home) if (one.alert.kind, one.alert.occasion) == (kind, occasion)
+    ]
     return notify.deliver(home, pending, notifiers_of(settings), alerts.storage_now(home.storage))
 
 

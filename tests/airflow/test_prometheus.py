@@ -36,13 +36,13 @@ from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import PROJECT, Settings
 from streamkeeper.sources.base.format import Lag
 from tests.airflow.conftest import lay_out
+from tests.worlds.metrics.rules import RULES
 from tests.worlds.small_world import write_checkpoint
 from tools import prometheus
 from tools.waiting import NotYet, wait_until
 
 pytestmark = pytest.mark.long
 
-RULES = PROJECT / "docker" / "prometheus" / "streams.rules.yaml"
 CONFIG = PROJECT / "docker" / "prometheus" / "prometheus.yaml"
 DASHBOARD = json.loads((PROJECT / "docker" / "grafana" / "dashboards" / "streams.json").read_text())
 RUNNING, PARKED, LAGGING, QUIET = FLOWS = ("running", "parked", "lagging", "quiet")
@@ -82,6 +82,9 @@ SERIES = {
     '{flow="balloons"}': ("flow_state_memory_bytes", "2000000000+20000000x400"),
     '{flow="steady"}': ("flow_state_memory_bytes", "20000000000x400"),
     '{flow="late"}': ("flow_late_rows_total", "5x9 8x400"),
+    '{flow="late", x=""}': ("flow_input_rows_total", "0+1x400"),
+    '{flow="few"}': ("flow_late_rows_total", "5x9 8x400"),
+    '{flow="few", x=""}': ("flow_input_rows_total", "0+100x400"),
     '{recovery="rewind", step="hold"}': ("recovery_steps", "1x400"),
     '{recovery="reset", step="planned"}': ("recovery_steps", "1x400"),
     '{note="m"}': ("monitor_last_look_timestamp_seconds", "0+60x60 3600x400"),
@@ -103,6 +106,7 @@ FIRING: dict[int, set[tuple[str, str]]] = {
         ("StreamBehind", "grows"),
         ("StreamWaits", "waits"),
         ("StreamSlow", "slow"),
+        ("StreamDropsLateRows", "late"),
         ("StreamRestarts", "restarts"),
     },
     300: {
@@ -214,7 +218,7 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         while not over.wait(0.2):
             seconds = time.monotonic() - begun
             batch(homes[RUNNING], seconds)
-            batch(homes[LAGGING], seconds, late=int(seconds))
+            batch(homes[LAGGING], seconds, late=int(4 * seconds))
             batch(homes[QUIET], 0.0, idle=True)
             progress.note_look(storage, time.time())
             waits = Lag(70, 7, 900, None, 2000.0 + seconds)

@@ -139,8 +139,9 @@ class MonitorFlows(BaseOperator):
 
     def _send(self, home: FlowHome, flow: Flow, now: float) -> None:
         """Send the recorded alerts of a flow that some notifier has not got."""
-        for alert in alerts.pending(home):
-            linked = alert if alert.link else replace(alert, link=notify.stream_page(flow))
+        for waiting in alerts.pending(home):
+            link = waiting.alert.link or notify.stream_page(flow)
+            linked = replace(waiting, alert=replace(waiting.alert, link=link))
             notify.deliver(home, linked, flow.pipeline.notifiers, now)
 
     def _tell_parked(self, settings: Settings, home: FlowHome, flow: Flow) -> None:
@@ -198,6 +199,5 @@ def _silence(look: Look) -> str:
     age = "It never committed" if look.age is None else f"Its last commit was {describe_age(look.age)} ago"
     return (
         f"{look.flow} has committed nothing for {silent}, although input is waiting: {look.waits}. {age}"
-        f" ({look.position}); {look.driver}. See the log of its DAG, and `streamkeeper flows`. If such a"
-        " wait is normal, declare a longer no_progress_after in dp.configure_pipeline."
+        f" ({look.position}); {look.driver}. {troubles.advice(AlertKind.NO_PROGRESS)}"
     )

@@ -21,7 +21,7 @@ from airflow.sdk.execution_time.timeout import timeout
 
 from streamkeeper.declare.model import Notifier, Pipeline
 from streamkeeper.drivers import alerts, progress
-from streamkeeper.drivers.alerts import Alert, AlertKind
+from streamkeeper.drivers.alerts import Alert, AlertKind, Pending
 from streamkeeper.errors import StreamkeeperError
 from streamkeeper.flows.files import FlowHome, open_home
 from streamkeeper.flows.observed import Observed
@@ -74,7 +74,7 @@ def _position(home: FlowHome) -> progress.Position:
         return progress.Position()
 
 
-def deliver(home: FlowHome, alert: Alert, notifiers: Sequence[Notifier], at: float) -> bool:
+def deliver(home: FlowHome, waiting: Pending, notifiers: Sequence[Notifier], at: float) -> bool:
     """Deliver a recorded alert to the notifiers that did not get it; return whether any got it now.
 
     Return True as well if none is declared.
@@ -82,30 +82,30 @@ def deliver(home: FlowHome, alert: Alert, notifiers: Sequence[Notifier], at: flo
     :param at: the storage's time, in seconds since 1970.
     :raises StorageError: the state folder cannot be read or written.
     """
-    number = alerts.claim(home, alert, at)
-    if number is None:
+    attempt = alerts.begin_attempt(home, waiting, at)
+    if attempt is None:
         return False
-    waiting = [notifier for notifier in notifiers if not alerts.was_told(home, alert, notifier)]
+    alert, number, is_last = attempt.alert, attempt.attempts, attempt.attempts >= alerts.MOST_ATTEMPTS
+    remaining = [notifier for notifier in notifiers if not attempt.was_delivered_to(notifier)]
     failed_count = 0
-    for notifier in waiting:
+    for notifier in remaining:
         failure = send(notifier, alert)
         if failure is None:
-            alerts.record_told(home, alert, notifier)
+            attempt = alerts.note_delivered(home, attempt, notifier)
             log.info("%s was notified: %s.", notifier.classpath, alert.subject)
         else:
             failed_count += 1
-            again = "no further attempt" if number >= alerts.MOST_ATTEMPTS else "the monitor tries again"
             log.error(
                 "%s could not be told that %s, attempt %d (%s): %s",
                 notifier.classpath,
                 alert.subject,
                 number,
-                again,
+                "no further attempt" if is_last else "the monitor tries again",
                 failure,
             )
-    if not failed_count or number >= alerts.MOST_ATTEMPTS:
+    if not failed_count or is_last:
         alerts.settle(home, alert)
-    return not notifiers or failed_count < len(waiting)
+    return not notifiers or failed_count < len(remaining)
 
 
 def send(notifier: Notifier, alert: Alert) -> str | None:

@@ -118,6 +118,8 @@ def test_a_notifier_that_fails_is_counted_and_told_later_and_the_others_are_not_
     assert not deliver(home, waiting, notifiers, later - 60), "the pause after a failure is not over"
     assert not deliver(home, waiting, notifiers, later), "refused again"
     chat.refuse = False
+    [waiting] = alerts.pending(home)
+    assert waiting.attempts == 2
     assert deliver(home, waiting, notifiers, later + alerts.PAUSE)
     assert (len(mail.mails), len(chat.bodies), alerts.pending(home)) == (1, 1, [])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 
 from streamkeeper.declare.model import Notifier
 from streamkeeper.drivers import alerts
-from streamkeeper.drivers.alerts import PAUSE, Alert, AlertKind, storage_now
+from streamkeeper.drivers.alerts import PAUSE, Alert, AlertKind, Pending, storage_now
 from streamkeeper.errors import StorageError
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.storage import LocalStorage
@@ -36,7 +35,7 @@ def home(tmp_path: Path) -> FlowHome:
 def test_an_occasion_is_recorded_once_and_stays_pending_until_everyone_was_told(home: FlowHome) -> None:
     assert alerts.record(home, PARKED)
     assert not alerts.record(home, PARKED)
-    assert alerts.pending(home) == [PARKED]
+    assert alerts.pending(home) == [Pending(PARKED)]
     alerts.settle(home, PARKED)
     assert alerts.pending(home) == []
     assert not alerts.record(home, PARKED)
@@ -54,47 +53,38 @@ def test_a_trouble_stays_open_until_it_is_closed_and_a_recovery_s_end_is_none(ho
 def test_an_alert_is_not_lost_where_its_process_ended_before_it_was_recorded(home: FlowHome) -> None:
     alerts.record(home, PARKED)
     home.storage.remove(home.alert(PARKED.name))
-    assert alerts.pending(home) == [PARKED]
+    assert alerts.pending(home) == [Pending(PARKED)]
     assert alerts.record(home, PARKED)
 
 
-@pytest.mark.parametrize(
-    "act", [alerts.record, lambda home, alert: alerts.claim(home, alert, 0.0)], ids=["record", "claim"]
-)
-def test_of_many_at_once_one_records_and_one_sends(
-    act: Callable[[FlowHome, Alert], object], home: FlowHome
-) -> None:
+def test_of_many_at_once_one_records(home: FlowHome) -> None:
     start = threading.Barrier(8)
 
     def race(_: int) -> bool:
         start.wait()
-        return bool(act(home, PARKED))
+        return alerts.record(home, PARKED)
 
     with ThreadPoolExecutor(8) as pool:
         assert sum(pool.map(race, range(8))) == 1
 
 
-def test_the_next_attempt_follows_after_the_pause(home: FlowHome) -> None:
-    now = storage_now(home.storage)
-    assert alerts.claim(home, PARKED, now) == 1
-    assert alerts.claim(home, PARKED, now + PAUSE - 5) is None
-    assert alerts.claim(home, PARKED, now + PAUSE + 5) == 2
+def test_the_next_attempt_follows_after_the_pause_whatever_became_of_the_process(home: FlowHome) -> None:
+    def begun(at: float) -> int | None:
+        [waiting] = alerts.pending(home)
+        attempt = alerts.begin_attempt(home, waiting, at)
+        return None if attempt is None else attempt.attempts
 
-
-def test_a_notifier_whose_key_is_all_digits_does_not_pass_for_an_attempt(
-    home: FlowHome, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(alerts, "_key", lambda _: "123456789012")
+    alerts.record(home, PARKED)
     now = storage_now(home.storage)
-    assert alerts.claim(home, PARKED, now) == 1
-    alerts.record_told(home, PARKED, Notifier("a.B", {}))
-    assert alerts.claim(home, PARKED, now + PAUSE + 5) == 2
+    assert [begun(now), begun(now + PAUSE - 5), begun(now + PAUSE)] == [1, None, 2]
 
 
 def test_a_notifier_with_other_arguments_is_another_one(home: FlowHome) -> None:
-    alerts.record_told(home, PARKED, Notifier("a.B", {"to": "x", "cc": ["y"]}))
-    assert alerts.was_told(home, PARKED, Notifier("a.B", {"cc": ["y"], "to": "x"}))
-    assert not alerts.was_told(home, PARKED, Notifier("a.B", {"to": "x", "cc": ["z"]}))
+    alerts.record(home, PARKED)
+    alerts.note_delivered(home, Pending(PARKED), Notifier("a.B", {"to": "x", "cc": ["y"]}))
+    [waiting] = alerts.pending(home)
+    assert waiting.was_delivered_to(Notifier("a.B", {"cc": ["y"], "to": "x"}))
+    assert not waiting.was_delivered_to(Notifier("a.B", {"to": "x", "cc": ["z"]}))
 
 
 def test_an_alert_in_words_is_safe_to_put_into_a_mail() -> None:

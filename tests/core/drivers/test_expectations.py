@@ -23,7 +23,7 @@ def home(tmp_path: Path) -> FlowHome:
 
 
 def told(home: FlowHome) -> list[str]:
-    return sorted(f"{alert.kind.value} {alert.batch}" for alert in alerts.pending(home))
+    return sorted(f"{one.alert.kind.value} {one.alert.batch}" for one in alerts.pending(home))
 
 
 def test_an_alert_is_told_once_while_a_share_is_exceeded_and_taken_back_after(home: FlowHome) -> None:

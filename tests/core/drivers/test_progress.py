@@ -13,6 +13,7 @@ from streamkeeper.drivers.alerts import Alert, AlertKind, storage_now
 from streamkeeper.drivers.pending_input import DUTY, what_waits
 from streamkeeper.drivers.progress import Note, Position, Seen, State, is_over, judge, needs_listing
 from streamkeeper.flows import generations, holds, leases
+from streamkeeper.flows.observed import Observed
 from streamkeeper.sources.base.format import Waiting
 from streamkeeper.storage import to_json
 from tests.worlds.small_world import CHANGES, RATE, World, write_manifest

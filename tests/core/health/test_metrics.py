@@ -26,9 +26,11 @@ from streamkeeper.health.flows import FlowHealth
 from streamkeeper.health.metrics import Metric, Sample, Snapshot
 from streamkeeper.health.otlp import PushFailed
 from streamkeeper.health.recoveries import Recoveries
+from streamkeeper.health.troubles import TROUBLES
 from streamkeeper.history.rows import Totals
 from streamkeeper.manifest.manifest import declared
 from streamkeeper.sources.base.format import Lag
+from tests.worlds.metrics import rules
 from tests.worlds.metrics.collector import Collector, collector
 from tests.worlds.metrics.driven import HERE, drive
 from tests.worlds.metrics.otelcol import otelcol
@@ -137,6 +139,27 @@ def test_failures_before_the_last_commit_do_not_count(world: World) -> None:
     assert len(failures.times) == 2
     world.home.storage.overwrite(f"{start.checkpoint}/commits/1", b'v1\n{"nextBatchWatermarkMs":0}')
     assert crash_loops.since_commit(Observed(world.home)) is None
+
+
+def test_every_metric_is_in_the_documentation(driven: World) -> None:
+    text = (PROJECT / "docs" / "streams.md").read_text()
+    found = {metric.prometheus for metric in metrics.measure(full(driven))}
+    assert {name for name in found if f"`{name.removeprefix('streamkeeper_')}`" not in text} == set()
+
+
+def test_the_shipped_rules_and_the_page_are_those_of_the_table_of_troubles() -> None:
+    text = rules.page().read_text()
+    way = "run python -m tests.worlds.metrics.rules"
+    assert rules.RULES.read_text() == rules.rules(), way
+    assert rules.quoted(text) == text, way
+    assert rules.quoted("    - alert: Old\n      expr: 1\n\nmore\n").endswith("      for: 5m\n\nmore\n")
+
+
+def test_the_rules_ask_for_metrics_that_there_are(driven: World) -> None:
+    names = {metric.prometheus for metric in metrics.measure(full(driven))}
+    queried = {name for trouble in TROUBLES for name in re.findall(r"streamkeeper_\w+", trouble.expr)}
+    assert len(queried) > 8
+    assert queried - names == set()
 
 
 def full(world: World) -> Snapshot:

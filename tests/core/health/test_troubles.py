@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from streamkeeper.declare.model import Pipeline
+from streamkeeper.declare.model import DEFAULT_NO_PROGRESS, Pipeline
+from streamkeeper.drivers.alerts import JUDGED as ALERTED
 from streamkeeper.drivers.alerts import Alert, AlertKind
 from streamkeeper.drivers.batch_numbers import Batch, Machinery
 from streamkeeper.drivers.behind import Behind
 from streamkeeper.health.flows import IDLE, FlowHealth
-from streamkeeper.health.troubles import Judgement, judge
+from streamkeeper.health.troubles import SLOW_FOR, TROUBLES, Judgement, judge, span
 from streamkeeper.history.rows import Row
 from streamkeeper.sources.base.format import Lag
 
@@ -150,6 +151,18 @@ def test_late_rows_are_told_by_their_share_of_an_hour() -> None:
     assert [share(31), share(30), share(16), share(15), share(0)] == [True, None, None, False, False]
     none = replace(PIPELINE, late_above=None)
     assert there(FLOW, minutes(30, rows=100, late=90), AlertKind.LATE_ROWS, none) is None
+
+
+def test_prometheus_has_a_rule_of_each_trouble_that_the_monitor_judges_with_its_bounds_and_advice() -> None:
+    by_kind = {trouble.kind: trouble for trouble in TROUBLES if trouble.kind is not None}
+    assert {kind for kind, trouble in by_kind.items() if trouble.judge is not None} == set(ALERTED)
+    slow, waits, late = (
+        by_kind[kind] for kind in (AlertKind.SLOW, AlertKind.NO_PROGRESS, AlertKind.LATE_ROWS)
+    )
+    assert (slow.lasts, f"> {DEFAULT_NO_PROGRESS:.0f}" in waits.expr) == (SLOW_FOR, True)
+    told = said(FLOW, minutes(30, rows=100, late=[31] + [0] * 29), AlertKind.LATE_ROWS)
+    assert told is not None and told.text.endswith(late.advice)
+    assert [span(seconds) for seconds in (7200, 600, 90)] == ["2h", "10m", "90s"]
 
 
 @pytest.mark.parametrize(

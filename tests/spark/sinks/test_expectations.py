@@ -248,7 +248,7 @@ def test_an_alert_is_recorded_by_the_driver_and_taken_back(bed: Flowbed) -> None
     bed.arrive(1, 3)
     assert bed.run() is Outcome.STOPPED
     assert not alerts.open_troubles(bed.home)
-    assert [item.kind for item in alerts.pending(bed.home)].count(AlertKind.EXPECTATION_MET) == 1
+    assert [item.alert.kind for item in alerts.pending(bed.home)].count(AlertKind.EXPECTATION_MET) == 1
 
 
 @pytest.mark.parametrize(
