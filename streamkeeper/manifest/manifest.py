@@ -243,7 +243,7 @@ def declared(settings: Settings) -> Manifest:
 
 def _build(settings: Settings, import_files: Import, before: Manifest | None) -> tuple[_Building, set[str]]:
     """Import every pipeline file; return what is found, and the names of all files."""
-    built = _Building(before)
+    built = _Building(settings, before)
     contents = {file: pipeline_files.content(file) for file in pipeline_files.pipelines(settings.pipelines)}
     declaring = [file for file, content in contents.items() if content and pipeline_files.declares(content)]
     results = dict(zip(declaring, import_files(settings, declaring), strict=True))
@@ -260,7 +260,8 @@ class _Building:
     last one.
     """
 
-    def __init__(self, before: Manifest | None) -> None:
+    def __init__(self, settings: Settings, before: Manifest | None) -> None:
+        self.settings = settings
         self.before = before
         self.pipelines: list[Pipeline] = []
         self.errors: dict[str, str] = {}
@@ -279,6 +280,7 @@ class _Building:
         try:
             if imported.pipeline is None:
                 raise DeclarationError(imported.error or f"{name}.py declares nothing.")
+            self._check_sinks(imported.pipeline)
             resolve_name(CHECK_SCHEDULES)(
                 imported.pipeline, Manifest("", (imported.pipeline,), {}, imported.fingerprints)
             )
@@ -303,6 +305,12 @@ class _Building:
             )
         if name in self.errors:
             self._keep_last(name, self.pipelines)
+
+    def _check_sinks(self, pipeline: Pipeline) -> None:
+        for table in pipeline.tables:
+            path = table.properties.get("path") if table.sink else None
+            if path is not None and (refused := self.settings.why_outside(path)) is not None:
+                raise DeclarationError(f"{table.location}: the path of sink {table.name}: {refused}")
 
     def finish(self, key: str) -> Manifest:
         """Return the manifest."""

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -189,6 +190,20 @@ def test_helper_modules_are_no_pipelines(name: str, text: str, world: World) -> 
     world.declare(text, name)
     found = read_manifest(world.settings)
     assert ([flow.full_name for flow in found.flows()], found.errors) == (["events.clean_events"], {})
+
+
+def test_a_sink_of_files_lies_below_the_allowed_roots(world: World) -> None:
+    text = f'''from streamkeeper import pipelines as dp
+dp.create_source("raw", format="json", path="{world.root}/data", schema="id INT")
+dp.create_sink("out", "json", {{"path": "/elsewhere/out"}})
+@dp.append_flow(target="out", sources=["raw"])
+def f(raw): return raw
+'''
+    world.declare(text, "sinks.py")
+    assert manifest.make_manifest(world.settings).pipeline("sinks") is not None
+    world.declare(text + "# changed", "sinks.py")
+    allowed = replace(world.settings, allowed_roots=("/srv",))
+    assert "sink out: /elsewhere/out lies in none of" in manifest.make_manifest(allowed).errors["sinks"]
 
 
 def test_a_folder_of_the_users_shadows_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -378,7 +393,7 @@ def test_a_folder_that_cannot_be_looked_at_keeps_the_last_declarations(world: Wo
 @pytest.mark.parametrize("folder", ["", "lib/"], ids=["beside", "below"])
 def test_a_file_whose_name_is_no_text_costs_nobody_elses_flows(folder: str, text: str, world: World) -> None:
     world.declare(text, folder + os.fsdecode(b"caf\xe9.py"))
-    found = manifest.make_manifest(world.settings)
+    found = manifest.manifest.make_manifest(world.settings)
     assert [flow.full_name for flow in found.flows()] == ["events.clean_events"]
     assert read_manifest(world.settings) == found
     if text == EVENTS and not folder:
