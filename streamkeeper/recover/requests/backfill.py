@@ -14,6 +14,7 @@ from streamkeeper.manifest.manifest import Flow
 from streamkeeper.recover.requests.form import FLOW, Asking, form_field
 from streamkeeper.recover.requests.rehearsal import Rehearsable
 from streamkeeper.settings import why_refused_place
+from streamkeeper.sources.predicate import why_refused
 
 OF_KAFKA, OF_DELTA, OF_PATH, OF_BACKUP, WHICH = (
     "Read history of Kafka",
@@ -166,7 +167,10 @@ class BackfillRequest(Rehearsable):
         source = _source(values["source"], flow, read, wrong) if flow is not None else None
         if flow is not None:
             _check_place(values, flow, source, wrong)
-        if values["predicate"] is not None and not values["predicate"].strip():
+        predicate = values["predicate"]
+        if predicate is not None and (refused := why_refused(predicate)) is not None:
+            wrong.append(refused)
+        if predicate is not None and not predicate.strip():
             wrong.append(
                 "predicate is an empty text. Give a condition, or leave it out: then all rows are read."
             )

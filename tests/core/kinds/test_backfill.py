@@ -94,6 +94,8 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a backup with a source": ({"read": "backup", "source": "events_raw"}, "stand for no source"),
     "offsets of files": ({"from_offsets": {"a": {"0": 1}}}, "is no Kafka source but one of json"),
     "versions of files": ({"from_version": 1, "to_version": 2}, "is no Delta source but one of json"),
+    "a predicate that calls the JVM": ({"predicate": "reflect('a', 'b') = 1"}, "calls into the JVM"),
+    "a sub-query": ({"predicate": "id in (select id from other)"}, "has a sub-query"),
     "an empty predicate": ({"predicate": " "}, "predicate is an empty text"),
 }
 
