@@ -28,6 +28,7 @@ from streamkeeper.errors import DeclarationError, NotOffered, StreamkeeperError
 from streamkeeper.json_values import parse
 from streamkeeper.manifest.import_file import blame, fingerprint, likeness, load_pipeline
 from streamkeeper.manifest.pipeline_files import as_text
+from streamkeeper.redaction import visible
 from streamkeeper.settings import PROJECT, Settings
 from streamkeeper.user_environment import environment
 
@@ -140,7 +141,7 @@ class _Process:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        sys.stderr.write(self._printed())
+        sys.stderr.write(visible(self._printed()))
 
     def answer(self, seconds: float) -> Any:
         """Return the value of the next line; None if none came in time, False if the process ended."""
