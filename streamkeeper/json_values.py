@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass
+from datetime import datetime
 from enum import Enum
 from functools import cache
 from types import NoneType, UnionType
@@ -205,8 +206,8 @@ def _number(value: Any) -> Any:
 
 def _moment(value: Any) -> Any:
     _check(value, str, "a time")
-    if in_seconds(value) is None:
-        raise ValueError(f"{_shown(value)} is no time in ISO 8601")
+    if in_seconds(value) is None or datetime.fromisoformat(value).tzinfo is None:
+        raise ValueError(f"{_shown(value)} is no time in ISO 8601 with a time zone")
     return value
 
 

@@ -133,3 +133,17 @@ def secrets_in(value: Any) -> Iterator[str]:
     elif isinstance(value, (list, tuple)):
         for inner in value:
             yield from secrets_in(inner)
+
+
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""What a terminal or a browser would obey: escapes, and marks that change the writing direction."""
+
+
+def visible(text: str) -> str:
+    """Return a text without control characters but tab and line feed, and without marks of direction."""
+    return _CONTROL.sub("", text)
+
+
+def visible_json(text: str) -> str:
+    """Return JSON that means the same, with such characters written as escapes of JSON."""
+    return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)

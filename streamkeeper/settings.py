@@ -14,6 +14,7 @@ from functools import lru_cache
 from itertools import combinations
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from streamkeeper.errors import SettingsError
 
@@ -44,6 +45,16 @@ UNTESTED = "STREAMKEEPER_UNTESTED_STORAGE"
 
 _TRIED = ("s3", "s3a")
 """Schemes of URLs that Streamkeeper was tried on."""
+STORES = (
+    *_TRIED,
+    *("gs", "gcs", "abfs", "abfss", "az", "wasb", "wasbs", "adl", "hdfs", "webhdfs", "viewfs", "oss", "cosn"),
+)
+"""Schemes of the stores that may be asked at all: those that Spark reads, too."""
+_PLAIN = ("file", "memory")
+"""Schemes by which no other host is asked."""
+_KERNEL = ("/proc", "/sys", "/dev")
+"""Folders whose files are a view of processes and devices, with the environment of each."""
+_PATTERN = re.compile(r"[*?{\[]")
 MOUNTS = Path("/proc/self/mountinfo")
 """Linux's table of the mounts that this process sees (proc_pid_mountinfo(5)); other systems have none."""
 _NETWORK = re.compile(
@@ -117,6 +128,10 @@ class Settings:
     """Files, or records of Kafka, that a batch reads of each source, if that is less than declared; 0 for no
     such bound. Rehearsals set it.
     """
+    allowed_roots: tuple[str, ...] = ()
+    """Folders or URLs, with commas between them, that a backfill and an adoption may read and a sink of files
+    may write, beside warehouse, data and backups; empty means any but ``/proc``, ``/sys`` and ``/dev``.
+    """
     spark_ui: bool = False
     """Whether drivers serve Spark's own UI, on a port that Spark chooses."""
     event_log: str = ""
@@ -153,8 +168,8 @@ class Settings:
 
         :raises SettingsError: a folder is not set, a time is not a positive number of seconds, ``lease_term``
             or ``supervisor_timeout`` is too short, a path is relative, a folder that must be local is a URL,
-            a URL or a network file system was not tried, two folders are equal or inside one another, or a
-            name in ``pipeline_env`` is not one of an environment variable.
+            a URL is of no store or of one that was not tried, two folders are equal or inside one another,
+            or a name in ``pipeline_env`` is not one of an environment variable.
         :raises SettingsError: a choice is neither true nor false, or an address is none.
         """
         env = with_airflows(os.environ if environment is None else environment)
@@ -215,6 +230,29 @@ class Settings:
         ``s.t``.
         """
         return "/".join([self.warehouse.rstrip("/"), *table.split(".")])
+
+    def why_outside(self, place: str) -> str | None:
+        """Return why a backfill, an adoption or a sink may not use a folder or URL, in words; None if it may.
+
+        Links are followed. A pattern such as ``/old/2025-*`` counts as the folder that it is in.
+        """
+        if (refused := why_refused_place(place)) is not None:
+            return refused
+        fixed = _PATTERN.split(place, maxsplit=1)[0]
+        folder = _real(place if fixed == place else fixed.rpartition("/")[0] or "/")
+        if folder == "/" or any(_nested(folder, kernel) in ("same", "inside") for kernel in _KERNEL):
+            return f"{place} is, or may be, a view of processes or devices. Name a folder with data."
+        if not self.allowed_roots:
+            return None
+        own = tuple(root for root in (self.warehouse, self.data, self.backups) if root)
+        roots = (*self.allowed_roots, *own)
+        climbs = ".." in place.split("/") and ("://" in place or fixed != place)
+        if not climbs and any(_nested(folder, _real(root)) in ("same", "inside") for root in roots):
+            return None
+        return (
+            f"{place} lies in none of the folders that may be used: {', '.join(roots)}. Name one in them, or"
+            " add its folder to STREAMKEEPER_ALLOWED_ROOTS."
+        )
 
     @property
     def backups_path(self) -> str:
@@ -335,6 +373,35 @@ def _dag_prefix() -> str:
     return _prefix(DAG_PREFIX, with_airflows(os.environ).get(DAG_PREFIX), Settings.dag_prefix)
 
 
+def why_refused_place(place: str) -> str | None:
+    """Return why a path or URL is not asked for anything, in words; None if it may be.
+
+    Before a file system is opened, everybody who is handed a place asks this: fsspec and Hadoop know schemes
+    that fetch pages (``http://``), unpack files (``zip://a::file:///b``) or ask other services
+    (``github://``).
+    """
+    scheme, is_url, rest = place.partition("://")
+    if "\0" in place:
+        return f"{place!r} has a zero byte. Correct it."
+    if not is_url:
+        return None
+    if scheme not in (*STORES, *_PLAIN) or "::" in place:
+        return (
+            f"{place!r} is neither a path nor the URL of a store. Allowed are absolute paths, file:///, and"
+            f" {', '.join(f'{store}://' for store in STORES)}."
+        )
+    if scheme == "file":
+        return None if rest.startswith("/") else f"{place!r} is a relative path. Write file:///folder."
+    return None if rest.strip("/") else f"{place!r} names no bucket. Write a URL such as s3://bucket/folder."
+
+
+def _real(place: str) -> str:
+    """Return a place without links, ``..`` and ``file:``, as it is listed; a URL of a store as it is."""
+    if "://" in place and not place.startswith("file:"):
+        return place
+    return os.path.realpath(unquote(place.removeprefix("file://")) if place.startswith("file:") else place)
+
+
 def is_s3(location: str) -> bool:
     """Return whether a path or URL is on S3."""
     return location.startswith(("s3://", "s3a://"))
@@ -390,7 +457,15 @@ def _location(name: str, value: str | None, default: Path | str) -> str:
                 f"{name} is 'file:{path}', a relative path, which means another folder in every process."
                 " Write file:///folder, with three slashes, or just /folder."
             )
-    return value if "://" in value else str(_absolute(name, value))
+    if "://" not in value:
+        return str(_absolute(name, value))
+    if (refused := why_refused_place(value)) is not None:
+        raise SettingsError(f"{name}: {refused}")
+    return value
+
+
+def _locations(name: str, text: str | None, default: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(_location(name, part.strip(), "") for part in (text or "").split(",") if part.strip())
 
 
 def _untried(name: str, place: str) -> str:
@@ -544,6 +619,7 @@ _READERS: Mapping[str, Callable[[str, str | None, Any], Any]] = {
     **dict.fromkeys(("pipelines", "jars"), _local),
     **dict.fromkeys(("state", "warehouse", "data", "backups", "event_log"), _location),
     **dict.fromkeys(("untested_storage", "spark_ui"), _yes),
+    "allowed_roots": _locations,
     "environment": lambda _, text, default: text or default,
     "history_server": _page,
     "dag_prefix": _prefix,

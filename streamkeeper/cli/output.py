@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import sys
 import textwrap
@@ -12,10 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
 
+from streamkeeper.redaction import visible, visible_json
 from streamkeeper.settings import Settings
 
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-"""Characters that a terminal would interpret: escapes, and marks that change the writing direction."""
 _LEAST = 24
 """Least width of a last cell beside the others; with less room it is placed below them."""
 
@@ -82,7 +80,7 @@ def show(value: Any, as_json: bool, text: str | Grid) -> None:
     """Print ``value`` as JSON, or ``text``, on standard output."""
     if as_json:
         plain = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
-        _put(json.dumps(value, indent=1, ensure_ascii=plain, default=str), sys.stdout)
+        _put(visible_json(json.dumps(value, indent=1, ensure_ascii=plain, default=str)), sys.stdout)
     elif isinstance(text, Grid):
         put("\n".join(line.rstrip() for line in lines_of(text, terminal_width())))
     else:
@@ -91,7 +89,7 @@ def show(value: Any, as_json: bool, text: str | Grid) -> None:
 
 def put(text: str, stream: TextIO | None = None) -> None:
     """Print text without control characters, by default on standard output."""
-    _put(_CONTROL.sub("", text), stream or sys.stdout)
+    _put(visible(text), stream or sys.stdout)
 
 
 def say(text: str) -> None:
@@ -105,7 +103,7 @@ def lines_of(grid: Grid, width: int | None) -> Iterator[str]:
     :param width: of the terminal. If the table does not fit, the last column is wrapped, or placed below the
         others if there is no room beside them. None: each row is one line, however long.
     """
-    rows = [grid.heading, *([_CONTROL.sub("", cell) for cell in row] for row in grid.rows)]
+    rows = [grid.heading, *([visible(cell) for cell in row] for row in grid.rows)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(grid.heading))]
     before = sum(widths[:-1]) + 2 * (len(widths) - 1)
     for row in rows:

@@ -31,7 +31,7 @@ from streamkeeper.declare.model import (
 from streamkeeper.declare.registry import Registry, listed
 from streamkeeper.errors import DeclarationError
 from streamkeeper.redaction import is_secret
-from streamkeeper.settings import pipeline_env
+from streamkeeper.settings import pipeline_env, why_refused_place
 from streamkeeper.user_environment import variables_in, why_refused
 
 DEFAULT_TRIGGER = "10 seconds"
@@ -248,6 +248,8 @@ def filled_path(path: object, subject: str, registry: Registry, location: Locati
             f"{location}: the path {path!r} of {subject} is relative. Start it with {{data}}/, with /, or"
             " with a URL's scheme."
         )
+    if (refused := why_refused_place(filled)) is not None:
+        raise DeclarationError(f"{location}: the path of {subject}: {refused}")
     return filled.rstrip("/") or "/"
 
 

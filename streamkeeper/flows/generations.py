@@ -22,7 +22,7 @@ from streamkeeper.flows.files import FlowHome
 from streamkeeper.history import events
 from streamkeeper.history.events import Kind
 from streamkeeper.storage import read_once, read_record, to_json
-from streamkeeper.times import now
+from streamkeeper.times import Moment, now
 
 T = TypeVar("T")
 FORMAT = 1
@@ -136,7 +136,7 @@ class Generation:
     query_id: str
     reason: str
     by: str
-    at: str
+    at: Moment
     fingerprint: str
     recovery: str | None = None
     schemas: dict[str, str] = field(default_factory=dict)
@@ -162,7 +162,7 @@ class Start:
     operators: tuple[str, ...]
     state: InitialState | None
     epoch: int
-    at: str
+    at: Moment
     evidence: dict[str, Any] = field(default_factory=dict)
     format: int = FORMAT
 
@@ -172,7 +172,7 @@ class End:
     """Last commit of a generation, or of the query that it adopts, when it came to its end."""
 
     last_commit: int | None
-    at: str
+    at: Moment
     format: int = FORMAT
 
 

@@ -28,7 +28,7 @@ from streamkeeper.history.events import Kind
 from streamkeeper.json_values import read_as
 from streamkeeper.manifest.names import mark_format
 from streamkeeper.storage import read_json, to_json
-from streamkeeper.times import now
+from streamkeeper.times import Moment, now
 
 LEFT, DEAD, SILENT = "left", "dead", "silent"
 """Values of a lease's ``took_over``: how the epoch before it ended."""
@@ -92,7 +92,7 @@ class Lease:
     epoch: int
     process: Process
     generation: int
-    at: str
+    at: Moment
     application_id: str | None = None
     log: str | None = None
     took_over: str | None = None

@@ -17,7 +17,7 @@ from streamkeeper.history import events
 from streamkeeper.history.events import Kind
 from streamkeeper.redaction import redact
 from streamkeeper.storage import Storage, read_record, to_json
-from streamkeeper.times import now
+from streamkeeper.times import Moment, now
 
 PLANNED = "planned"
 """Event with the plan."""
@@ -46,7 +46,7 @@ class Event:
 
     number: int
     event: str
-    at: str
+    at: Moment
     evidence: dict[str, Any]
 
 
@@ -55,7 +55,7 @@ class _Content:
     """Content of an event's file."""
 
     event: str
-    at: str
+    at: Moment
     evidence: dict[str, Any]
 
 

@@ -12,21 +12,23 @@ import contextlib
 import json
 import os
 import queue
+import resource
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from streamkeeper.declare.model import Pipeline, pipeline_from_json, pipeline_to_json
 from streamkeeper.errors import DeclarationError, NotOffered, StreamkeeperError
+from streamkeeper.json_values import parse
 from streamkeeper.manifest.import_file import blame, fingerprint, likeness, load_pipeline
 from streamkeeper.manifest.pipeline_files import as_text
+from streamkeeper.redaction import visible
 from streamkeeper.settings import PROJECT, Settings
 from streamkeeper.user_environment import environment
 
@@ -34,6 +36,10 @@ BUILD_SECONDS = 25.0
 """Seconds that the whole import may take; Airflow allows a DAG file 30 s."""
 IMPORT_SECONDS, FILE_SECONDS = 20.0, 8.0
 """Seconds that all imports may take together, and one at most."""
+MEMORY = 4 * 2**30
+"""Bytes that the process may have; beyond that a pipeline file gets a MemoryError."""
+OUTPUT, ANSWER = 2**20, 64 * 2**20
+"""Bytes of a process' output that are kept, and of one answer. More output is read and dropped."""
 
 _READY = "ready"
 
@@ -106,7 +112,7 @@ class _Process:
     """Importing process, as a context. At the end it is killed with all that it started."""
 
     def __init__(self, settings: Settings, files: Sequence[Path]) -> None:
-        self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by __exit__
+        self._output = bytearray()
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "streamkeeper.manifest.import_all"],
@@ -115,7 +121,7 @@ class _Process:
                 cwd=PROJECT,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=self._output,
+                stderr=subprocess.PIPE,
                 start_new_session=True,
             )
         except OSError as error:
@@ -123,8 +129,10 @@ class _Process:
                 f"No process can be started that imports the pipeline files: {error}. Try again."
             ) from error
         self._answers: queue.Queue[Any] = queue.Queue()
-        request = json.dumps({"data": settings.data, "files": [str(file) for file in files]}).encode()
-        threading.Thread(target=self._talk, args=(request,), daemon=True).start()
+        plain = {"data": settings.data, "files": [str(file) for file in files], "memory": MEMORY}
+        threading.Thread(target=self._talk, args=(json.dumps(plain).encode(),), daemon=True).start()
+        self._listening = threading.Thread(target=self._listen, daemon=True)
+        self._listening.start()
 
     def __enter__(self) -> _Process:
         return self
@@ -133,9 +141,7 @@ class _Process:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        self._output.seek(0)
-        sys.stderr.write(self._output.read().decode(errors="replace"))
-        self._output.close()
+        sys.stderr.write(visible(self._printed()))
 
     def answer(self, seconds: float) -> Any:
         """Return the value of the next line; None if none came in time, False if the process ended."""
@@ -153,11 +159,22 @@ class _Process:
     def failure(self) -> StreamkeeperError:
         """Return the error of a process that ended before it was ready."""
         code = self.code()
-        self._output.seek(0)
-        output = self._output.read().decode(errors="replace").strip()[-2000:]
+        output = self._printed().strip()[-2000:]
         return StreamkeeperError(
             f"The process that imports the pipeline files ended at its start (exit {code}): {output}"
         )
+
+    def _printed(self) -> str:
+        """Return what the process printed, once it has ended."""
+        # A process of the user's that has left the session may hold the pipe open.
+        self._listening.join(timeout=1.0)
+        return bytes(self._output).decode(errors="replace")
+
+    def _listen(self) -> None:
+        assert self._process.stderr is not None, "it is a pipe"
+        with self._process.stderr as output:
+            while piece := os.read(output.fileno(), 2**16):
+                self._output += piece[: OUTPUT - len(self._output)]
 
     def _talk(self, request: bytes) -> None:
         assert self._process.stdin is not None and self._process.stdout is not None, "both are pipes"
@@ -165,8 +182,8 @@ class _Process:
             with self._process.stdin as to:
                 to.write(request)
             with self._process.stdout as answers:
-                for line in answers:
-                    self._answers.put(json.loads(line))
+                while line := answers.readline(ANSWER):
+                    self._answers.put(parse(line))
         self._answers.put(False)
 
 
@@ -177,7 +194,7 @@ def _import(file: Path, data: str) -> Imported:
         plain = json.dumps(pipeline_to_json(pipeline), ensure_ascii=False).encode()
         named = {f"{pipeline.name}.{flow.name}": flow for flow in pipeline.flows}
         return Imported(
-            pipeline_from_json(json.loads(plain)),
+            pipeline_from_json(parse(plain)),
             {name: fingerprint(pipeline, flow) for name, flow in named.items()},
             {name: likeness(pipeline, flow) for name, flow in named.items()},
         )
@@ -233,13 +250,29 @@ def _from_json(value: dict[str, Any]) -> Imported:
 def _serve() -> None:
     """Answer for each file named on standard input."""
     with os.fdopen(os.dup(1), "w") as answers:
-        # All other output of user code goes to standard error.
-        os.dup2(2, 1)
-        request = json.load(sys.stdin)
+        output, request = os.dup(2), json.load(sys.stdin)
+        _limit_memory(request["memory"])
         print(json.dumps(_READY), file=answers, flush=True)
-        for imported in import_here(map(Path, request["files"]), request["data"]):
-            print(json.dumps(_to_json(imported)), file=answers, flush=True)
+        for file in map(Path, request["files"]):
+            _open_streams(output)
+            print(json.dumps(_to_json(_import(file, request["data"]))), file=answers, flush=True)
     os._exit(0)  # without waiting for threads that a file left behind
+
+
+def _limit_memory(most: int) -> None:
+    """Bound what this process may write to in memory, if it is not bounded already."""
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if hard == resource.RLIM_INFINITY or hard > most:
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+
+
+def _open_streams(output: int) -> None:
+    """Make standard output and error write where all output of user code goes: the file before may have
+    closed them.
+    """
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        os.dup2(output, number)
+        setattr(sys, name, os.fdopen(number, "w", 1, errors="backslashreplace", closefd=False))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
@@ -32,7 +33,7 @@ from streamkeeper.declare.model import (
 from streamkeeper.errors import DeclarationError, RequestError, StorageError, StreamkeeperError
 from streamkeeper.json_values import parse, read_as
 from streamkeeper.manifest import names, pipeline_files
-from streamkeeper.manifest.import_all import Imported, import_elsewhere
+from streamkeeper.manifest.import_all import BUILD_SECONDS, Imported, import_elsewhere
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage, read_json, to_json
 from streamkeeper.user_environment import is_allowed
@@ -206,12 +207,16 @@ def import_manifest(settings: Settings, import_files: Import = import_elsewhere)
     :raises StorageError: the state folder cannot be read.
     :raises StreamkeeperError: a pipeline file changed meanwhile, or the files cannot be imported at all.
     """
-    key = files_key(settings)
-    before = _latest(open_storage(settings.state))
-    built, names = _build(settings, import_files, before)
-    # Otherwise the manifest of one set of files would stay under the hash of another.
-    if files_key(settings) != key:
-        raise _changed_meanwhile(key)
+    before, began = _latest(open_storage(settings.state)), time.monotonic()
+    for is_last in (False, True):
+        key = files_key(settings)
+        built, names = _build(settings, import_files, before)
+        # Otherwise the manifest of one set of files would stay under the hash of another.
+        if files_key(settings) == key:
+            break
+        # A file that renames or removes itself has done so by now, and the next import finds the rest.
+        if is_last or time.monotonic() - began > BUILD_SECONDS / 2:
+            raise _changed_meanwhile(key)
     manifest: Manifest = resolve_name(SETTLE)(settings, built.finish(key), before, names)
     return manifest
 
@@ -243,7 +248,7 @@ def declared(settings: Settings) -> Manifest:
 
 def _build(settings: Settings, import_files: Import, before: Manifest | None) -> tuple[_Building, set[str]]:
     """Import every pipeline file; return what is found, and the names of all files."""
-    built = _Building(before)
+    built = _Building(settings, before)
     contents = {file: pipeline_files.content(file) for file in pipeline_files.pipelines(settings.pipelines)}
     declaring = [file for file, content in contents.items() if content and pipeline_files.declares(content)]
     results = dict(zip(declaring, import_files(settings, declaring), strict=True))
@@ -260,7 +265,8 @@ class _Building:
     last one.
     """
 
-    def __init__(self, before: Manifest | None) -> None:
+    def __init__(self, settings: Settings, before: Manifest | None) -> None:
+        self.settings = settings
         self.before = before
         self.pipelines: list[Pipeline] = []
         self.errors: dict[str, str] = {}
@@ -279,6 +285,7 @@ class _Building:
         try:
             if imported.pipeline is None:
                 raise DeclarationError(imported.error or f"{name}.py declares nothing.")
+            self._check_sinks(imported.pipeline)
             resolve_name(CHECK_SCHEDULES)(
                 imported.pipeline, Manifest("", (imported.pipeline,), {}, imported.fingerprints)
             )
@@ -303,6 +310,12 @@ class _Building:
             )
         if name in self.errors:
             self._keep_last(name, self.pipelines)
+
+    def _check_sinks(self, pipeline: Pipeline) -> None:
+        for table in pipeline.tables:
+            path = table.properties.get("path") if table.sink else None
+            if path is not None and (refused := self.settings.why_outside(path)) is not None:
+                raise DeclarationError(f"{table.location}: the path of sink {table.name}: {refused}")
 
     def finish(self, key: str) -> Manifest:
         """Return the manifest."""

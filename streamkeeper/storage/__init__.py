@@ -13,6 +13,8 @@ What has returned outlives a power cut (docs/decisions/0036).
 
 from __future__ import annotations
 
+from streamkeeper.errors import StorageError
+from streamkeeper.settings import why_refused_place
 from streamkeeper.storage.base import (
     Storage,
     check_create,
@@ -42,8 +44,10 @@ __all__ = [
 def open_storage(root: str) -> Storage:
     """Return the storage at a path or URL; ``s3a://`` is read as ``s3://``.
 
-    :raises StorageError: fsspec, or its file system for this URL, is not installed.
+    :raises StorageError: the URL is of no store, or fsspec, or its file system for it, is not installed.
     """
+    if (refused := why_refused_place(root)) is not None:
+        raise StorageError(f"{refused} Nothing was asked.")
     if root.startswith("file://"):
         root = root.removeprefix("file://")
     return RemoteStorage(root) if "://" in root else LocalStorage(root)

@@ -22,6 +22,7 @@ from streamkeeper.manifest import names
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage, read_record, to_json
 from streamkeeper.tables.flows_at_version import FlowAt
+from streamkeeper.times import Moment
 
 FORMAT = 1
 TARGET = "target"
@@ -111,7 +112,7 @@ class Backup:
     id: str
     pipeline: str
     table: str
-    at: str
+    at: Moment
     by: str
     copy: TableBackup
     flows: tuple[FlowAt, ...]

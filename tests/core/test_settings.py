@@ -106,6 +106,10 @@ def test_a_value_that_cannot_be_used_is_refused(name: str, value: str, message: 
         ({"WAREHOUSE": "/b/w", "BACKUPS": "/b"}, "the first is inside the second"),
         ({"STATE": "file://srv/state"}, "a relative path, .* three slashes"),
         ({"STATE": "gs://b/state"}, "not on gs://. To try it, set STREAMKEEPER_UNTESTED_STORAGE=true"),
+        ({"STATE": "github://a:b@main/s"}, "STATE: .* nor the URL of a store. Allowed are absolute paths"),
+        ({"WAREHOUSE": "zip://w::file:///etc", "UNTESTED_STORAGE": "true"}, "nor the URL of a store"),
+        ({"BACKUPS": "s3://"}, "names no bucket"),
+        ({"ALLOWED_ROOTS": "/srv, http://host/x"}, "ALLOWED_ROOTS: 'http://host/x' is neither"),
         ({"STATE": "memory://s", "UNTESTED_STORAGE": "true"}, "gone with each process"),
         ({"UNTESTED_STORAGE": "yes"}, "must be true or false"),
     ],
@@ -127,6 +131,50 @@ def test_folders_that_would_destroy_each_other_are_refused(value: dict[str, str]
 def test_folders_beside_each_other_are_taken(value: dict[str, str]) -> None:
     settings = Settings.from_environment({f"STREAMKEEPER_{name}": place for name, place in value.items()})
     assert Settings.from_environment(settings.as_environment()) == settings
+
+
+ROOTS = {"ALLOWED_ROOTS": "/old,s3://b/old", "WAREHOUSE": "/w", "DATA": "s3://b/data", "STATE": "/s"}
+
+
+@pytest.mark.parametrize(
+    ("roots", "place", "said"),
+    [
+        ({}, "/anything", None),
+        ({}, "s3://any/thing", None),
+        ({}, "/proc/self", "a view of processes"),
+        ({}, "/pr?c/self", "a view of processes"),
+        ({}, "file:///x/../%70roc/self", "a view of processes"),
+        ({}, "https://host/x", "nor the URL of a store"),
+        (ROOTS, "/old/2025", None),
+        (ROOTS, "file:///old/2025-*", None),
+        (ROOTS, "/w/__backups/x", None),
+        (ROOTS, "s3a://b/old/x", None),
+        (ROOTS, "s3://b/data", None),
+        (
+            ROOTS,
+            "/older",
+            "/older lies in none of the folders that may be used: /old, s3://b/old, /w, s3://b/data",
+        ),
+        (ROOTS, "/old/../etc", "in none of the folders"),
+        (ROOTS, "/old/{a/b,../../etc}", "in none of the folders"),
+        (ROOTS, "s3://b/old/../secret", "in none of the folders"),
+        (ROOTS, "s3://other/old", "add its folder to STREAMKEEPER_ALLOWED_ROOTS"),
+    ],
+)
+def test_where_may_be_read_and_written_is_a_setting(
+    roots: dict[str, str], place: str, said: str | None
+) -> None:
+    settings = Settings.from_environment({f"STREAMKEEPER_{name}": root for name, root in roots.items()})
+    refused = settings.why_outside(place)
+    assert refused is None if said is None else said in str(refused)
+
+
+def test_a_link_out_of_the_allowed_folders_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "link").symlink_to("/etc")
+    settings = Settings.from_environment({"STREAMKEEPER_ALLOWED_ROOTS": str(tmp_path / "old")})
+    assert settings.why_outside(str(tmp_path / "old" / "x")) is None
+    assert "in none of the folders" in str(settings.why_outside(str(tmp_path / "old" / "link")))
 
 
 MOUNTS = r"""

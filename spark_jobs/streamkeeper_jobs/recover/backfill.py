@@ -39,6 +39,7 @@ from streamkeeper_jobs.cdc.remembered import rows_of
 from streamkeeper_jobs.cdc.replace_rows import opened as opened_target
 from streamkeeper_jobs.driver.derived_flow import FOR_NOW, Tell, drive_derived_flow
 from streamkeeper_jobs.driver.driver import declared_in, find
+from streamkeeper_jobs.recover.predicate import check_predicate
 from streamkeeper_jobs.spark.frames import column
 from streamkeeper_jobs.spark.kafka_topics import look_at
 from streamkeeper_jobs.spark.session import open_session, spark_url
@@ -230,6 +231,7 @@ def _filtered(predicate: str | None, frame: DataFrame) -> DataFrame:
     if predicate is None:
         return frame
     try:
+        check_predicate(frame.sparkSession, predicate)
         return frame.where(F.expr(predicate))
     except PySparkException as error:
         raise RequestError(

@@ -207,6 +207,8 @@ def _check_outside(settings: Settings, place: str) -> None:
             " checkpoints of other jobs can be adopted; for a flow of your own use reset_checkpoint or"
             " rewind."
         )
+    if (refused := settings.why_outside(place)) is not None:
+        raise RequestError(f"The checkpoint {refused} Nothing was changed.")
 
 
 def _check_not_ours(settings: Settings, manifest: Manifest, adopter: Flow, query_id: str, place: str) -> None:

@@ -38,10 +38,13 @@ VERIFY, UNLOCK = "verify", "unlock"
 def plan(settings: Settings, manifest: Manifest, request: BackfillRequest, recovery_id: str) -> Plan:
     """Plan a backfill; nothing is changed.
 
-    :raises RequestError: the flow has no table yet, its query keeps state of which a part cannot be computed
-        by itself, the schema of another of its sources is not known, or what is to be read is not there.
+    :raises RequestError: the path may not be read, the flow has no table yet, its query keeps state of which
+        a part cannot be computed by itself, the schema of another of its sources is not known, or what is to
+        be read is not there.
     """
     flow = manifest.find(request.flow)
+    if request.path is not None and (refused := settings.why_outside(request.path)) is not None:
+        raise RequestError(f"The path {refused} Nothing was changed.")
     home = open_home(settings, flow.full_name)
     if not delta_log.exists(settings.table_path(flow.declaration.target)):
         raise RequestError(

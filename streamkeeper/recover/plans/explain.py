@@ -20,6 +20,7 @@ from streamkeeper.amounts import (
 from streamkeeper.recover.plans.advice import TRADE_OFFS
 from streamkeeper.recover.plans.kind import kind
 from streamkeeper.recover.plans.plan import IN_THE_TABLE, CopyPlan, FlowPlan, Plan, Refusal
+from streamkeeper.redaction import visible
 
 
 def as_markdown(plan: Plan) -> str:
@@ -163,13 +164,13 @@ def plain(text: str) -> str:
 
     Code in backticks is kept.
     """
-    parts = _CODE.split(" ".join(text.split()))
+    parts = _CODE.split(" ".join(visible(text).split()))
     return "".join(part if number % 2 else _MARKS.sub(r"\\\1", part) for number, part in enumerate(parts))
 
 
 def literal(text: str) -> str:
     """Return a user's text as code, in which not even an address becomes a link."""
-    return f"`{' '.join(text.replace('`', chr(39)).split())}`"
+    return f"`{' '.join(visible(text).replace('`', chr(39)).split())}`"
 
 
 _VERBS = {DATA_LOSS: "lose", DUPLICATES: "duplicate"}

@@ -9,6 +9,7 @@ from typing import Any
 from streamkeeper.flows.adopted_checkpoint import normal_place
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.recover.requests.form import FLOW, Asking, Request, accepted, form_field
+from streamkeeper.settings import why_refused_place
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,8 @@ class AdoptRequest(Request):
                 f"checkpoint is {checkpoint!r}. Allowed is an absolute path, or a URL such as"
                 " s3://bucket/folder."
             )
+        elif checkpoint is not None and (refused := why_refused_place(place)) is not None:
+            asking.wrong.append(f"checkpoint: {refused}")
         if asking.flow is not None and sources is not None:
             asking.wrong += _misfits(sources, asking.flow)
         return {"checkpoint": place, "sources": sources}

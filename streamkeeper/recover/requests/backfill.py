@@ -13,6 +13,8 @@ from streamkeeper.flows.backfill_flow import BACKUP, FILES, HISTORY, READS, TABL
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.recover.requests.form import FLOW, Asking, form_field
 from streamkeeper.recover.requests.rehearsal import Rehearsable
+from streamkeeper.settings import why_refused_place
+from streamkeeper.sources.predicate import why_refused
 
 OF_KAFKA, OF_DELTA, OF_PATH, OF_BACKUP, WHICH = (
     "Read history of Kafka",
@@ -165,7 +167,10 @@ class BackfillRequest(Rehearsable):
         source = _source(values["source"], flow, read, wrong) if flow is not None else None
         if flow is not None:
             _check_place(values, flow, source, wrong)
-        if values["predicate"] is not None and not values["predicate"].strip():
+        predicate = values["predicate"]
+        if predicate is not None and (refused := why_refused(predicate)) is not None:
+            wrong.append(refused)
+        if predicate is not None and not predicate.strip():
             wrong.append(
                 "predicate is an empty text. Give a condition, or leave it out: then all rows are read."
             )
@@ -230,6 +235,8 @@ def _check_place(values: Mapping[str, Any], flow: Flow, source: Source | None, w
         _check_history(values, source, wrong)
     if path is not None and "://" not in path and not path.startswith("/"):
         wrong.append(f"path is {path!r}, which is neither absolute nor a URL.")
+    elif path is not None and (refused := why_refused_place(path)) is not None:
+        wrong.append(f"path: {refused}")
 
 
 def _check_history(values: Mapping[str, Any], source: Source, wrong: list[str]) -> None:

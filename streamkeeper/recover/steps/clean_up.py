@@ -20,6 +20,7 @@ from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.restart import side_table
 from streamkeeper.storage import Storage
 from streamkeeper.tables import backups, recovery_lock
+from streamkeeper.times import Moment
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Forgetting:
     """Table that forgets the deletes and truncates received before a moment (ISO 8601)."""
 
     table: str
-    before: str
+    before: Moment
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from streamkeeper.amounts import Amount
 from streamkeeper.checkpoint.files_log import plain_path
 from streamkeeper.declare.model import Source
 from streamkeeper.errors import StorageError
+from streamkeeper.settings import why_refused_place
 
 COUNT_LIMIT = 64 * 1024 * 1024
 """Bytes up to which rows of line-based files are counted for a plan.
@@ -188,6 +189,8 @@ def _alternatives(pattern: str) -> list[str]:
 
 
 def _remote_files(path: str) -> Iterator[SourceFile]:
+    if (refused := why_refused_place(path)) is not None:
+        raise StorageError(refused)
     fsspec = importlib.import_module("fsspec")  # an optional dependency, without types
     fs, base = fsspec.core.url_to_fs(path.replace("s3a://", "s3://", 1))
     scheme = path.split("://", 1)[0].replace("s3a", "s3")

@@ -120,8 +120,16 @@ def test_a_sound_checkpoint_ends_with_0(copy: Path) -> None:
         pytest.param(
             "foo://bar",
             1,
-            "foo://bar cannot be opened: Protocol not known: foo. Give a path, or the URL",
+            "'foo://bar' is neither a path nor the URL of a store. Allowed are absolute paths",
             id="no such store",
+        ),
+        *(
+            pytest.param(place, 1, "nor the URL of a store. Allowed are", id=place.partition(":")[0])
+            for place in (
+                "github://a:b@main/x/y",
+                "http://127.0.0.1:9/x/y",
+                "zip://x::file:///etc/passwd",
+            )
         ),
     ],
 )

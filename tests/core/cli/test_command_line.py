@@ -860,6 +860,14 @@ def test_a_reason_that_would_speak_to_a_terminal_is_shown_without_what_it_says(
     done = command("flows")
     assert "by mallory: ]52;c;Y3VybA==no reason2J" in done.stdout
     assert "\x1b" not in done.stdout and "\u202e" not in done.stdout
+    reason = "\x9b2J\u202e\u200fa"
+    holds.put(stands.home, holds.person("mallory"), reason, "mallory")
+    plain = command("flows", "--json").stdout
+    assert json.loads(plain)[0]["detail"].endswith(reason), "JSON says the same, in escapes"
+    assert not {"\x9b", "\u202e", "\u200f"} & set(plain)
+    world_says = "print('\\x1b]0;title\\x07 \\u2067said')\n"
+    stands.declare(world_says + EVENTS)
+    assert "]0;title said" in command("check").stderr
 
 
 TABLE = Grid(
@@ -932,7 +940,7 @@ def test_what_stands_oddly_in_the_state_folder_is_shown_and_no_traceback(
         "epoch": 1,
         "process": {**process, "pid": 10**30},
         "generation": 1,
-        "at": "then",
+        "at": "2026-11-21T10:00:00+00:00",
         "colour": "red",
     }
     storage.create(home.lease(1), to_json(lease))

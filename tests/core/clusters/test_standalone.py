@@ -76,7 +76,7 @@ def test_a_master_that_starts_says_nothing_yet(master: Master) -> None:
 @pytest.fixture
 def leased(world: World, master: Master) -> Lease:
     """A lease of a driver on another host, which the cluster runs."""
-    lease = Lease(1, ELSEWHERE, 1, "then", cluster=master.driver)
+    lease = Lease(1, ELSEWHERE, 1, "2026-11-21T10:00:00+00:00", cluster=master.driver)
     world.home.storage.create(world.home.lease(1), to_json(asdict(lease)))
     found = leases.current(world.home)
     assert found == lease

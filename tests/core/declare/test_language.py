@@ -146,6 +146,10 @@ BAD_TABLES = {
     ),
 }
 BAD_SINKS = {
+    "an address of no store": (
+        '"out", "json", {"path": "http://127.0.0.1:9/x"}',
+        "the path of sink out: 'http://127.0.0.1:9/x' is neither a path nor the URL of a store",
+    ),
     "a sink of another format": (
         '"out", "jdbc", {}',
         "the sink out has the format 'jdbc'. Allowed are kafka, parquet, json, csv; .*foreach_batch_sink",

@@ -47,7 +47,7 @@ class Drivers:
         return process
 
     def lease(self, process: Process, home: FlowHome | None = None) -> Lease:
-        lease = Lease(1, process, 1, "then")
+        lease = Lease(1, process, 1, "2026-11-21T10:00:00+00:00")
         place = home or self.home
         assert place.storage.create(place.lease(1), to_json(asdict(lease)))
         return lease

@@ -26,7 +26,18 @@ def decision(world: World, recovery: str | None = "r1", **changes: object) -> Ge
 
 def start(epoch: int = 1) -> Start:
     positions, schemas, evidence = {"raw": {"logOffset": 3}}, {"raw": "id INT"}, {"ruled_by": "sink"}
-    return Start(2, f"c/{epoch}", 0, positions, schemas, ("dedupe",), "rebuilt", epoch, "now", evidence)
+    return Start(
+        2,
+        f"c/{epoch}",
+        0,
+        positions,
+        schemas,
+        ("dedupe",),
+        "rebuilt",
+        epoch,
+        "2026-11-21T10:00:00+00:00",
+        evidence,
+    )
 
 
 def test_a_decision_is_read_as_it_was_written(world: World) -> None:
@@ -54,9 +65,9 @@ def test_every_generation_has_a_query_id_of_its_own(world: World) -> None:
 
 
 def test_a_decision_that_is_made_again_by_the_same_recovery_changes_nothing(world: World) -> None:
-    first = generations.decide(world.home, decision(world, at="then"))
+    first = generations.decide(world.home, decision(world, at="2026-11-21T10:00:00+00:00"))
     before = world.tree()
-    assert generations.decide(world.home, decision(world, at="later")) == first
+    assert generations.decide(world.home, decision(world, at="2026-11-22T10:00:00+00:00")) == first
     assert world.tree() == before
 
 
@@ -108,9 +119,10 @@ def test_a_damaged_or_newer_decision_is_named_and_not_guessed(
     [
         ({"format": 7}, "has format 7"),
         ({"operators": None}, "is not a generation's start"),
+        ({"at": "garbage"}, "is not a generation.s start: at: .garbage. is no time"),
         ({"extra": 1}, "is not a generation's start"),
     ],
-    ids=["newer", "damaged", "strange field"],
+    ids=["newer", "damaged", "no time", "strange field"],
 )
 def test_a_damaged_or_newer_start_is_named(change: dict[str, object], message: str, world: World) -> None:
     generations.begin(world.home, start())

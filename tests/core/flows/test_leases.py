@@ -45,7 +45,7 @@ ELSEWHERE = replace(HERE, host="other", boot_id="another-boot", pid_namespace="p
 
 
 def hold_lease(home: FlowHome, process: Process, epoch: int = 1) -> Lease:
-    lease = Lease(epoch, process, 1, "then")
+    lease = Lease(epoch, process, 1, "2026-11-21T10:00:00+00:00")
     assert home.storage.create(home.lease(epoch), to_json(asdict(lease)))
     return lease
 
@@ -283,7 +283,7 @@ def test_waiting_for_a_driver_that_does_not_stop_says_so_after_its_time(world: W
 
 def test_waiting_goes_on_with_a_driver_that_took_over_meanwhile(world: World) -> None:
     first = hold_lease(world.home, ELSEWHERE)
-    second = Lease(2, HERE, 1, "then")
+    second = Lease(2, HERE, 1, "2026-11-21T10:00:00+00:00")
 
     def happen(slept: float) -> None:
         if 10 <= slept < 10.3:
@@ -325,7 +325,7 @@ def test_a_look_at_ones_own_lease_costs_the_same_after_a_month_of_retries(epochs
     storage = RecordedStorage(world.settings.state)
     home = replace(world.home, storage=storage)
     for _ in range(2):
-        leases.check(home, Lease(epochs, HERE, 1, "then"))
+        leases.check(home, Lease(epochs, HERE, 1, "2026-11-21T10:00:00+00:00"))
     assert storage.asked == [
         ("names", "ledger/names"),
         *[("read", world.home.lease(epochs + 1))] * 2,

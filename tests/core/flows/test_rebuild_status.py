@@ -34,7 +34,7 @@ def reset(world: World) -> World:
     world.add_files(1)
     plan = approve(world, plan_reset(world))
     carry_out(world, *plan.steps[:-1])
-    lease = Lease(1, Process.current(), 2, "then")
+    lease = Lease(1, Process.current(), 2, "2026-11-21T10:00:00+00:00")
     world.home.storage.create(world.home.lease(1), to_json(asdict(lease)))
     return world
 
@@ -84,7 +84,8 @@ def test_a_recovery_waits_on_while_steps_are_done(reset: World, monkeypatch: pyt
             beat(reset, waits)
         else:
             generations.begin(
-                reset.home, Start(2, reset.home.checkpoint(2, 1), 0, {}, {}, (), None, 1, "then")
+                reset.home,
+                Start(2, reset.home.checkpoint(2, 1), 0, {}, {}, (), None, 1, "2026-11-21T10:00:00+00:00"),
             )
             beat(reset, 4, phase="running", triggers=1)
 

@@ -30,7 +30,7 @@ def look(world: World) -> FlowStatus:
 
 
 def driver(world: World, process: Process, phase: str | None = "running") -> Lease:
-    lease = Lease(1, process, 1, "then")
+    lease = Lease(1, process, 1, "2026-11-21T10:00:00+00:00")
     world.home.storage.create(world.home.lease(1), to_json(asdict(lease)))
     if phase:
         leases.beat(world.home, Heartbeat(1, 1, phase, 1, "then"))

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -299,6 +300,17 @@ def test_a_checkpoint_of_an_unknown_format_is_refused(world: World) -> None:
         plan(world, folder)
 
 
+def test_a_checkpoint_elsewhere_than_in_the_allowed_roots_is_not_opened(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = old_job(world)
+    monkeypatch.setattr(World, "settings", replace(world.settings, allowed_roots=("/srv/old",)))
+    with pytest.raises(RequestError, match="in none of the folders that may be used: /srv/old"):
+        plan(world, folder)
+    with pytest.raises(RequestError, match="neither a path nor the URL of a store"):
+        plan(world, Path("x"), checkpoint="http://127.0.0.1:9/c")
+
+
 def test_what_is_streamkeepers_own_is_not_adopted(world: World) -> None:
     start = world.processed(2)
     mine = world.root / "state" / start.checkpoint
@@ -331,7 +343,9 @@ def test_a_query_is_adopted_once(world: World) -> None:
         match=r"to be adopted by events\.clean_events, whose generation 1 starts from it.*duplicate them",
     ):
         plan(world, folder, "r3", flow="events.other_events")
-    generations.begin(world.home, generations.Start(1, "c", 2, {}, {}, (), None, 1, "now"))
+    generations.begin(
+        world.home, generations.Start(1, "c", 2, {}, {}, (), None, 1, "2026-11-21T10:00:00+00:00")
+    )
     with pytest.raises(RequestError, match=r"was adopted already, as generation 1 of events\.clean_events"):
         plan(world, folder, flow="events.other_events")
 

@@ -5,7 +5,7 @@ what it leaves behind.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +77,13 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown source": ({"source": "other"}, "source is 'other'; events.clean_events reads events_raw"),
     "files without a path": ({"read": "files"}, "no path is given"),
     "a relative path": ({"read": "files", "path": "old"}, "neither absolute nor a URL"),
+    **{
+        f"an address of {place[:4]}": (
+            {"read": "files", "path": place},
+            "nor the URL of a store. Allowed are",
+        )
+        for place in ("http://127.0.0.1:9/x", "zip://x::file:///etc/passwd", "github://a:b@main/x")
+    },
     "a path for the history": (
         {"path": "/x"},
         "path is '/x', but read is history. It goes with files and table",
@@ -87,6 +94,8 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a backup with a source": ({"read": "backup", "source": "events_raw"}, "stand for no source"),
     "offsets of files": ({"from_offsets": {"a": {"0": 1}}}, "is no Kafka source but one of json"),
     "versions of files": ({"from_version": 1, "to_version": 2}, "is no Delta source but one of json"),
+    "a predicate that calls the JVM": ({"predicate": "reflect('a', 'b') = 1"}, "calls into the JVM"),
+    "a sub-query": ({"predicate": "id in (select id from other)"}, "has a sub-query"),
     "an empty predicate": ({"predicate": " "}, "predicate is an empty text"),
 }
 
@@ -141,6 +150,21 @@ def test_what_is_not_there_is_said_before_anything_is_touched(stands: World) -> 
     ):
         with pytest.raises(RequestError, match=said):
             plan(stands, accept=[DUPLICATES], **values)
+
+
+def test_a_backfill_reads_below_the_allowed_roots_alone(
+    stands: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("allowed", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.json").write_text("{}")
+    with pytest.raises(RequestError, match="a view of processes"):
+        plan(stands, read="files", path="/proc/self")
+    settings = replace(stands.settings, allowed_roots=(str(tmp_path / "allowed"),))
+    monkeypatch.setattr(World, "settings", settings)
+    assert plan(stands, read="files", path=str(tmp_path / "allowed")).request["path"]
+    with pytest.raises(RequestError, match=r"other lies in none of the folders that may be used: .*allowed"):
+        plan(stands, read="files", path=str(tmp_path / "other"))
 
 
 def test_a_flow_without_a_table_has_nothing_to_fill(world: World) -> None:
@@ -314,7 +338,9 @@ def decided(work: Work, begun: bool = False) -> FlowHome:
     home = backfill.own_home(work)
     generations.decide(home, generations.first(home, "f"))
     if begun:
-        generations.begin(home, Start(1, home.checkpoint(1, 1), None, {}, {}, (), None, 1, "then"))
+        generations.begin(
+            home, Start(1, home.checkpoint(1, 1), None, {}, {}, (), None, 1, "2026-11-21T10:00:00+00:00")
+        )
     return home
 
 

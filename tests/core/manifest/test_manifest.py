@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -191,6 +192,20 @@ def test_helper_modules_are_no_pipelines(name: str, text: str, world: World) -> 
     assert ([flow.full_name for flow in found.flows()], found.errors) == (["events.clean_events"], {})
 
 
+def test_a_sink_of_files_lies_below_the_allowed_roots(world: World) -> None:
+    text = f'''from streamkeeper import pipelines as dp
+dp.create_source("raw", format="json", path="{world.root}/data", schema="id INT")
+dp.create_sink("out", "json", {{"path": "/elsewhere/out"}})
+@dp.append_flow(target="out", sources=["raw"])
+def f(raw): return raw
+'''
+    world.declare(text, "sinks.py")
+    assert manifest.make_manifest(world.settings).pipeline("sinks") is not None
+    world.declare(text + "# changed", "sinks.py")
+    allowed = replace(world.settings, allowed_roots=("/srv",))
+    assert "sink out: /elsewhere/out lies in none of" in manifest.make_manifest(allowed).errors["sinks"]
+
+
 def test_a_folder_of_the_users_shadows_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     (world.root / "json.py").write_text("raise SystemExit('the wrong json')")
     monkeypatch.chdir(world.root)
@@ -264,6 +279,26 @@ ENDS = {
         ),
         "took more than 3 s",
     ),
+    "eats memory": (
+        "eaten = []\nwhile True:\n    eaten.append(bytearray(2**26))\n",
+        "the file raises MemoryError",
+    ),
+    "closes all descriptors": (
+        "import os\nos.closerange(0, 1000)\n",
+        "ended the process that imports it",
+    ),
+    "prints 200 megabytes": (
+        "import os\npiece = b'x' * 2**20\nfor _ in range(200): os.write(2, piece)\nraise OSError('done')\n",
+        "the file raises OSError: done",
+    ),
+    "answers at length in its own name": (
+        "import os\npiece = b'x' * 2**20\nfor _ in range(100): os.write(3, piece)\n",
+        "ended the process that imports it",
+    ),
+    "closes what others print to": (
+        "import os, sys\nsys.stdout.close()\nsys.stderr.close()\nos.closerange(1, 3)\nraise OSError('no')\n",
+        "the file raises OSError: no",
+    ),
     "imports a module that is no Python": (
         "def late():\n    import spoilt\n" + EVENTS,
         "the file raises SyntaxError",
@@ -273,21 +308,41 @@ ENDS = {
 
 @pytest.mark.parametrize(("text", "said"), ENDS.values(), ids=ENDS)
 def test_a_file_that_ends_its_process_costs_nobody_elses_flows(
-    text: str, said: str, world: World, monkeypatch: pytest.MonkeyPatch
+    text: str,
+    said: str,
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(import_all, "FILE_SECONDS", 3.0)
+    monkeypatch.setattr(import_all, "MEMORY", 2**29, raising=False)
     for name in ("orders", "zoo"):
-        world.declare(EVENTS.replace("events", name), f"{name}.py")
+        world.declare("print('a line of output')\n" + EVENTS.replace("events", name), f"{name}.py")
     world.declare("def", "lib/__init__.py")
     world.declare("def", "spoilt.py")
     before = {flow.full_name: flow.fingerprint for flow in write_manifest(world.settings).flows()}
     world.declare("# streamkeeper\n" + text)
     world.declare(EVENTS.replace("events", "others"), "others.py")
     found = read_manifest(world.settings)
+    assert len(capsys.readouterr().err) < 3 * import_all.OUTPUT
     assert found.errors.keys() == {"events"}
     assert re.search(said, found.errors["events"]), found.errors["events"]
     assert {flow.full_name for flow in found.flows()} == before.keys() | {"others.clean_others"}
     assert found.find("events.clean_events").fingerprint == before["events.clean_events"]
+
+
+@pytest.mark.parametrize(
+    "act",
+    ["os.remove(__file__)", "os.rename(__file__, os.path.join(os.path.dirname(__file__), 'renamed.py'))"],
+    ids=["removes", "renames"],
+)
+def test_a_file_that_takes_itself_away_costs_nobody_elses_flows(act: str, world: World) -> None:
+    write_manifest(world.settings)
+    world.declare("import os\n" + act + "\n" + EVENTS.replace("events", "orders"), "orders.py")
+    world.declare(EVENTS.replace("events", "others"), "others.py")
+    found = read_manifest(world.settings)
+    assert manifest.FOLDER not in found.errors
+    assert {"events.clean_events", "others.clean_others"} <= {flow.full_name for flow in found.flows()}
 
 
 def put_dangling_link(folder: Path) -> None:
@@ -354,7 +409,7 @@ def test_a_folder_that_cannot_be_looked_at_keeps_the_last_declarations(world: Wo
 @pytest.mark.parametrize("folder", ["", "lib/"], ids=["beside", "below"])
 def test_a_file_whose_name_is_no_text_costs_nobody_elses_flows(folder: str, text: str, world: World) -> None:
     world.declare(text, folder + os.fsdecode(b"caf\xe9.py"))
-    found = manifest.make_manifest(world.settings)
+    found = manifest.manifest.make_manifest(world.settings)
     assert [flow.full_name for flow in found.flows()] == ["events.clean_events"]
     assert read_manifest(world.settings) == found
     if text == EVENTS and not folder:

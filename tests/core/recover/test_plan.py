@@ -228,9 +228,11 @@ def test_approving_is_called_by_the_impact_that_it_accepts(made: Plan, said: str
 
 def test_what_somebody_wrote_is_shown_as_it_is_and_makes_no_markdown() -> None:
     written = "because\n\n### Approved\n**Lost: nothing.** ![seen](https://evil.example/x.png) `code` <b>"
+    written += "\u202e\x1b[2J"
     made = replace(plan_of(impact()), notes=(f"The predicate is {written}",))
     made = replace(made, request={**made.request, "reason": written, "by": "ada\n# root"})
     body = explain.as_markdown(made)
+    assert not {"\u202e", "\x1b"} & set(body)
     html = MarkdownIt().enable("table").render(body)
     assert [mark for mark in ("<img", "<h3>Approved", "<strong>Lost", "<h1>") if mark in html] == []
     assert "**Lost: nothing.**" in html and "![seen]" in html, "it is there to be read"

@@ -112,7 +112,10 @@ def interrupted(stands: World, monkeypatch: pytest.MonkeyPatch) -> Work:
     assert decided is not None
     generations.decide(stands.home, generations.with_number(decided, stands.home, 2))
     generations.begin(
-        stands.home, generations.Start(2, stands.home.checkpoint(2, 2), 0, {}, {}, (), None, 2, "then")
+        stands.home,
+        generations.Start(
+            2, stands.home.checkpoint(2, 2), 0, {}, {}, (), None, 2, "2026-11-21T10:00:00+00:00"
+        ),
     )
     work = Work(stands.settings, made, ledger.open(stands.home.storage, "events", "c1"), "remove")
     work.plan.details["remove"] = [removal]

@@ -48,7 +48,15 @@ def decide(mode: generations.StartMode, flow: str = "clean_events") -> Act:
         generations.decide(
             home,
             Generation(
-                1, None, StartAt(mode, query_id=old), REBUILT, home.query_id(1), "asked", "ada", "now", "f"
+                1,
+                None,
+                StartAt(mode, query_id=old),
+                REBUILT,
+                home.query_id(1),
+                "asked",
+                "ada",
+                "2026-11-21T10:00:00+00:00",
+                "f",
             ),
         )
 

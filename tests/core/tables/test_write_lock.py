@@ -183,7 +183,7 @@ def test_a_holder_is_proven_gone_only_with_its_jvm(
 
 def test_a_driver_that_left_its_lease_is_gone_wherever_it_was(bed: Bed) -> None:
     was = holder(process=ELSEWHERE, jvm=ELSEWHERE)
-    leases.leave(bed.home(was), Lease(1, ELSEWHERE, 1, "then"), "stopped")
+    leases.leave(bed.home(was), Lease(1, ELSEWHERE, 1, "2026-11-21T10:00:00+00:00"), "stopped")
     assert write_lock.gone(bed.table, was) is Gone.PROVEN
 
 

@@ -20,11 +20,12 @@ from streamkeeper_jobs.cdc.remembered import forget
 from streamkeeper_jobs.cdc.table_schema import empty
 from streamkeeper_jobs.driver import derived_flow
 from streamkeeper_jobs.recover.backfill import Filling, fill
+from streamkeeper_jobs.recover.predicate import check_predicate
 from streamkeeper_jobs.sinks import auto_cdc
 
 from streamkeeper.declare.cdc_spec import BOOKKEEPING
 from streamkeeper.delta import log as delta_log
-from streamkeeper.errors import RecoveryError, StorageError, StreamkeeperError
+from streamkeeper.errors import RecoveryError, RequestError, StorageError, StreamkeeperError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, holds, ledger
 from streamkeeper.flows.backfill_flow import BACKUP, FILES, HISTORY, name_of
@@ -110,6 +111,22 @@ def test_what_spark_refuses_is_said_and_leaves_nothing_parked(
         fill(spark, wrong, lambda said: None)
     customers.is_exact()
     assert not holds.all_of(customers.home())
+
+
+@pytest.mark.parametrize(
+    ("predicate", "reason"),
+    [
+        ("customer_id in (select 1)", "has a sub-query"),
+        ("concat(reflect('java.lang.System', 'getenv', 'HOME'), '') = ''", "calls reflect"),
+        ("identifier('reflect')('java.lang.System', 'getenv', 'HOME') = ''", "calls identifier"),
+    ],
+)
+def test_sparks_own_parser_finds_what_reaches_outside_of_the_row(
+    predicate: str, reason: str, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamkeeper.sources.predicate.why_refused", lambda text: None)
+    with pytest.raises(RequestError, match=reason):
+        check_predicate(spark, predicate)
 
 
 def test_a_changed_declaration_ends_it_before_anything_is_touched(

@@ -131,11 +131,21 @@ def drive(home: FlowHome) -> None:
     if home.owners() or generations.read_start(home, generation.number):
         return
     epoch = (home.epochs() or [0])[-1] + 1
-    lease = Lease(epoch, Process.current(), generation.number, "then")
+    lease = Lease(epoch, Process.current(), generation.number, "2026-11-21T10:00:00+00:00")
     home.storage.create(home.lease(epoch), to_json(asdict(lease)))
     generations.begin(
         home,
-        Start(generation.number, home.checkpoint(generation.number, 1), 0, {}, {}, (), None, epoch, "then"),
+        Start(
+            generation.number,
+            home.checkpoint(generation.number, 1),
+            0,
+            {},
+            {},
+            (),
+            None,
+            epoch,
+            "2026-11-21T10:00:00+00:00",
+        ),
     )
     leases.beat(home, Heartbeat(epoch, 1, "running", generation.number, "then", batch=1, triggers=1))
     leases.leave(home, lease, "done")
