@@ -12,7 +12,7 @@ from demo.tables import count_rows
 from streamkeeper.errors import StreamkeeperError
 from streamkeeper.health.flows import RETRYING, UNREADABLE, FlowHealth, look_now
 from streamkeeper.settings import Settings
-from streamkeeper.times import describe_age
+from streamkeeper.support.times import describe_age
 
 
 @dataclass

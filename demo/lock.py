@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from demo.processes import started
-from streamkeeper.times import now
+from streamkeeper.support.times import now
 
 MARK = "STREAMKEEPER_DEMO"
 """The environment variable by which every process that a demo starts can be told from all others."""

@@ -10,11 +10,12 @@ from demo import evidence
 from demo.airflow.api import AirflowApi, ApiError
 from demo.tables import count_rows
 from streamkeeper.checkpoint import Checkpoint
-from streamkeeper.flows import generations, holds, status
+from streamkeeper.flows import generations, holds
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.holds import Hold
-from streamkeeper.flows.status import FlowStatus
 from streamkeeper.manifest.manifest import Flow, read_manifest
+from streamkeeper.observe import status
+from streamkeeper.observe.status import FlowStatus
 from streamkeeper.settings import Settings
 from tools.waiting import NeverCame, NotYet, wait_until
 

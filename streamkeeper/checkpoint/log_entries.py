@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from streamkeeper.errors import CheckpointError
-from streamkeeper.json_values import parse
+from streamkeeper.support.json_values import parse
 
 JsonObject = dict[str, Any]
 NONE = "-"

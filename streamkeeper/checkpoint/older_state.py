@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamkeeper.checkpoint import crc_files
 from streamkeeper.errors import CheckpointError, FileTooLarge
-from streamkeeper.json_values import MOST_READ, parse
+from streamkeeper.support.json_values import MOST_READ, parse
 
 if TYPE_CHECKING:
     from streamkeeper.checkpoint.reader import Checkpoint

@@ -20,8 +20,8 @@ from streamkeeper.checkpoint.log_entries import (
     parse_operator,
 )
 from streamkeeper.errors import CheckpointError, FileTooLarge
-from streamkeeper.json_values import MOST_READ, parse
 from streamkeeper.storage import LocalStorage, Storage
+from streamkeeper.support.json_values import MOST_READ, parse
 
 PARTS = ("metadata", "offsets", "commits", "sources", "state")
 """Names that Spark keeps right below a checkpoint's folder."""

@@ -19,7 +19,7 @@ from streamkeeper.checkpoint import crc_files
 from streamkeeper.checkpoint.log_entries import damaged, is_number, parse_operator, whole_number
 from streamkeeper.checkpoint.older_state import VERSIONED, fits_its_twin, replaced
 from streamkeeper.errors import CheckpointError
-from streamkeeper.json_values import MOST_READ, parse
+from streamkeeper.support.json_values import MOST_READ, parse
 
 if TYPE_CHECKING:
     from streamkeeper.checkpoint.reader import Checkpoint

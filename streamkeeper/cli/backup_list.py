@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from streamkeeper.amounts import size_in_words
 from streamkeeper.cli.output import Grid, settings_in_use, show
 from streamkeeper.errors import RequestError
 from streamkeeper.storage import open_storage
+from streamkeeper.support.amounts import size_in_words
 from streamkeeper.tables import backups
 from streamkeeper.tables.backups import Backup
 

@@ -21,12 +21,12 @@ from streamkeeper.errors import CheckpointError, RequestError
 from streamkeeper.health.inspection import Inspection, SourceStand, inspect
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
-from streamkeeper.times import describe_age, ms_in_iso
+from streamkeeper.support.times import describe_age, ms_in_iso
 
 if TYPE_CHECKING:
     from streamkeeper.flows.generations import Generation, Start
-    from streamkeeper.flows.observed import Observed
     from streamkeeper.manifest.manifest import Flow
+    from streamkeeper.observe.observed import Observed
 
 
 def show_place(place: str, files: bool, as_json: bool) -> None:
@@ -78,10 +78,10 @@ def _split(place: str) -> tuple[str, str]:
 def _inspect_flow(settings: Settings, name: str, files: bool) -> tuple[dict[str, Any], str]:
     from streamkeeper.checkpoint import Checkpoint
     from streamkeeper.drivers.submit import written_by
-    from streamkeeper.flows import past_positions
     from streamkeeper.flows.files import open_home
-    from streamkeeper.flows.observed import Observed
     from streamkeeper.manifest.manifest import read_manifest
+    from streamkeeper.observe import past_positions
+    from streamkeeper.observe.observed import Observed
 
     flow = read_manifest(settings).find(name)
     home = open_home(settings, flow.full_name)

@@ -8,14 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from streamkeeper.amounts import counted, size_in_words
 from streamkeeper.cli.output import Grid, lines_of, put, say, settings_in_use, show, terminal_width
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.summary import newest_summary
-from streamkeeper.drivers.batch_numbers import Batch, machinery, recent, told_by
 from streamkeeper.errors import RequestError, StreamkeeperError
 from streamkeeper.flows.files import open_home
-from streamkeeper.flows.observed import Observed
 from streamkeeper.health import advise as advice
 from streamkeeper.health import flows as health
 from streamkeeper.health import metrics, otlp
@@ -23,9 +20,12 @@ from streamkeeper.health.advise import Evidence
 from streamkeeper.health.flows import IDLE, STATES, UNREADABLE, FlowHealth
 from streamkeeper.health.troubles import JUDGED
 from streamkeeper.manifest.manifest import read_manifest
+from streamkeeper.observe.observed import Observed
 from streamkeeper.sources.base.format import Lag
 from streamkeeper.storage import open_storage
-from streamkeeper.times import describe_age, in_seconds
+from streamkeeper.support.amounts import counted, size_in_words
+from streamkeeper.support.times import describe_age, in_seconds
+from streamkeeper.watch.batch_numbers import Batch, machinery, recent, told_by
 
 _HEADING = (
     *("flow", "state", "since", "generation", "last batch", "behind", "rows/s", "batch took"),
@@ -208,7 +208,7 @@ def numbers_of(item: FlowHealth) -> list[str]:
 def sources_of(value: dict[str, Any], item: FlowHealth) -> list[str]:
     """Return each source of a flow with its position and what waits, or why that is unknown.
 
-    :param value: as :func:`streamkeeper.health.one_flow.look` returns it.
+    :param value: as :func:`streamkeeper.health.details.look` returns it.
     """
     lags = {} if item.lag is None else item.lag.sources
     return [

@@ -21,7 +21,7 @@ from streamkeeper.history.events import Event, Kind
 from streamkeeper.history.rows import Row
 from streamkeeper.manifest import names
 from streamkeeper.storage import Storage, open_storage
-from streamkeeper.times import describe_age
+from streamkeeper.support.times import describe_age
 
 LAST = 100
 """Newest events that are shown unless a time is given."""

@@ -13,7 +13,7 @@ from streamkeeper.cli.examples import example
 from streamkeeper.cli.output import put, say, settings_in_use, show
 from streamkeeper.cli.running import AsJson
 from streamkeeper.errors import RequestError
-from streamkeeper.times import in_iso
+from streamkeeper.support.times import in_iso
 
 if TYPE_CHECKING:
     from streamkeeper.flows.files import FlowHome
@@ -73,8 +73,8 @@ def flows(
 def flow(flow: FlowName, *, json: AsJson = False) -> None:
     """Show all that is known of one flow: its state and why, generations, sources, table, log and more."""
     from streamkeeper.cli import listing
+    from streamkeeper.health import details as one_flow
     from streamkeeper.health import flows as health
-    from streamkeeper.health import one_flow
     from streamkeeper.manifest.manifest import read_manifest
     from streamkeeper.storage import open_storage
 

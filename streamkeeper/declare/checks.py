@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from streamkeeper.checkpoint.log_entries import CHANGELOG, PROVIDER, WATERMARK_POLICY
-from streamkeeper.ddl import Column, as_json, columns_of
 from streamkeeper.declare.checkpoint_window import TRIGGER
 from streamkeeper.declare.driver import Driver, check_settings
 from streamkeeper.declare.model import (
@@ -32,7 +31,8 @@ from streamkeeper.declare.registry import Registry, listed
 from streamkeeper.errors import DeclarationError
 from streamkeeper.redaction import is_secret
 from streamkeeper.settings import pipeline_env, why_refused_place
-from streamkeeper.user_environment import variables_in, why_refused
+from streamkeeper.support.ddl import Column, as_json, columns_of
+from streamkeeper.support.user_environment import variables_in, why_refused
 
 DEFAULT_TRIGGER = "10 seconds"
 _DURATION = re.compile(r"([1-9][0-9]*) (second|minute|hour|day)s?")

@@ -79,7 +79,7 @@ from streamkeeper.declare.source_options import CHECKS, SINKS, check_start
 from streamkeeper.errors import DeclarationError, NotOffered
 from streamkeeper.redaction import redact
 from streamkeeper.settings import pipeline_env
-from streamkeeper.user_environment import why_refused
+from streamkeeper.support.user_environment import why_refused
 
 __all__ = [
     "append_flow",

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from streamkeeper.declare.cdc_spec import CdcSpec, UpdateSpec
 from streamkeeper.errors import DeclarationError
-from streamkeeper.json_values import read_as
+from streamkeeper.support.json_values import read_as
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 """Names of pipelines, flows, sources and views: they become folders, DAG ids and Spark source names."""

@@ -23,8 +23,8 @@ from streamkeeper.drivers.causes import (
     particulars,
     remedy,
 )
-from streamkeeper.json_values import read_as
 from streamkeeper.redaction import redact_text
+from streamkeeper.support.json_values import read_as
 
 
 class FailureClass(Enum):

@@ -33,7 +33,7 @@ from streamkeeper.declare.model import AnyFlow, Pipeline
 from streamkeeper.errors import SettingsError
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.settings import DEFAULT_MASTER, Settings, is_s3
-from streamkeeper.user_environment import environment
+from streamkeeper.support.user_environment import environment
 
 JOB = JOBS / "run_flow.py"
 """Application of a flow's driver, for spark-submit."""

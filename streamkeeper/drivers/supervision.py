@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from streamkeeper.drivers.submit import SUPERVISED_VARIABLE
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.storage import read_record, to_json
-from streamkeeper.times import now
+from streamkeeper.support.times import now
 
 
 @dataclass(frozen=True)

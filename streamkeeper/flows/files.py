@@ -21,16 +21,16 @@
   supervisor                       overwritten by the task that watches the driver
                                    (streamkeeper.drivers.supervision)
   failures                         overwritten by that task: failures of drivers since the last batch
-                                   (streamkeeper.drivers.crash_loops)
+                                   (streamkeeper.watch.crash_loops)
   holds/<owner>.json               the flow must not run while any is there (streamkeeper.flows.holds)
   alerts/                          what people were told of the flow, and what not yet
-                                   (streamkeeper.drivers.alerts)
+                                   (streamkeeper.watch.alerts)
   recent.json                      overwritten by the driver: numbers of its last batches
-                                   (streamkeeper.drivers.batch_numbers)
+                                   (streamkeeper.watch.batch_numbers)
   progress.json                    overwritten by the monitor: what its last look found
-                                   (streamkeeper.drivers.progress)
+                                   (streamkeeper.watch.progress)
   lag.json                         overwritten by the monitor: how far the flow is behind its sources
-                                   (streamkeeper.drivers.behind)
+                                   (streamkeeper.watch.behind)
   history/                         numbers by minute and by hour (streamkeeper.history.rows)
 {state}/{pipeline}/ledger/<recovery>/       one immutable file an event (streamkeeper.flows.ledger)
 {state}/{pipeline}/tables/<table>/
@@ -47,7 +47,7 @@
 {state}/manifests/                 what the pipeline files declare (streamkeeper.manifest.manifest)
 {state}/manifests/clock            overwritten by who must know the storage's own time
 {state}/manifests/looked           overwritten by the monitor: when it last looked
-                                   (streamkeeper.drivers.progress)
+                                   (streamkeeper.watch.progress)
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from streamkeeper.flows.files import FlowHome
 from streamkeeper.history import events
 from streamkeeper.history.events import Kind
 from streamkeeper.storage import read_once, read_record, to_json
-from streamkeeper.times import Moment, now
+from streamkeeper.support.times import Moment, now
 
 T = TypeVar("T")
 FORMAT = 1

@@ -19,7 +19,7 @@ from streamkeeper.history import events
 from streamkeeper.history.events import Kind
 from streamkeeper.manifest.manifest import UNREADABLE
 from streamkeeper.storage import Storage, read_json, to_json
-from streamkeeper.times import now
+from streamkeeper.support.times import now
 
 PARK = "park"
 PERSON = "person-"

@@ -25,10 +25,10 @@ from streamkeeper.errors import LeaseHeld, LeaseLost, StorageError
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.history import events
 from streamkeeper.history.events import Kind
-from streamkeeper.json_values import read_as
 from streamkeeper.manifest.names import mark_format
 from streamkeeper.storage import read_json, to_json
-from streamkeeper.times import Moment, now
+from streamkeeper.support.json_values import read_as
+from streamkeeper.support.times import Moment, now
 
 LEFT, DEAD, SILENT = "left", "dead", "silent"
 """Values of a lease's ``took_over``: how the epoch before it ended."""

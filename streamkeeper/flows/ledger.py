@@ -17,7 +17,7 @@ from streamkeeper.history import events
 from streamkeeper.history.events import Kind
 from streamkeeper.redaction import redact
 from streamkeeper.storage import Storage, read_record, to_json
-from streamkeeper.times import Moment, now
+from streamkeeper.support.times import Moment, now
 
 PLANNED = "planned"
 """Event with the plan."""

@@ -18,7 +18,7 @@ from streamkeeper.declare.checkpoint_window import trigger_seconds
 from streamkeeper.declare.checks import STATE_STORES
 from streamkeeper.declare.model import AnyFlow
 from streamkeeper.delta.summary import Summary
-from streamkeeper.drivers.batch_numbers import Batch, Machinery
+from streamkeeper.watch.batch_numbers import Batch, Machinery
 
 KEYS_IN_MEMORY = 1_000_000
 """Keys an executor beyond which the default store, which is in memory, is too small."""

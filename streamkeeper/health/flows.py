@@ -8,24 +8,26 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from streamkeeper.declare.checkpoint_window import trigger_seconds
-from streamkeeper.drivers import behind, crash_loops, failures, progress
-from streamkeeper.drivers.batch_numbers import Batch, Numbers, told_by
-from streamkeeper.drivers.behind import Behind
-from streamkeeper.drivers.crash_loops import Failures
+from streamkeeper.drivers import failures
 from streamkeeper.errors import StreamkeeperError
-from streamkeeper.flows import leases, status
+from streamkeeper.flows import leases
 from streamkeeper.flows.files import FlowHome, of_each
-from streamkeeper.flows.observed import Observed
-from streamkeeper.flows.status import FlowState, FlowStatus
 from streamkeeper.history.rows import Totals
 from streamkeeper.manifest.manifest import Flow, Manifest, read_manifest
+from streamkeeper.observe import status
+from streamkeeper.observe.observed import Observed
+from streamkeeper.observe.status import FlowState, FlowStatus
 from streamkeeper.preflight import change
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, one_look, open_storage
-from streamkeeper.times import in_iso, in_seconds
+from streamkeeper.support.times import in_iso, in_seconds
+from streamkeeper.watch import behind, crash_loops, progress
+from streamkeeper.watch.batch_numbers import Batch, Numbers, told_by
+from streamkeeper.watch.behind import Behind
+from streamkeeper.watch.crash_loops import Failures
 
 IDLE, SLOW, RETRYING, UNREADABLE = "idle", "slow", "retrying", "unreadable"
-"""States beyond those of :class:`streamkeeper.flows.status.FlowState`.
+"""States beyond those of :class:`streamkeeper.observe.status.FlowState`.
 
 *Idle* runs and found nothing to read, *slow* takes longer for a batch than its trigger allows,
 *retrying* has no driver now, and a task that starts one.

@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from streamkeeper import __version__
-from streamkeeper.drivers import progress
-from streamkeeper.drivers.batch_numbers import Batch
 from streamkeeper.health import flows as health
 from streamkeeper.health import recoveries
 from streamkeeper.health.flows import STATES, UNREADABLE, Ask, FlowHealth, at_once
@@ -22,6 +20,8 @@ from streamkeeper.health.recoveries import Recoveries
 from streamkeeper.history.rows import Totals
 from streamkeeper.manifest.manifest import Manifest
 from streamkeeper.storage import Storage
+from streamkeeper.watch import progress
+from streamkeeper.watch.batch_numbers import Batch
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 GAUGE, COUNTER = "gauge", "counter"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from streamkeeper.drivers.batch_numbers import told_by
 from streamkeeper.flows import leases
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.health.flows import FlowHealth
 from streamkeeper.history import rows
 from streamkeeper.history.rows import LAG, Sample, Totals
+from streamkeeper.watch.batch_numbers import told_by
 
 
 def keep(home: FlowHome, row: FlowHealth, now: float) -> None:

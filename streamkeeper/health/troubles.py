@@ -13,17 +13,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from streamkeeper.amounts import counted, size_in_words
 from streamkeeper.declare.checkpoint_window import trigger_seconds
 from streamkeeper.declare.language import MOST_BEHIND_FOR
 from streamkeeper.declare.model import DEFAULT_BEHIND_FOR, DEFAULT_LATE, DEFAULT_NO_PROGRESS, Pipeline
-from streamkeeper.drivers.alerts import AlertKind
-from streamkeeper.drivers.batch_numbers import Machinery
-from streamkeeper.drivers.behind import TREND_SECONDS
-from streamkeeper.flows.status import FlowState
 from streamkeeper.health.flows import IDLE, RETRYING, SLOW, UNREADABLE, FlowHealth
 from streamkeeper.history.rows import Row
-from streamkeeper.times import describe_age
+from streamkeeper.observe.status import FlowState
+from streamkeeper.support.amounts import counted, size_in_words
+from streamkeeper.support.times import describe_age
+from streamkeeper.watch.alerts import AlertKind
+from streamkeeper.watch.batch_numbers import Machinery
+from streamkeeper.watch.behind import TREND_SECONDS
 
 JUDGED = (FlowState.RUNNING, FlowState.CHANGE_REFUSED, IDLE, SLOW)
 """States of flows that are judged: what stands still has another alert, or somebody wants it so."""

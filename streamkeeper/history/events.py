@@ -23,12 +23,12 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from streamkeeper.errors import FileTooLarge
-from streamkeeper.json_values import MOST_READ, parse, read_as
 from streamkeeper.manifest import names
 from streamkeeper.manifest.names import Names
 from streamkeeper.redaction import redact_text
 from streamkeeper.storage import Storage
-from streamkeeper.times import in_iso
+from streamkeeper.support.json_values import MOST_READ, parse, read_as
+from streamkeeper.support.times import in_iso
 
 FOLDER = "ledger/events"
 FOLD = 32

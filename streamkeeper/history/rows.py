@@ -17,8 +17,8 @@ from itertools import pairwise
 from typing import Any, Protocol
 
 from streamkeeper.errors import StorageError
-from streamkeeper.json_values import read_as
 from streamkeeper.storage import Storage, read_json
+from streamkeeper.support.json_values import read_as
 
 KEPT_HOURS = 7 * 24
 """Hours of which minutes are kept."""

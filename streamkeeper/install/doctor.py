@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from streamkeeper.amounts import size_in_words
 from streamkeeper.clusters import host
 from streamkeeper.distribution.versions import SPARK, VERSIONS
 from streamkeeper.errors import SettingsError
@@ -19,7 +18,8 @@ from streamkeeper.install.probes import FAIL, OK, WARN, Probe, Row, run_all
 from streamkeeper.jars.folder import problems, read_lock
 from streamkeeper.settings import Settings
 from streamkeeper.storage import check_create, open_storage
-from streamkeeper.user_environment import environment
+from streamkeeper.support.amounts import size_in_words
+from streamkeeper.support.user_environment import environment
 
 DEADLINE = 180.0
 """Seconds that a probe may take: importing Airflow alone takes many on a busy host."""

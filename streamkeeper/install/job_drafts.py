@@ -15,9 +15,9 @@ from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.model import FORMATS
 from streamkeeper.declare.offsets import describe
 from streamkeeper.errors import RequestError, StreamkeeperError
-from streamkeeper.flows.adopted_checkpoint import normal_place
 from streamkeeper.install.job_reading import Query, Reading
 from streamkeeper.install.job_scan import AUTO_CDC, Job, Scan
+from streamkeeper.observe.adopted_checkpoint import normal_place
 from streamkeeper.redaction import is_secret
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage

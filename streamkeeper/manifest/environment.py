@@ -14,7 +14,7 @@ from streamkeeper.declare.model import AnyFlow, AutoCdcFlow, Source
 from streamkeeper.errors import SettingsError
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.settings import Settings
-from streamkeeper.user_environment import PLACEHOLDER, variables_in, why_refused
+from streamkeeper.support.user_environment import PLACEHOLDER, variables_in, why_refused
 
 
 def opened(source: Source, settings: Settings, environment: Mapping[str, str] | None = None) -> Source:

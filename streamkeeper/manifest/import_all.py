@@ -25,12 +25,12 @@ from typing import Any
 
 from streamkeeper.declare.model import Pipeline, pipeline_from_json, pipeline_to_json
 from streamkeeper.errors import DeclarationError, NotOffered, StreamkeeperError
-from streamkeeper.json_values import parse
 from streamkeeper.manifest.import_file import blame, fingerprint, likeness, load_pipeline
 from streamkeeper.manifest.pipeline_files import as_text
 from streamkeeper.redaction import visible
 from streamkeeper.settings import PROJECT, Settings
-from streamkeeper.user_environment import environment
+from streamkeeper.support.json_values import parse
+from streamkeeper.support.user_environment import environment
 
 BUILD_SECONDS = 25.0
 """Seconds that the whole import may take; Airflow allows a DAG file 30 s."""

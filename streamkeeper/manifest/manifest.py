@@ -31,12 +31,12 @@ from streamkeeper.declare.model import (
     pipeline_to_json,
 )
 from streamkeeper.errors import DeclarationError, RequestError, StorageError, StreamkeeperError
-from streamkeeper.json_values import parse, read_as
 from streamkeeper.manifest import names, pipeline_files
 from streamkeeper.manifest.import_all import BUILD_SECONDS, Imported, import_elsewhere
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage, read_json, to_json
-from streamkeeper.user_environment import is_allowed
+from streamkeeper.support.json_values import parse, read_as
+from streamkeeper.support.user_environment import is_allowed
 
 FORMAT = 1
 SETTLE = "streamkeeper.tables.claims:settle"

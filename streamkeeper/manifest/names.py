@@ -17,9 +17,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from streamkeeper.errors import StorageError
-from streamkeeper.json_values import read_as
 from streamkeeper.storage import Storage, read_json, to_json
-from streamkeeper.times import now
+from streamkeeper.support.json_values import read_as
+from streamkeeper.support.times import now
 
 FOLDER = "ledger/names"
 FORMAT = 1

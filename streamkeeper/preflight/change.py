@@ -13,15 +13,15 @@ from streamkeeper.declare.model import RESTART
 from streamkeeper.errors import StorageError
 from streamkeeper.flows.files import FlowHome, of_each
 from streamkeeper.flows.holds import parked_flows
-from streamkeeper.flows.observed import Observed
 from streamkeeper.history import events
 from streamkeeper.history.events import Kind
 from streamkeeper.manifest.manifest import Flow, Manifest
+from streamkeeper.observe.observed import Observed
 from streamkeeper.preflight import last_run
 from streamkeeper.preflight.last_run import LastRun
 from streamkeeper.preflight.verdict import Verdict
 from streamkeeper.storage import Storage, read_record, to_json
-from streamkeeper.times import now
+from streamkeeper.support.times import now
 
 
 class ChangeState(StrEnum):

@@ -23,7 +23,7 @@ from streamkeeper.history.events import Kind
 from streamkeeper.manifest.import_file import files_of
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.storage import read_record, to_json
-from streamkeeper.times import now
+from streamkeeper.support.times import now
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,10 @@ from streamkeeper.errors import StreamkeeperError
 from streamkeeper.exit_codes import described
 from streamkeeper.flows import generations
 from streamkeeper.flows.files import open_home
-from streamkeeper.flows.observed import Observed
-from streamkeeper.json_values import read_as
 from streamkeeper.manifest import names
 from streamkeeper.manifest.environment import opened_flow, opened_if_possible
 from streamkeeper.manifest.manifest import Flow, Manifest, read_manifest
+from streamkeeper.observe.observed import Observed
 from streamkeeper.preflight import last_run
 from streamkeeper.preflight.change import read as read_change
 from streamkeeper.preflight.standing import standing
@@ -26,7 +25,8 @@ from streamkeeper.preflight.verdict import SAMPLE, UNCHANGED, VERDICT, Compatibi
 from streamkeeper.settings import DEFAULT_MASTER, Settings
 from streamkeeper.sources.formats import format_of
 from streamkeeper.storage import open_storage
-from streamkeeper.user_environment import environment
+from streamkeeper.support.json_values import read_as
+from streamkeeper.support.user_environment import environment
 
 
 def verdicts(

@@ -13,11 +13,11 @@ from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.checkpoint.files_log import plain_path
 from streamkeeper.declare.model import Source
 from streamkeeper.errors import CheckpointError, SourceError, StorageError
-from streamkeeper.flows import position
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import AFTER_LAST, Generation, Start, StartAt
-from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.manifest.manifest import Flow
+from streamkeeper.observe import position
+from streamkeeper.observe.position import CommittedPosition
 from streamkeeper.preflight.verdict import Compatibility, Verdict
 from streamkeeper.settings import Settings
 from streamkeeper.sources.base.format import LOOKED_AT_AGAIN, Before

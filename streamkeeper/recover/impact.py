@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from streamkeeper.amounts import in_words
 from streamkeeper.errors import StreamkeeperError
 from streamkeeper.manifest.manifest import Manifest, read_manifest
 from streamkeeper.preflight.verdict import Verdict
 from streamkeeper.recover import engine
 from streamkeeper.recover.plans.kind import kind
 from streamkeeper.settings import Settings
+from streamkeeper.support.amounts import in_words
 
 
 def with_impact(settings: Settings, verdict: Verdict) -> Verdict:

@@ -13,15 +13,15 @@ from typing import Any
 
 from streamkeeper.errors import RequestError
 from streamkeeper.manifest.manifest import Flow, Manifest
+from streamkeeper.recover.moves.next_generation import held_meanwhile
 from streamkeeper.recover.plans.kind import Kind, kind
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.plans.rehearsal import REHEARSE, not_for_sinks
 from streamkeeper.recover.requests.rehearsal import NO_RECOVERY, RehearseRequest
-from streamkeeper.recover.restart.next_generation import held_meanwhile
 from streamkeeper.recover.steps import rehearse
 from streamkeeper.recover.steps.rehearse import Rehearsed
 from streamkeeper.settings import Settings
-from streamkeeper.times import now
+from streamkeeper.support.times import now
 
 
 def plan(settings: Settings, manifest: Manifest, request: RehearseRequest, recovery_id: str) -> Plan:

@@ -8,14 +8,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from streamkeeper.amounts import SourceImpact, unknown
 from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import check_fits, describe
 from streamkeeper.errors import RequestError
 from streamkeeper.flows.generations import AFTER_LAST, EMPTY, REBUILT, Restart, StartAt
-from streamkeeper.flows.position import CommittedPosition
+from streamkeeper.observe.position import CommittedPosition
 from streamkeeper.sources.base.format import Case, SourceMove
 from streamkeeper.sources.formats import format_of
+from streamkeeper.support.amounts import SourceImpact, unknown
 
 UNREAD = "unknown: the checkpoint's offsets cannot be read"
 """A flow's position, in words, that its checkpoint no longer tells."""

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from streamkeeper.amounts import NONE, Amount, SourceImpact, unknown
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import describe
@@ -23,6 +22,7 @@ from streamkeeper.sources.base.format import (
     age_of,
     read_again,
 )
+from streamkeeper.support.amounts import NONE, Amount, SourceImpact, unknown
 
 
 @dataclass(frozen=True)

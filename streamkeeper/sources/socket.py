@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from streamkeeper.amounts import NONE, Amount, SourceImpact, unknown
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.model import Source
 from streamkeeper.errors import CheckpointError, RequestError
@@ -24,6 +23,7 @@ from streamkeeper.sources.base.format import (
     SourceMove,
     Waiting,
 )
+from streamkeeper.support.amounts import NONE, Amount, SourceImpact, unknown
 
 BEFORE_ALL = -1
 """Offset of a connection of which no line was read."""

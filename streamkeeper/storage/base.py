@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from typing import Any, BinaryIO, Protocol, TypeVar
 
 from streamkeeper.errors import StorageError
-from streamkeeper.json_values import MOST_READ, parse, read_as
+from streamkeeper.support.json_values import MOST_READ, parse, read_as
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, cast
 from streamkeeper.errors import StorageError
 from streamkeeper.storage.base import OURS, PIECE, Storage, check_create, to_json
 from streamkeeper.storage.errors import check_size, or_storage_error
-from streamkeeper.times import now
+from streamkeeper.support.times import now
 
 
 class RemoteStorage:

@@ -21,8 +21,8 @@ from streamkeeper.flows.files import kept_pipelines, tables_folder
 from streamkeeper.manifest import names
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage, read_record, to_json
+from streamkeeper.support.times import Moment
 from streamkeeper.tables.flows_at_version import FlowAt
-from streamkeeper.times import Moment
 
 FORMAT = 1
 TARGET = "target"

@@ -21,9 +21,9 @@ from streamkeeper.manifest import names
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage, to_json
+from streamkeeper.support.times import now
 from streamkeeper.tables.other_writers import strangers
 from streamkeeper.tables.past_versions import EMPTIED, PUT_IN_PLACE, adopted_by, writers_of
-from streamkeeper.times import now
 
 
 def owner(storage: Storage, table: str) -> str | None:

@@ -19,7 +19,7 @@ from streamkeeper.errors import RequestError
 from streamkeeper.flows import generations
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import SIDE_TABLE
-from streamkeeper.flows.past_positions import Place
+from streamkeeper.observe.past_positions import Place
 from streamkeeper.storage import open_storage
 
 _MARK = "streamkeeper restored this for "

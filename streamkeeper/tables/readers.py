@@ -16,12 +16,12 @@ from streamkeeper.declare.offsets import misfit_of
 from streamkeeper.delta.history import History, version_at
 from streamkeeper.errors import CheckpointError
 from streamkeeper.flows import generations
-from streamkeeper.flows.adopted_checkpoint import open_adopted
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import Generation, Start, StartMode
-from streamkeeper.flows.observed import Observed
 from streamkeeper.manifest.environment import opened_if_possible
 from streamkeeper.manifest.manifest import Flow, Manifest
+from streamkeeper.observe.adopted_checkpoint import open_adopted
+from streamkeeper.observe.observed import Observed
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage
 

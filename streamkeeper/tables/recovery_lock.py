@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from streamkeeper.errors import TableLocked
 from streamkeeper.flows.files import table_lock, tables_folder
 from streamkeeper.storage import Storage, read_record, to_json
+from streamkeeper.support.times import now
 from streamkeeper.tables import owners
-from streamkeeper.times import now
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from streamkeeper.flows import leases
 from streamkeeper.flows.files import vacuums_folder
 from streamkeeper.flows.leases import Process
 from streamkeeper.storage import Storage, read_record, to_json
-from streamkeeper.times import now
+from streamkeeper.support.times import now
 
 POLL = 1.0
 """Seconds between two checks for a VACUUM that is waited for."""

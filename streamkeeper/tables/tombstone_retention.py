@@ -17,10 +17,10 @@ from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.flows import generations
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import ADOPTED, AFTER_LAST, LATEST, Generation
-from streamkeeper.flows.position import own_commits
 from streamkeeper.manifest.manifest import Flow
+from streamkeeper.observe.position import own_commits
 from streamkeeper.storage import Storage
-from streamkeeper.times import describe_age
+from streamkeeper.support.times import describe_age
 
 LOOKED_AT = 100
 """Newest commits of each generation that are read: as many as Spark keeps."""

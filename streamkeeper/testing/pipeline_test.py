@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from streamkeeper.drivers.batch_numbers import Batch, recent
 from streamkeeper.errors import RequestError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import holds
@@ -21,6 +20,7 @@ from streamkeeper.flows.holds import Hold
 from streamkeeper.manifest.import_file import load_pipeline
 from streamkeeper.settings import PROJECT, Settings
 from streamkeeper.testing.rewritten import rewritten, schema_of, schema_of_state
+from streamkeeper.watch.batch_numbers import Batch, recent
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -17,14 +17,15 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from streamkeeper.declare.model import Notifier
-from streamkeeper.drivers import alerts, submit
-from streamkeeper.drivers.alerts import AlertKind
+from streamkeeper.drivers import submit
 from streamkeeper.flows.files import FlowHome, open_home
 from streamkeeper.flows.leases import Lease, Process, process_started
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import PROJECT, Settings
 from streamkeeper.storage import to_json
-from streamkeeper.times import now
+from streamkeeper.support.times import now
+from streamkeeper.watch import alerts
+from streamkeeper.watch.alerts import AlertKind
 from tests.airflow.listeners import Inbox, webhook
 from tests.recorder import Recorder, lay_jars
 

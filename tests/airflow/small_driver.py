@@ -22,7 +22,7 @@ from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.leases import Heartbeat
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
-from streamkeeper.times import now
+from streamkeeper.support.times import now
 
 settings = Settings.from_environment()
 

@@ -15,8 +15,7 @@ from streamkeeper_airflow.flow.retries import DriverFailed
 from streamkeeper_airflow.flow.supervise import FlowOperator
 from streamkeeper_airflow.operate.park_message import describe_park
 
-from streamkeeper.drivers import crash_loops, failures
-from streamkeeper.drivers.alerts import AlertKind
+from streamkeeper.drivers import failures
 from streamkeeper.drivers.causes import Cause
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, holds, leases
@@ -25,6 +24,8 @@ from streamkeeper.health.flows import look_now
 from streamkeeper.history import events
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import Settings
+from streamkeeper.watch import crash_loops
+from streamkeeper.watch.alerts import AlertKind
 from tests.airflow.conftest import a_try
 
 FLOW = "first.first_flow"

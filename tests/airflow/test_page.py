@@ -28,7 +28,6 @@ from streamkeeper_airflow.page.app import TOKEN, LookCache, Looked
 from streamkeeper_airflow.page.patience import NoAnswer, Patience
 
 from streamkeeper import __version__
-from streamkeeper.drivers.batch_numbers import Batch, keep
 from streamkeeper.errors import StorageError
 from streamkeeper.flows import generations, holds, ledger
 from streamkeeper.flows.files import open_home
@@ -41,6 +40,7 @@ from streamkeeper.recover import engine
 from streamkeeper.recover.plans.plan import FlowPlan, Plan, to_json
 from streamkeeper.settings import PROJECT, Settings
 from streamkeeper.storage import LocalStorage, open_storage
+from streamkeeper.watch.batch_numbers import Batch, keep
 from tests.airflow.conftest import lay_out
 from tools.waiting import wait_until
 

@@ -24,9 +24,6 @@ from streamkeeper_airflow.page import app as page
 from streamkeeper_airflow.page.app import TOKEN, create_app
 
 from streamkeeper.checkpoint import CommitEntry, write_commit
-from streamkeeper.drivers import behind, crash_loops, progress
-from streamkeeper.drivers.batch_numbers import Batch, Numbers
-from streamkeeper.drivers.behind import Measured
 from streamkeeper.flows import generations, holds, leases, ledger
 from streamkeeper.flows.files import FlowHome, open_home
 from streamkeeper.flows.generations import Start
@@ -35,6 +32,9 @@ from streamkeeper.history.rows import Totals
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import PROJECT, Settings
 from streamkeeper.sources.base.format import Lag
+from streamkeeper.watch import behind, crash_loops, progress
+from streamkeeper.watch.batch_numbers import Batch, Numbers
+from streamkeeper.watch.behind import Measured
 from tests.airflow.conftest import lay_out
 from tests.worlds.metrics.rules import RULES
 from tests.worlds.small_world import write_checkpoint

@@ -20,7 +20,7 @@ from streamkeeper.flows import generations, leases
 from streamkeeper.flows.files import FlowHome, query_id
 from streamkeeper.flows.leases import Heartbeat, Lease, Process
 from streamkeeper.storage import open_storage, to_json
-from streamkeeper.times import now
+from streamkeeper.support.times import now
 from tests.chaos.auditor import Auditor
 from tests.chaos.findings import Commit, SeenDriver, Sight, judge_epochs, judge_log, judge_sight
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from streamkeeper.json_values import parse, read_as
-from streamkeeper.times import Moment, in_iso, in_seconds, ms_in_iso
+from streamkeeper.support.json_values import parse, read_as
+from streamkeeper.support.times import Moment, in_iso, in_seconds, ms_in_iso
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,6 @@ import yaml
 from typer.core import TyperGroup
 from typer.exceptions import Exit, TyperException
 
-from streamkeeper.amounts import Impact
 from streamkeeper.cli.commands import app
 from streamkeeper.drivers import failures
 from streamkeeper.exit_codes import OUT_OF_MEMORY, Outcome
@@ -32,6 +31,7 @@ from streamkeeper.health.flows import STATES
 from streamkeeper.install.project_files import FILES
 from streamkeeper.preflight.verdict import Compatibility
 from streamkeeper.settings import PROJECT
+from streamkeeper.support.amounts import Impact
 from tests import cdc_oracle
 from tests.cdc_oracle import DELETE, UPSERT, Change
 from tests.worlds.pipelines import TAIL, load

@@ -15,13 +15,13 @@ import pytest
 import typer
 
 from streamkeeper.cli.commands import app
-from streamkeeper.drivers import batch_numbers, behind, progress
-from streamkeeper.drivers.batch_numbers import Batch
-from streamkeeper.drivers.behind import Measured
 from streamkeeper.errors import StreamkeeperError
 from streamkeeper.flows import holds, leases
 from streamkeeper.sources.base.format import Lag
 from streamkeeper.storage import to_json
+from streamkeeper.watch import batch_numbers, behind, progress
+from streamkeeper.watch.batch_numbers import Batch
+from streamkeeper.watch.behind import Measured
 from tests.worlds.recover.recoveries import approve, plan_reset
 from tests.worlds.small_world import World
 

@@ -7,12 +7,12 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from streamkeeper.amounts import SourceImpact
 from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.flows import holds, ledger
 from streamkeeper.recover.plans import explain
 from streamkeeper.recover.plans import plan as plans
 from streamkeeper.redaction import HIDDEN, is_secret, redact, redact_text, secrets_in
+from streamkeeper.support.amounts import SourceImpact
 from tests.worlds.recover.recoveries import plan_reset
 from tests.worlds.small_world import World
 

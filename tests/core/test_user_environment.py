@@ -15,7 +15,7 @@ from streamkeeper.cli.commands import app
 from streamkeeper.errors import DeclarationError
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import PIPELINE_ENV, Settings
-from streamkeeper.user_environment import environment
+from streamkeeper.support.user_environment import environment
 from tests.worlds.pipelines import load
 from tests.worlds.small_world import EVENTS, World
 

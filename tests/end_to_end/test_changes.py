@@ -21,7 +21,7 @@ from demo import evidence
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.flows import generations, holds, leases
 from streamkeeper.flows.leases import Life
-from streamkeeper.flows.status import FlowStatus
+from streamkeeper.observe.status import FlowStatus
 from streamkeeper.preflight import change, last_run
 from streamkeeper.preflight.change import Change, ChangeState
 from streamkeeper.preflight.verdict import Compatibility

@@ -15,13 +15,14 @@ import pytest
 from deltalake import DeltaTable
 
 from demo.tables import count_rows, read_rows
-from streamkeeper.drivers.progress import position
-from streamkeeper.flows import holds, leases, status
+from streamkeeper.flows import holds, leases
 from streamkeeper.flows.files import CLOCK, FlowHome
 from streamkeeper.flows.leases import Lease
-from streamkeeper.flows.status import FlowStatus
 from streamkeeper.manifest.manifest import read_manifest
+from streamkeeper.observe import status
+from streamkeeper.observe.status import FlowStatus
 from streamkeeper.storage import open_storage
+from streamkeeper.watch.progress import position
 from tests.end_to_end.world import ENDING, RESET, STARTING, World
 from tools.waiting import wait_until
 

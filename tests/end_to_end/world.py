@@ -14,11 +14,12 @@ from demo.airflow.api import AirflowApi, ApiError
 from demo.airflow.service import AirflowService
 from demo.data.generator import Generator
 from streamkeeper.checkpoint import Checkpoint
-from streamkeeper.flows import generations, holds, ledger, status
+from streamkeeper.flows import generations, holds, ledger
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.holds import Hold
-from streamkeeper.flows.status import FlowStatus
 from streamkeeper.manifest.manifest import Flow, read_manifest
+from streamkeeper.observe import status
+from streamkeeper.observe.status import FlowStatus
 from streamkeeper.recover.plans.kind import KINDS
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage

@@ -29,7 +29,7 @@ from streamkeeper.manifest.import_file import fingerprint, load_pipeline
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.settings import PROJECT, Settings
 from streamkeeper.storage import open_storage
-from streamkeeper.times import now
+from streamkeeper.support.times import now
 from tests.oracle import counted
 from tools import waiting
 

@@ -12,7 +12,7 @@ from streamkeeper.flows import leases
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.leases import Lease, Process
 from streamkeeper.storage import open_storage, to_json
-from streamkeeper.times import now
+from streamkeeper.support.times import now
 
 
 def race(barrier: Barrier, won: Queue[tuple[str, bool]], root: str, me: str) -> None:

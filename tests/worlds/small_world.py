@@ -32,7 +32,7 @@ from streamkeeper.manifest.manifest import Flow, Manifest, make_manifest, read_m
 from streamkeeper.preflight import last_run
 from streamkeeper.settings import Settings
 from streamkeeper.storage import LocalStorage
-from streamkeeper.user_environment import environment
+from streamkeeper.support.user_environment import environment
 
 EVENTS = """
 from streamkeeper import pipelines as dp

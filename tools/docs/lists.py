@@ -9,11 +9,11 @@ from typing import Any
 
 from streamkeeper.distribution.provider_info import docstrings
 from streamkeeper.distribution.versions import VERSIONS
-from streamkeeper.drivers.alerts import AlertKind
 from streamkeeper.health.metrics import _DEFINITIONS, Metric
 from streamkeeper.history.events import Kind
 from streamkeeper.settings import _FOLDERS as FOLDERS
 from streamkeeper.settings import PROJECT, Settings, variable
+from streamkeeper.watch.alerts import AlertKind
 from tools.docs.made import from_docstring, table
 
 

@@ -35,7 +35,7 @@ class DriverFailed(AirflowException):
     :param streak: number of drivers, up to and including this one, that ended before they had looked for data
         once; None if it never took the lease.
     :param looping: drivers failed again and again without a committed batch
-        (:mod:`streamkeeper.drivers.crash_loops`).
+        (:mod:`streamkeeper.watch.crash_loops`).
     """
 
     def __init__(self, message: str, code: int, streak: int | None, looping: bool = False) -> None:

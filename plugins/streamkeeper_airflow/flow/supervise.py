@@ -15,9 +15,7 @@ from airflow.sdk import BaseOperator, Context, conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from streamkeeper.clusters import cluster_drivers
-from streamkeeper.drivers import crash_loops, failures, submit
-from streamkeeper.drivers.alerts import AlertKind
-from streamkeeper.drivers.crash_loops import Failures
+from streamkeeper.drivers import failures, submit
 from streamkeeper.errors import SettingsError
 from streamkeeper.exit_codes import OUT_OF_MEMORY, Outcome
 from streamkeeper.flows import generations, holds, leases
@@ -29,7 +27,10 @@ from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.preflight import change
 from streamkeeper.preflight.change import Change, ChangeState, to_run
 from streamkeeper.settings import Settings
-from streamkeeper.times import now
+from streamkeeper.support.times import now
+from streamkeeper.watch import crash_loops
+from streamkeeper.watch.alerts import AlertKind
+from streamkeeper.watch.crash_loops import Failures
 from streamkeeper_airflow.flow import drivers
 from streamkeeper_airflow.flow import submit as submitting
 from streamkeeper_airflow.flow.airflow_settings import check_airflow

@@ -19,10 +19,6 @@ from typing import Any
 from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowFailException
 
-from streamkeeper.drivers import alerts, behind, progress
-from streamkeeper.drivers.alerts import AlertKind
-from streamkeeper.drivers.batch_numbers import machinery
-from streamkeeper.drivers.progress import Look, State
 from streamkeeper.errors import StorageError, StreamkeeperError
 from streamkeeper.flows import holds
 from streamkeeper.flows.files import FlowHome
@@ -36,7 +32,11 @@ from streamkeeper.manifest.manifest import Flow, Manifest, read_manifest
 from streamkeeper.redaction import redact_text
 from streamkeeper.settings import Settings, dag_id
 from streamkeeper.storage import Storage, open_storage
-from streamkeeper.times import describe_age
+from streamkeeper.support.times import describe_age
+from streamkeeper.watch import alerts, behind, progress
+from streamkeeper.watch.alerts import AlertKind
+from streamkeeper.watch.batch_numbers import machinery
+from streamkeeper.watch.progress import Look, State
 from streamkeeper_airflow.operate import notify, state_outage
 from streamkeeper_airflow.operate.park_message import describe_park
 
@@ -48,7 +48,7 @@ class MonitorFlows(BaseOperator):
     """Checks all flows once without a JVM; one line for each flow in its log, the same as JSON in XCom."""
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
-        """Return one object for each flow: see :class:`streamkeeper.drivers.progress.Look`.
+        """Return one object for each flow: see :class:`streamkeeper.watch.progress.Look`.
 
         :raises AirflowFailException: a notifier cannot be used, or a flow could not be read; all others were.
         :raises StorageError: the state folder cannot be read or written.

@@ -20,15 +20,15 @@ from airflow.sdk.exceptions import AirflowTaskTimeout
 from airflow.sdk.execution_time.timeout import timeout
 
 from streamkeeper.declare.model import Notifier, Pipeline
-from streamkeeper.drivers import alerts, progress
-from streamkeeper.drivers.alerts import Alert, AlertKind, Pending
 from streamkeeper.errors import StreamkeeperError
 from streamkeeper.flows.files import FlowHome, open_home
-from streamkeeper.flows.observed import Observed
 from streamkeeper.manifest.manifest import Flow
+from streamkeeper.observe.observed import Observed
 from streamkeeper.redaction import redact_text
 from streamkeeper.settings import Settings
-from streamkeeper.times import now
+from streamkeeper.support.times import now
+from streamkeeper.watch import alerts, progress
+from streamkeeper.watch.alerts import Alert, AlertKind, Pending
 
 NOTIFIER_SECONDS = 60
 """Seconds that a notifier may take: requests of the http provider have no limit of their own."""
@@ -129,7 +129,7 @@ def send(notifier: Notifier, alert: Alert) -> str | None:
 def prepare(notifier: Notifier, alert: Alert) -> tuple[BaseNotifier, Context]:
     """Create a notifier and render its arguments, which may use ``alert``.
 
-    See :class:`streamkeeper.drivers.alerts.AlertInWords`.
+    See :class:`streamkeeper.watch.alerts.AlertInWords`.
 
     :raises NotifierUnusable: there is no such class, it is no notifier, it takes other arguments, or a
         template is wrong.

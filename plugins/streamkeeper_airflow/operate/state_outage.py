@@ -11,11 +11,11 @@ import logging
 from airflow.sdk import Variable
 
 from streamkeeper.declare.model import Pipeline
-from streamkeeper.drivers.alerts import Alert, AlertKind
 from streamkeeper.errors import StorageError
 from streamkeeper.manifest.manifest import Manifest, declared
 from streamkeeper.settings import Settings, dag_id
-from streamkeeper.times import now
+from streamkeeper.support.times import now
+from streamkeeper.watch.alerts import Alert, AlertKind
 from streamkeeper_airflow.operate import notify
 
 TOLD = "streamkeeper_state_outage"

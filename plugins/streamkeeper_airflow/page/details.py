@@ -12,7 +12,7 @@ from typing import Any
 from streamkeeper.flows import generations, ledger
 from streamkeeper.flows.files import open_home
 from streamkeeper.flows.ledger import Event
-from streamkeeper.health import one_flow
+from streamkeeper.health import details as one_flow
 from streamkeeper.health.flows import FlowHealth
 from streamkeeper.history import rows
 from streamkeeper.manifest.manifest import Flow

@@ -9,9 +9,9 @@ from typing import Any, NoReturn
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from streamkeeper.drivers.alerts import AlertKind
 from streamkeeper.redaction import redact_text
 from streamkeeper.settings import Settings
+from streamkeeper.watch.alerts import AlertKind
 from streamkeeper_airflow.operate.notify import page, record_alert
 from streamkeeper_airflow.operate.run_note import set_run_note
 

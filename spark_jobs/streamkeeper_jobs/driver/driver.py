@@ -20,7 +20,6 @@ from streamkeeper.checkpoint.damage import ERROR
 from streamkeeper.clusters import cluster_drivers
 from streamkeeper.declare.model import MOST_TRIES, NAME, RETRY, Pipeline
 from streamkeeper.drivers import failures, supervision
-from streamkeeper.drivers.batch_numbers import UI
 from streamkeeper.drivers.causes import Cause
 from streamkeeper.drivers.failures import Failure, FailureClass
 from streamkeeper.drivers.submit import LOG_VARIABLE, SUPERVISED_VARIABLE
@@ -42,15 +41,16 @@ from streamkeeper.flows import generations, holds, leases
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import Generation, Start
 from streamkeeper.flows.leases import Heartbeat, Lease
-from streamkeeper.flows.observed import Observed
 from streamkeeper.manifest import pipeline_files
 from streamkeeper.manifest.environment import opened_flow
 from streamkeeper.manifest.import_file import fingerprint
 from streamkeeper.manifest.manifest import UNREADABLE, Flow
+from streamkeeper.observe.observed import Observed
 from streamkeeper.preflight import change, last_run
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import owners
+from streamkeeper.watch.batch_numbers import UI
 from streamkeeper_jobs.driver.progress import Progress
 from streamkeeper_jobs.generation.begin import begin, learn_schemas
 from streamkeeper_jobs.generation.connections import begin_connections

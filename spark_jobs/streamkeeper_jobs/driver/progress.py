@@ -18,13 +18,13 @@ from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.checkpoint.log_entries import CHANGELOG
 from streamkeeper.declare.model import Source
 from streamkeeper.delta.history import Skipped, require_history, skipped
-from streamkeeper.drivers.batch_numbers import KEPT, UI, Batch, Machinery, Numbers, keep, recent
-from streamkeeper.drivers.expectations import Shares
 from streamkeeper.errors import CheckpointError, SourceError, StorageError
 from streamkeeper.flows.generations import Start
 from streamkeeper.history import events
 from streamkeeper.history.events import Kind
 from streamkeeper.sources.delta.start import path_of
+from streamkeeper.watch.batch_numbers import KEPT, UI, Batch, Machinery, Numbers, keep, recent
+from streamkeeper.watch.expectations import Shares
 from streamkeeper_jobs.driver.connections import Connections, has_begun
 from streamkeeper_jobs.sinks.expectations import counts_of
 from streamkeeper_jobs.sinks.job import Job

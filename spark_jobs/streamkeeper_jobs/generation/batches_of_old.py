@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from streamkeeper.amounts import UNKNOWN_IMPACT
 from streamkeeper.errors import RecoveryError
 from streamkeeper.flows.generations import AFTER_LAST, BATCH, Generation
-from streamkeeper.flows.position import CommittedPosition
+from streamkeeper.observe.position import CommittedPosition
 from streamkeeper.sources.replay_steps import BATCHES, Bound, forgets_by_batches
+from streamkeeper.support.amounts import UNKNOWN_IMPACT
 from streamkeeper_jobs.generation.replay import Step
 from streamkeeper_jobs.generation.start_position import Origin
 from streamkeeper_jobs.sinks.job import Job

@@ -25,8 +25,8 @@ from streamkeeper.flows.generations import (
     Start,
     given_before,
 )
-from streamkeeper.flows.position import CommittedPosition
-from streamkeeper.times import now
+from streamkeeper.observe.position import CommittedPosition
+from streamkeeper.support.times import now
 from streamkeeper_jobs.generation.fence_earlier import evidence, fence_earlier, stood
 from streamkeeper_jobs.generation.seed import NewCheckpoint, create_checkpoint, keep_schema_logs
 from streamkeeper_jobs.generation.start_position import find_origin

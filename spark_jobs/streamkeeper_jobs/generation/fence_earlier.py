@@ -5,17 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from streamkeeper.amounts import DUPLICATES
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.model import FILE_SINKS, quarantine_of
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.log import Transactions
 from streamkeeper.errors import RecoveryError, RequestError
-from streamkeeper.flows import adopted_checkpoint, generations, past_positions
+from streamkeeper.flows import generations
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import ADOPTED, AFTER_LAST, BATCH, EARLIEST, OFFSETS, Generation, Start
-from streamkeeper.flows.position import CommittedPosition, sources_of
+from streamkeeper.observe import adopted_checkpoint, past_positions
+from streamkeeper.observe.position import CommittedPosition, sources_of
 from streamkeeper.preflight import last_run
+from streamkeeper.support.amounts import DUPLICATES
 from streamkeeper_jobs.sinks.expectations import fence_quarantine
 from streamkeeper_jobs.sinks.file_sink import FileSink
 from streamkeeper_jobs.sinks.job import Job

@@ -19,7 +19,7 @@ from typing import Any
 from streamkeeper.checkpoint import Checkpoint, OffsetEntry, write_offsets
 from streamkeeper.errors import CheckpointError
 from streamkeeper.flows.generations import Generation
-from streamkeeper.flows.status import REBUILDING
+from streamkeeper.observe.status import REBUILDING
 from streamkeeper.storage import read_json, to_json
 from streamkeeper_jobs.generation.copy_checkpoint import copy_checkpoint
 from streamkeeper_jobs.sinks.job import Job

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from streamkeeper.checkpoint import CommitEntry, OffsetEntry, write_commit, write_offsets
 from streamkeeper.declare.model import Source
 from streamkeeper.flows.generations import AFTER_LAST, BATCH, REBUILT, Generation
-from streamkeeper.flows.position import CommittedPosition
+from streamkeeper.observe.position import CommittedPosition
 from streamkeeper.sources.replay_steps import Bound, spread
 from streamkeeper_jobs.generation.batches_of_old import BatchesOfOld, batches_of_old, check_accepted
 from streamkeeper_jobs.generation.copy_checkpoint import copy_file, schema_logs

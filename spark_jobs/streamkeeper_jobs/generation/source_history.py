@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from functools import partial
 
-from streamkeeper.amounts import MISSING_HISTORY
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.checkpoint.crc_files import twin_of
 from streamkeeper.errors import RecoveryError
 from streamkeeper.flows.generations import AFTER_LAST, Generation, Start, StartAt
 from streamkeeper.sources.base.format import Before
 from streamkeeper.sources.starts import starts_of
+from streamkeeper.support.amounts import MISSING_HISTORY
 from streamkeeper_jobs.generation.start_position import Origin, require
 from streamkeeper_jobs.sinks.job import Job
 from streamkeeper_jobs.sources.formats import Looks, format_in_job

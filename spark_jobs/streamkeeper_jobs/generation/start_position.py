@@ -10,15 +10,15 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from streamkeeper.amounts import DATA_LOSS
 from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import check_fits
 from streamkeeper.errors import RecoveryError
 from streamkeeper.flows.generations import AFTER_LAST, Generation, StartAt, StartMode
-from streamkeeper.flows.position import CommittedPosition
+from streamkeeper.observe.position import CommittedPosition
 from streamkeeper.sources.base.format import Before, Resolved
 from streamkeeper.sources.kafka.options import fails_on_loss
 from streamkeeper.sources.starts import starts_of
+from streamkeeper.support.amounts import DATA_LOSS
 from streamkeeper_jobs.sources.formats import Looks
 
 _ONWARD = StartAt(AFTER_LAST)

@@ -15,7 +15,7 @@ from streamkeeper.checkpoint.log_entries import PARTITIONS
 from streamkeeper.errors import SinkDisagrees
 from streamkeeper.flows import generations
 from streamkeeper.flows.generations import Generation, Start
-from streamkeeper.flows.position import CommittedPosition
+from streamkeeper.observe.position import CommittedPosition
 from streamkeeper_jobs.generation.connections import commit_planned, connects_anew
 from streamkeeper_jobs.generation.copy_checkpoint import copy_checkpoint
 from streamkeeper_jobs.generation.seed import NewCheckpoint

@@ -17,9 +17,9 @@ from streamkeeper.checkpoint.log_entries import PARTITIONS
 from streamkeeper.drivers.failures import FailureClass
 from streamkeeper.errors import SettingsError, SourceError, StorageError, StreamkeeperError
 from streamkeeper.flows.files import FlowHome
-from streamkeeper.flows.observed import Observed
 from streamkeeper.manifest.environment import opened_flow
 from streamkeeper.manifest.manifest import Flow
+from streamkeeper.observe.observed import Observed
 from streamkeeper.preflight import last_run
 from streamkeeper.preflight.differences import differences, moved_files
 from streamkeeper.preflight.last_run import LastRun

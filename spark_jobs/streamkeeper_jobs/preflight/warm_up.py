@@ -18,9 +18,9 @@ from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.model import UPDATE
 from streamkeeper.errors import StreamkeeperError
 from streamkeeper.flows.files import FlowHome
-from streamkeeper.flows.observed import Observed
 from streamkeeper.manifest.environment import opened_flow
 from streamkeeper.manifest.manifest import Flow
+from streamkeeper.observe.observed import Observed
 from streamkeeper.settings import Settings
 from streamkeeper_jobs.generation.copy_checkpoint import copy_checkpoint
 from streamkeeper_jobs.preflight.dry_run import QUERY_ID, session_of

@@ -12,12 +12,12 @@ from pyspark.sql import SparkSession
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.drivers.failures import FailureClass
 from streamkeeper.errors import RecoveryError
-from streamkeeper.flows import adopted_checkpoint
 from streamkeeper.manifest.environment import opened_flow
 from streamkeeper.manifest.import_file import load_pipeline
 from streamkeeper.manifest.manifest import Flow
+from streamkeeper.observe import adopted_checkpoint
+from streamkeeper.recover.moves import adoption_rehearsal
 from streamkeeper.recover.plans.kind import Work
-from streamkeeper.recover.restart import adoption_rehearsal
 from streamkeeper_jobs.driver.driver import declared_in, find
 from streamkeeper_jobs.preflight.dry_run import DoesNotFit, Rehearsal, rehearse
 from streamkeeper_jobs.spark.stateful_operators import stateful_operators

@@ -20,14 +20,14 @@ from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations
 from streamkeeper.flows.backfill_flow import HISTORY, KIND, SEQUENCE, TABLE, name_of
 from streamkeeper.flows.files import FlowHome
-from streamkeeper.flows.observed import Observed
 from streamkeeper.manifest.environment import opened
 from streamkeeper.manifest.import_file import load_pipeline
 from streamkeeper.manifest.manifest import Flow
+from streamkeeper.observe.observed import Observed
+from streamkeeper.recover.moves import backfill_source
+from streamkeeper.recover.moves.backfill_source import Backup, Filled, FillingIn, Filters
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.requests.backfill import BackfillRequest
-from streamkeeper.recover.restart import backfill_source
-from streamkeeper.recover.restart.backfill_source import Backup, Filled, FillingIn, Filters
 from streamkeeper.settings import Settings
 from streamkeeper.sources.delta.start import path_of
 from streamkeeper.sources.kafka.offsets import LATEST

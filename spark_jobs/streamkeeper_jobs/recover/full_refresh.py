@@ -8,9 +8,9 @@ from pyspark.sql import SparkSession
 
 from streamkeeper.delta import log as delta_log
 from streamkeeper.errors import RecoveryError
+from streamkeeper.recover.moves import put_back as put_backs
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.requests.full_refresh import Emptying
-from streamkeeper.recover.restart import put_back as put_backs
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.tables.past_versions import EMPTIED, app_id, is_emptied
 from streamkeeper_jobs.cdc.table_schema import empty, is_bound

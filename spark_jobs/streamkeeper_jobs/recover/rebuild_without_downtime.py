@@ -24,17 +24,17 @@ from streamkeeper.delta.log import FENCE
 from streamkeeper.errors import RecoveryError
 from streamkeeper.flows import generations, holds
 from streamkeeper.flows.generations import SIDE_TABLE, StartAt
-from streamkeeper.flows.observed import Observed
+from streamkeeper.observe.observed import Observed
+from streamkeeper.recover.moves import put_back as put_backs
+from streamkeeper.recover.moves import side_table
+from streamkeeper.recover.moves.side_table import SideTables
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.plans.plan import Plan
-from streamkeeper.recover.restart import put_back as put_backs
-from streamkeeper.recover.restart import side_table
-from streamkeeper.recover.restart.side_table import SideTables
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.storage import open_storage
+from streamkeeper.support.times import now
 from streamkeeper.tables.backups import TARGET
 from streamkeeper.tables.past_versions import PUT_IN_PLACE, app_id
-from streamkeeper.times import now
 from streamkeeper_jobs.recover.backup_table import make_table
 from streamkeeper_jobs.recover.restore_table import replace_table
 from streamkeeper_jobs.recover.rewind import fence_flows

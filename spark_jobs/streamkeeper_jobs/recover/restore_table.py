@@ -16,10 +16,10 @@ from streamkeeper.delta import log as delta_log
 from streamkeeper.delta import remembered
 from streamkeeper.delta.summary import check_may_become
 from streamkeeper.errors import RecoveryError
+from streamkeeper.recover.moves import put_back as put_backs
+from streamkeeper.recover.moves.put_back import TableToRestore, VersionToRestore
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.plans.plan import Plan
-from streamkeeper.recover.restart import put_back as put_backs
-from streamkeeper.recover.restart.put_back import TableToRestore, VersionToRestore
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.tables import past_versions
 from streamkeeper.tables.backups import Checksum

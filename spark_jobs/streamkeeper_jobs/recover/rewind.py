@@ -2,7 +2,7 @@
 once.
 
 RESTORE undoes everything the table holds by then, so writes since the plan are checked just before it
-(streamkeeper.recover.restart.put_back). A completed restore is found by the recovery's mark in the commit, so
+(streamkeeper.recover.moves.put_back). A completed restore is found by the recovery's mark in the commit, so
 a step that was killed continues. RESTORE reverts no transaction: batches that it undoes are never written
 again under their old query ids. That is why each flow begins a new generation afterwards.
 """
@@ -18,10 +18,10 @@ from streamkeeper.delta import log as delta_log
 from streamkeeper.delta import remembered
 from streamkeeper.errors import RecoveryError
 from streamkeeper.flows import backfill_flow, generations
+from streamkeeper.recover.moves import put_back as put_backs
+from streamkeeper.recover.moves.put_back import VersionToRestore
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.plans.plan import Plan
-from streamkeeper.recover.restart import put_back as put_backs
-from streamkeeper.recover.restart.put_back import VersionToRestore
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.tables import past_versions, running_vacuums
 from streamkeeper_jobs.generation.fence_earlier import not_fenced, write_end

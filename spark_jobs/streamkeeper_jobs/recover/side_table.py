@@ -12,10 +12,10 @@ from streamkeeper.drivers.submit import spark_settings
 from streamkeeper.errors import RecoveryError
 from streamkeeper.flows import generations, holds, leases, side_flow
 from streamkeeper.flows.files import FlowHome
-from streamkeeper.flows.observed import Observed
 from streamkeeper.flows.side_flow import SideHome
 from streamkeeper.manifest.import_file import load_pipeline
 from streamkeeper.manifest.manifest import Flow
+from streamkeeper.observe.observed import Observed
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.plans.plan import FlowPlan, Plan
 from streamkeeper_jobs.driver.derived_flow import drive_derived_flow

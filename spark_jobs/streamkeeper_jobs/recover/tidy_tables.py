@@ -33,9 +33,9 @@ from streamkeeper.recover.kinds.tidy_tables import (
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage
+from streamkeeper.support.times import now
 from streamkeeper.tables import running_vacuums
 from streamkeeper.tables.write_lock import Holder, WriteLock, describe
-from streamkeeper.times import now
 from streamkeeper_jobs.sinks.write_lock import jvm_process
 from streamkeeper_jobs.spark.delta_commit import table_at, table_properties
 from streamkeeper_jobs.spark.log import say

@@ -19,10 +19,10 @@ from streamkeeper.flows.files import FlowHome, open_home
 from streamkeeper.flows.side_flow import side_home
 from streamkeeper.manifest.manifest import Flow, Manifest, read_manifest
 from streamkeeper.recover import engine
+from streamkeeper.recover.moves.backfill_source import FILL, FillingIn
 from streamkeeper.recover.plans.kind import Work, kind
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.plans.rehearsal import DriverEvidence, Evidence, StepTime, TableEvidence
-from streamkeeper.recover.restart.backfill_source import FILL, FillingIn
 from streamkeeper.recover.steps import rehearse as rehearsals
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings

@@ -11,8 +11,8 @@ from streamkeeper.flows import generations
 from streamkeeper.flows.files import FlowHome, WriteLockFiles
 from streamkeeper.flows.generations import Generation
 from streamkeeper.flows.leases import Process
+from streamkeeper.support.times import now
 from streamkeeper.tables.write_lock import Holder, WriteLock, describe
-from streamkeeper.times import now
 from streamkeeper_jobs.spark.delta_table import shut_out
 from streamkeeper_jobs.spark.jvm import classes
 from streamkeeper_jobs.spark.log import say

@@ -21,7 +21,7 @@ from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.leases import Heartbeat, Lease
 from streamkeeper.preflight import change
 from streamkeeper.preflight.change import Change, ChangeState
-from streamkeeper.times import now
+from streamkeeper.support.times import now
 from streamkeeper_jobs.spark.log import say
 from streamkeeper_jobs.stream.declaration_watch import Changed, Declaration
 

@@ -12,7 +12,32 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from streamkeeper.amounts import (
+from streamkeeper.checkpoint import Checkpoint
+from streamkeeper.declare.offsets import describe
+from streamkeeper.delta import log as delta_log
+from streamkeeper.errors import CheckpointError, RequestError
+from streamkeeper.flows import generations
+from streamkeeper.flows.files import FlowHome, kept_flows, kept_pipelines, open_home
+from streamkeeper.flows.generations import ADOPTED, AFTER_LAST, COPIED, EMPTY, StartAt
+from streamkeeper.manifest.environment import opened_if_possible
+from streamkeeper.manifest.manifest import Flow, Manifest
+from streamkeeper.observe.adopted_checkpoint import AdoptedCheckpoint, normal_place, open_adopted, standing_of
+from streamkeeper.observe.position import CommittedPosition
+from streamkeeper.recover.kinds import adopt_notes
+from streamkeeper.recover.moves.adopted_sources import match_sources
+from streamkeeper.recover.moves.adoption_rehearsal import check_still, remove_rehearsals
+from streamkeeper.recover.moves.next_generation import next_plan
+from streamkeeper.recover.moves.present import FlowNow, is_safe_to_repeat
+from streamkeeper.recover.plans.consent import refusals_of
+from streamkeeper.recover.plans.kind import Kind, StepKind, Work
+from streamkeeper.recover.plans.move import Move
+from streamkeeper.recover.plans.plan import CopyPlan, Plan, Refusal
+from streamkeeper.recover.requests.adopt import AdoptRequest
+from streamkeeper.recover.steps import shared as shared_steps
+from streamkeeper.settings import Settings
+from streamkeeper.sources.impacts import impact_of
+from streamkeeper.storage import open_storage
+from streamkeeper.support.amounts import (
     DUPLICATES,
     IMPACTS,
     NONE,
@@ -23,32 +48,7 @@ from streamkeeper.amounts import (
     in_words,
     unknown,
 )
-from streamkeeper.checkpoint import Checkpoint
-from streamkeeper.declare.offsets import describe
-from streamkeeper.delta import log as delta_log
-from streamkeeper.errors import CheckpointError, RequestError
-from streamkeeper.flows import generations
-from streamkeeper.flows.adopted_checkpoint import AdoptedCheckpoint, normal_place, open_adopted, standing_of
-from streamkeeper.flows.files import FlowHome, kept_flows, kept_pipelines, open_home
-from streamkeeper.flows.generations import ADOPTED, AFTER_LAST, COPIED, EMPTY, StartAt
-from streamkeeper.flows.position import CommittedPosition
-from streamkeeper.manifest.environment import opened_if_possible
-from streamkeeper.manifest.manifest import Flow, Manifest
-from streamkeeper.recover.kinds import adopt_notes
-from streamkeeper.recover.plans.consent import refusals_of
-from streamkeeper.recover.plans.kind import Kind, StepKind, Work
-from streamkeeper.recover.plans.move import Move
-from streamkeeper.recover.plans.plan import CopyPlan, Plan, Refusal
-from streamkeeper.recover.requests.adopt import AdoptRequest
-from streamkeeper.recover.restart.adopted_sources import match_sources
-from streamkeeper.recover.restart.adoption_rehearsal import check_still, remove_rehearsals
-from streamkeeper.recover.restart.flow_now import FlowNow, is_safe_to_repeat
-from streamkeeper.recover.restart.next_generation import next_plan
-from streamkeeper.recover.steps import shared as shared_steps
-from streamkeeper.settings import Settings
-from streamkeeper.sources.impacts import impact_of
-from streamkeeper.storage import open_storage
-from streamkeeper.times import now
+from streamkeeper.support.times import now
 
 RECOVERY = "adopt"
 _COUNTED = 2_000

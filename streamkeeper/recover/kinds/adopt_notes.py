@@ -11,10 +11,10 @@ from streamkeeper.checkpoint.damage import ERROR
 from streamkeeper.checkpoint.log_entries import PARTITIONS
 from streamkeeper.errors import CheckpointError
 from streamkeeper.manifest.manifest import Flow
+from streamkeeper.recover.moves import pinned_settings
 from streamkeeper.recover.requests.adopt import AdoptRequest
-from streamkeeper.recover.restart import pinned_settings
 from streamkeeper.settings import Settings
-from streamkeeper.times import describe_age
+from streamkeeper.support.times import describe_age
 
 if TYPE_CHECKING:
     from streamkeeper.recover.kinds.adopt import OldQuery

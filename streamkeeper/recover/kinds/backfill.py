@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from streamkeeper.amounts import DUPLICATES, Amount, in_words
 from streamkeeper.declare.model import Source
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.summary import check_takes_backup_rows
@@ -14,22 +13,23 @@ from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.flows import holds
 from streamkeeper.flows.backfill_flow import BACKUP, HISTORY, name_of
 from streamkeeper.flows.files import FlowHome, open_home
-from streamkeeper.flows.observed import Observed
 from streamkeeper.manifest.environment import opened_if_possible
 from streamkeeper.manifest.manifest import Flow, Manifest
+from streamkeeper.observe.observed import Observed
+from streamkeeper.recover.moves.backfill_source import FILL, Backup, Filled, FillingIn, raw_source
+from streamkeeper.recover.moves.present import DEDUPE
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.plan import Plan, Refusal
 from streamkeeper.recover.requests.backfill import BackfillRequest
-from streamkeeper.recover.restart.backfill_source import FILL, Backup, Filled, FillingIn, raw_source
-from streamkeeper.recover.restart.flow_now import DEDUPE
 from streamkeeper.recover.steps import rehearse
 from streamkeeper.recover.steps.shared import LOCK, release_all
 from streamkeeper.settings import Settings
 from streamkeeper.sources.base.format import Reading
 from streamkeeper.sources.formats import format_of
 from streamkeeper.storage import open_storage
+from streamkeeper.support.amounts import DUPLICATES, Amount, in_words
+from streamkeeper.support.times import now
 from streamkeeper.tables import backups
-from streamkeeper.times import now
 
 RECOVERY = "backfill"
 VERIFY, UNLOCK = "verify", "unlock"

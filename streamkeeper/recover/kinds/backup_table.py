@@ -15,14 +15,15 @@ from streamkeeper.delta.copy_files import FIRST_COMMIT, check_copyable
 from streamkeeper.delta.summary import read_summary
 from streamkeeper.errors import NotAskable, RecoveryError, RequestError, SourceError
 from streamkeeper.manifest.manifest import Manifest
+from streamkeeper.recover.moves.put_back import copy_table
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.plan import CopyPlan, Plan
 from streamkeeper.recover.requests.backup_table import BackupRequest
 from streamkeeper.recover.requests.form import declared_table
-from streamkeeper.recover.restart.put_back import copy_table
 from streamkeeper.settings import Settings
 from streamkeeper.sources.delta.statistics import rows_of
 from streamkeeper.storage import open_storage
+from streamkeeper.support.times import now
 from streamkeeper.tables import backups
 from streamkeeper.tables.backups import (
     COMMIT,
@@ -38,7 +39,6 @@ from streamkeeper.tables.backups import (
     TableBackup,
     Verified,
 )
-from streamkeeper.times import now
 
 RECOVERY = "backup_table"
 

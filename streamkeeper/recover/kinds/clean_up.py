@@ -23,10 +23,10 @@ from streamkeeper.flows import generations, ledger, side_flow
 from streamkeeper.flows.backfill_flow import is_backfill
 from streamkeeper.flows.files import FlowHome, kept_flows, kept_pipelines
 from streamkeeper.manifest.manifest import Manifest
+from streamkeeper.recover.moves import side_table
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.requests.clean_up import CleanUpRequest
-from streamkeeper.recover.restart import side_table
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.recover.steps.clean_up import (
     BackupRemoval,
@@ -41,10 +41,10 @@ from streamkeeper.recover.steps.clean_up import (
 )
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage
+from streamkeeper.support.times import in_iso
+from streamkeeper.support.times import now as in_words
 from streamkeeper.tables import backups, tombstone_retention
 from streamkeeper.tables.tombstone_retention import Forgets
-from streamkeeper.times import in_iso
-from streamkeeper.times import now as in_words
 
 RECOVERY = "clean_up"
 EPOCHS = 10

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import asdict, replace
 
-from streamkeeper.amounts import NONE, SourceImpact, in_words, unknown
 from streamkeeper.declare.model import Source
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.summary import check_rows_may_go
@@ -19,28 +18,29 @@ from streamkeeper.errors import CheckpointError, RequestError, StorageError
 from streamkeeper.flows import generations
 from streamkeeper.flows.files import open_home
 from streamkeeper.flows.generations import EARLIEST, Restart, StartAt
-from streamkeeper.flows.observed import Observed
 from streamkeeper.manifest.environment import opened_if_possible
 from streamkeeper.manifest.manifest import Flow, Manifest
+from streamkeeper.observe.observed import Observed
 from streamkeeper.recover.kinds import reset_checkpoint
+from streamkeeper.recover.moves import pinned_settings
+from streamkeeper.recover.moves.next_generation import Planned, never_begun, plan_next
+from streamkeeper.recover.moves.present import FlowNow, look_at
 from streamkeeper.recover.plans.consent import impact_of_others, impact_of_readers
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.move import Move
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.requests.form import declared_table
 from streamkeeper.recover.requests.full_refresh import Emptying, RefreshRequest
-from streamkeeper.recover.restart import pinned_settings
-from streamkeeper.recover.restart.flow_now import FlowNow, look_at
-from streamkeeper.recover.restart.next_generation import Planned, never_begun, plan_next
 from streamkeeper.recover.steps import rehearse
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
 from streamkeeper.sources.impacts import impact_of
+from streamkeeper.support.amounts import NONE, SourceImpact, in_words, unknown
+from streamkeeper.support.times import now
 from streamkeeper.tables import other_writers
 from streamkeeper.tables.other_writers import OtherWriters
 from streamkeeper.tables.past_versions import is_emptied
 from streamkeeper.tables.readers import effects_on_readers
-from streamkeeper.times import now
 
 RECOVERY = "full_refresh"
 HISTORY = "rows that the sources no longer have cannot be read again"

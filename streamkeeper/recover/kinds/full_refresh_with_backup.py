@@ -12,24 +12,24 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
-from streamkeeper.amounts import DUPLICATES
 from streamkeeper.flows import generations
 from streamkeeper.flows.backfill_flow import BACKUP
 from streamkeeper.flows.files import open_home
 from streamkeeper.flows.generations import AFTER_LAST, EMPTY, REBUILT, StartAt
 from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.recover.kinds import backfill, backup_table, full_refresh, reset_checkpoint
+from streamkeeper.recover.moves.backfill_source import FILL, Backup, FillingIn
+from streamkeeper.recover.moves.present import look_at
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.move import Move
 from streamkeeper.recover.plans.plan import FlowPlan, Plan, Refusal
 from streamkeeper.recover.requests.backfill import BackfillRequest
 from streamkeeper.recover.requests.backup_table import BackupRequest
 from streamkeeper.recover.requests.full_refresh import SOURCES, WithBackupRequest, filler
-from streamkeeper.recover.restart.backfill_source import FILL, Backup, FillingIn
-from streamkeeper.recover.restart.flow_now import look_at
 from streamkeeper.recover.steps import rehearse
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
+from streamkeeper.support.amounts import DUPLICATES
 from streamkeeper.tables.backups import COPY, ENTER, PIN, VERIFY
 
 RECOVERY = "full_refresh_with_backup"

@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from streamkeeper.amounts import DATA_LOSS, IMPACTS, Amount, in_words, unknown
 from streamkeeper.delta.summary import newest_summary
 from streamkeeper.errors import RecoveryError
 from streamkeeper.flows import generations
@@ -19,16 +18,17 @@ from streamkeeper.flows.files import open_home
 from streamkeeper.flows.side_flow import name_of
 from streamkeeper.manifest.manifest import Flow, Manifest, read_manifest
 from streamkeeper.recover.kinds import full_refresh
+from streamkeeper.recover.moves import side_table
+from streamkeeper.recover.moves.side_table import RECOVERY, SideTables
 from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work, kind
 from streamkeeper.recover.plans.plan import CopyPlan, FlowPlan, Plan, Refusal
 from streamkeeper.recover.requests.form import declared_table
 from streamkeeper.recover.requests.full_refresh import Emptying, RebuildRequest
-from streamkeeper.recover.restart import side_table
-from streamkeeper.recover.restart.side_table import RECOVERY, SideTables
 from streamkeeper.recover.steps import rehearse
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
+from streamkeeper.support.amounts import DATA_LOSS, IMPACTS, Amount, in_words, unknown
 from streamkeeper.tables.backups import TARGET
 
 BUILD, PUT_IN_PLACE, REMOVE = "build", "put_in_place", "remove_side_table"

@@ -9,23 +9,23 @@ from dataclasses import asdict, replace
 
 from streamkeeper.flows.files import open_home
 from streamkeeper.flows.generations import AFTER_LAST, EMPTY, GENERATION
-from streamkeeper.flows.past_positions import at_end
 from streamkeeper.manifest.environment import opened_if_possible
 from streamkeeper.manifest.manifest import Flow, Manifest
+from streamkeeper.observe.past_positions import at_end
+from streamkeeper.recover.moves import pinned_settings
+from streamkeeper.recover.moves.next_generation import Planned, plan_next, plan_place
+from streamkeeper.recover.moves.passed_over import impact_of_begun_anew
+from streamkeeper.recover.moves.present import FlowNow, look_at
+from streamkeeper.recover.moves.repeats import written_again
 from streamkeeper.recover.plans.kind import Kind
 from streamkeeper.recover.plans.move import Move
 from streamkeeper.recover.plans.plan import Plan, Refusal
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest, start_of
-from streamkeeper.recover.restart import pinned_settings
-from streamkeeper.recover.restart.begun_anew import impact_of_begun_anew
-from streamkeeper.recover.restart.flow_now import FlowNow, look_at
-from streamkeeper.recover.restart.next_generation import Planned, plan_next, plan_place
-from streamkeeper.recover.restart.written_again import written_again
 from streamkeeper.recover.steps import rehearse
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
 from streamkeeper.sources.impacts import impact_of
-from streamkeeper.times import now
+from streamkeeper.support.times import now
 
 RECOVERY = "reset_checkpoint"
 

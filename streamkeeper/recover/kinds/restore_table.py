@@ -20,25 +20,25 @@ from streamkeeper.errors import RequestError
 from streamkeeper.flows.files import open_home
 from streamkeeper.flows.generations import EARLIEST, StartAt
 from streamkeeper.manifest.manifest import Flow, Manifest
+from streamkeeper.recover.moves import put_back
+from streamkeeper.recover.moves.after_restore import plan_restored
+from streamkeeper.recover.moves.next_generation import held_meanwhile
+from streamkeeper.recover.moves.put_back import Restoring, TableToRestore
 from streamkeeper.recover.plans.consent import impact_of_other_writers, impact_of_readers
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.move import Move
 from streamkeeper.recover.plans.plan import CopyPlan, FlowPlan, Plan, Refusal
 from streamkeeper.recover.requests.form import declared_table
 from streamkeeper.recover.requests.restore_table import RestoreRequest
-from streamkeeper.recover.restart import put_back
-from streamkeeper.recover.restart.after_restore import plan_restored
-from streamkeeper.recover.restart.next_generation import held_meanwhile
-from streamkeeper.recover.restart.put_back import Restoring, TableToRestore
 from streamkeeper.recover.steps import rehearse
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
+from streamkeeper.support.times import now
 from streamkeeper.tables import backups, flows_at_version, past_versions
 from streamkeeper.tables.backups import NEWEST, TARGET, Backup
 from streamkeeper.tables.flows_at_version import FlowAt
 from streamkeeper.tables.readers import effects_on_readers
-from streamkeeper.times import now
 
 RECOVERY = "restore_table"
 

@@ -12,33 +12,33 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from streamkeeper.errors import RequestError
-from streamkeeper.flows import past_positions
 from streamkeeper.flows.files import FlowHome, open_home
 from streamkeeper.flows.generations import OFFSETS, TIMESTAMP
-from streamkeeper.flows.observed import Observed
-from streamkeeper.flows.past_positions import Place
 from streamkeeper.manifest.manifest import Flow, Manifest
+from streamkeeper.observe import past_positions
+from streamkeeper.observe.observed import Observed
+from streamkeeper.observe.past_positions import Place
 from streamkeeper.recover.kinds import reset_checkpoint
-from streamkeeper.recover.plans.consent import impact_of_other_writers, impact_of_readers
-from streamkeeper.recover.plans.kind import Kind, StepKind, Work
-from streamkeeper.recover.plans.move import Move
-from streamkeeper.recover.plans.plan import Plan, Refusal
-from streamkeeper.recover.requests.rewind import RESTORED, RewindRequest
-from streamkeeper.recover.restart.next_generation import (
+from streamkeeper.recover.moves.next_generation import (
     Planned,
     held_meanwhile,
     plan_beginning,
     plan_place,
 )
-from streamkeeper.recover.restart.put_back import Rewinding, VersionToRestore, versions_of
+from streamkeeper.recover.moves.put_back import Rewinding, VersionToRestore, versions_of
+from streamkeeper.recover.plans.consent import impact_of_other_writers, impact_of_readers
+from streamkeeper.recover.plans.kind import Kind, StepKind, Work
+from streamkeeper.recover.plans.move import Move
+from streamkeeper.recover.plans.plan import Plan, Refusal
+from streamkeeper.recover.requests.rewind import RESTORED, RewindRequest
 from streamkeeper.recover.steps import rehearse
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.recover.steps.verify_files import verify_files
 from streamkeeper.settings import Settings
+from streamkeeper.support.times import now
 from streamkeeper.tables import flows_at_version, past_versions
 from streamkeeper.tables.flows_at_version import FlowAt, PastVersion
 from streamkeeper.tables.readers import effects_on_readers
-from streamkeeper.times import now
 
 RECOVERY = "rewind"
 

@@ -26,9 +26,9 @@ from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.requests.tidy_tables import TidyRequest
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage
+from streamkeeper.support.times import now as in_words
 from streamkeeper.tables import recovery_lock
 from streamkeeper.tables.readers import Need, needs_of, readers
-from streamkeeper.times import now as in_words
 
 RECOVERY = "tidy_tables"
 MARGIN_HOURS = 24.0

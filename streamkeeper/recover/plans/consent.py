@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from streamkeeper import amounts
-from streamkeeper.amounts import DATA_LOSS, DOWNSTREAM, IMPACTS, Amount, Impact, SourceImpact, in_words
 from streamkeeper.flows.generations import EARLIEST, LATEST
 from streamkeeper.recover.plans.move import Move
 from streamkeeper.recover.plans.plan import IN_THE_TABLE, Refusal
+from streamkeeper.support import amounts
+from streamkeeper.support.amounts import (
+    DATA_LOSS,
+    DOWNSTREAM,
+    IMPACTS,
+    Amount,
+    Impact,
+    SourceImpact,
+    in_words,
+)
 from streamkeeper.tables.readers import ReaderEffects
 
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from streamkeeper.amounts import (
+from streamkeeper.recover.plans.advice import TRADE_OFFS
+from streamkeeper.recover.plans.kind import kind
+from streamkeeper.recover.plans.plan import IN_THE_TABLE, CopyPlan, FlowPlan, Plan, Refusal
+from streamkeeper.redaction import visible
+from streamkeeper.support.amounts import (
     DATA_LOSS,
     DOWNSTREAM,
     DUPLICATES,
@@ -17,10 +21,6 @@ from streamkeeper.amounts import (
     in_words,
     size_in_words,
 )
-from streamkeeper.recover.plans.advice import TRADE_OFFS
-from streamkeeper.recover.plans.kind import kind
-from streamkeeper.recover.plans.plan import IN_THE_TABLE, CopyPlan, FlowPlan, Plan, Refusal
-from streamkeeper.redaction import visible
 
 
 def as_markdown(plan: Plan) -> str:

@@ -16,11 +16,11 @@ from typing import Any, TypeVar
 from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.ledger import GIVEN_UP, Ledger
-from streamkeeper.json_values import read_as
 from streamkeeper.manifest.manifest import Manifest
 from streamkeeper.recover.plans.plan import FlowPlan, Plan
 from streamkeeper.recover.requests.form import NONE_ILL, FormField, Request
 from streamkeeper.settings import Settings
+from streamkeeper.support.json_values import read_as
 
 KINDS: dict[str, str] = {
     "adopt": "streamkeeper.recover.kinds.adopt:KIND",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from streamkeeper.flows.generations import REBUILT, InitialState, Restart, StartAt
-from streamkeeper.flows.past_positions import Place
+from streamkeeper.observe.past_positions import Place
 
 
 @dataclass(frozen=True)

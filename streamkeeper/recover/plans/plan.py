@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, TypeVar, cast
 
-from streamkeeper.amounts import NONE, Amount, Impact, SourceImpact, in_words
 from streamkeeper.errors import StorageError
 from streamkeeper.flows.generations import InitialState, StartAt
-from streamkeeper.json_values import read_as
 from streamkeeper.redaction import redact
+from streamkeeper.support.amounts import NONE, Amount, Impact, SourceImpact, in_words
+from streamkeeper.support.json_values import read_as
 
 T = TypeVar("T")
 FORMAT = 1
@@ -53,7 +53,7 @@ class FlowPlan:
     park, ``verdict`` what a look before the restart said of its declaration (empty: that it goes on).
 
     ``written_again`` are the duplicates that it writes to its table
-    (:mod:`streamkeeper.recover.restart.written_again`); None if they are not counted: for a table that is
+    (:mod:`streamkeeper.recover.moves.repeats`); None if they are not counted: for a table that is
     kept by key, or is emptied.
     """
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from streamkeeper.flows.adopted_checkpoint import normal_place
 from streamkeeper.manifest.manifest import Flow
+from streamkeeper.observe.adopted_checkpoint import normal_place
 from streamkeeper.recover.requests.form import FLOW, Asking, Request, accepted, form_field
 from streamkeeper.settings import why_refused_place
 

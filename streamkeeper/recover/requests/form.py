@@ -28,12 +28,12 @@ from functools import partial
 from math import isfinite
 from typing import Any, ClassVar, Final, Literal, TypeVar
 
-from streamkeeper.amounts import IMPACTS
 from streamkeeper.declare.model import Pipeline, Table
 from streamkeeper.errors import RequestError
 from streamkeeper.flows.generations import REBUILT, STATES
-from streamkeeper.json_values import read_as
 from streamkeeper.manifest.manifest import Flow, Manifest
+from streamkeeper.support.amounts import IMPACTS
+from streamkeeper.support.json_values import read_as
 
 R = TypeVar("R", bound="Request")
 

@@ -15,12 +15,12 @@ from streamkeeper.errors import RecoveryError, TableLocked
 from streamkeeper.flows import generations, leases, ledger
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.manifest.manifest import read_manifest
+from streamkeeper.recover.moves import side_table
 from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.kind import Work
-from streamkeeper.recover.restart import side_table
 from streamkeeper.storage import Storage
+from streamkeeper.support.times import Moment
 from streamkeeper.tables import backups, recovery_lock
-from streamkeeper.times import Moment
 
 
 @dataclass(frozen=True)

@@ -14,17 +14,18 @@ from typing import Any
 
 from streamkeeper.delta import log as delta_log
 from streamkeeper.errors import PlanRefused, RecoveryError
-from streamkeeper.flows import generations, holds, leases, status
+from streamkeeper.flows import generations, holds, leases
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import Generation
 from streamkeeper.manifest.manifest import Manifest, read_manifest
+from streamkeeper.observe import status
+from streamkeeper.recover.moves import put_back
 from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.kind import StepKind, Work, kind
 from streamkeeper.recover.plans.plan import FlowPlan, Plan, Refusal
-from streamkeeper.recover.restart import put_back
 from streamkeeper.settings import Settings
+from streamkeeper.support.times import now
 from streamkeeper.tables import recovery_lock
-from streamkeeper.times import now
 
 PROGRESS_SECONDS = 600.0
 """Seconds for new generations to show progress before the last step fails; another run waits again."""

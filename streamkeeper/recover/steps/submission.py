@@ -9,7 +9,7 @@ from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover.plans import plan as plans
 from streamkeeper.settings import DEFAULT_MASTER, Settings
 from streamkeeper.storage import open_storage
-from streamkeeper.user_environment import environment
+from streamkeeper.support.user_environment import environment
 
 
 def recovery_step(

@@ -13,14 +13,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from streamkeeper.amounts import NONE, Amount, SourceImpact, in_words, unknown
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.model import Source
 from streamkeeper.errors import CheckpointError, RequestError, SourceError, StorageError
 from streamkeeper.flows.generations import EARLIEST, EMPTY, REBUILT, Restart, StartAt, StartMode
-from streamkeeper.flows.past_positions import Place
-from streamkeeper.flows.position import CommittedPosition
-from streamkeeper.times import ms_in_iso
+from streamkeeper.observe.past_positions import Place
+from streamkeeper.observe.position import CommittedPosition
+from streamkeeper.support.amounts import NONE, Amount, SourceImpact, in_words, unknown
+from streamkeeper.support.times import ms_in_iso
 
 L = TypeVar("L")
 P = TypeVar("P")

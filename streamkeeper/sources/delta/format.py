@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from streamkeeper.amounts import Amount, SourceImpact, unknown
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.model import Source
 from streamkeeper.delta.history import (
@@ -35,6 +34,7 @@ from streamkeeper.sources.base.format import (
 )
 from streamkeeper.sources.delta import impacts, statistics
 from streamkeeper.sources.delta.start import DeltaPosition, DeltaStarts, path_of
+from streamkeeper.support.amounts import Amount, SourceImpact, unknown
 
 MOST = 1000
 """Unread commits that are read to tell a lag; of more, only their number and the oldest one's age is told."""

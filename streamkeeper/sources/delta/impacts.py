@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from streamkeeper.amounts import NONE, Amount, SourceImpact, unknown
 from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import describe
 from streamkeeper.delta.history import (
@@ -24,6 +23,7 @@ from streamkeeper.sources.base.format import UNREADABLE, Case, Resolved, SourceM
 from streamkeeper.sources.base.format import read_again as with_read_again
 from streamkeeper.sources.delta import statistics as delta_statistics
 from streamkeeper.sources.delta.start import DeltaPosition, after_last, before
+from streamkeeper.support.amounts import NONE, Amount, SourceImpact, unknown
 from streamkeeper.tables import past_versions
 
 Resolve = Callable[[Callable[[], History]], Resolved[DeltaPosition]]

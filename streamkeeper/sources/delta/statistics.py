@@ -8,9 +8,9 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from streamkeeper.amounts import Amount
 from streamkeeper.delta.summary import read_summary
 from streamkeeper.errors import NotAskable, SourceError
+from streamkeeper.support.amounts import Amount
 
 _VECTORS = "deletionVectors"
 

@@ -10,7 +10,6 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from streamkeeper.amounts import SourceImpact, counted
 from streamkeeper.checkpoint import Checkpoint, FileEntry
 from streamkeeper.checkpoint.files_log import plain_path
 from streamkeeper.declare.model import Source
@@ -31,6 +30,7 @@ from streamkeeper.sources.files import impacts
 from streamkeeper.sources.files.impacts import FilesPosition
 from streamkeeper.sources.files.listing import SourceFile, amount, is_rewritten, iterate_files, list_files
 from streamkeeper.sources.files.options import FileOptions
+from streamkeeper.support.amounts import SourceImpact, counted
 
 ENOUGH = 1000
 """Pending files after which the listing of a folder ends early."""

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from streamkeeper.amounts import Amount
 from streamkeeper.checkpoint.files_log import plain_path
 from streamkeeper.declare.model import Source
 from streamkeeper.errors import StorageError
 from streamkeeper.settings import why_refused_place
+from streamkeeper.support.amounts import Amount
 
 COUNT_LIMIT = 64 * 1024 * 1024
 """Bytes up to which rows of line-based files are counted for a plan.

@@ -7,7 +7,6 @@ import re
 from functools import partial
 from typing import Any
 
-from streamkeeper.amounts import SourceImpact
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.model import Source
 from streamkeeper.errors import NotAskable, SourceError
@@ -27,6 +26,7 @@ from streamkeeper.sources.kafka import client, impacts
 from streamkeeper.sources.kafka.offsets import OffsetRange, Offsets, goes_back, records_between
 from streamkeeper.sources.kafka.reading import reading
 from streamkeeper.sources.kafka.start import KafkaLook, KafkaPosition, KafkaStarts
+from streamkeeper.support.amounts import SourceImpact
 
 MOST = 64
 """Partitions of which the oldest unread record's time is read to tell a lag: those with most that waits."""

@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
-from streamkeeper.amounts import NONE, Amount, SourceImpact, unknown
 from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import describe
 from streamkeeper.errors import RequestError, SourceError
 from streamkeeper.flows.generations import AFTER_LAST, EARLIEST, StartMode
-from streamkeeper.flows.position import CommittedPosition
+from streamkeeper.observe.position import CommittedPosition
 from streamkeeper.sources.base.format import LOOKED_AT_AGAIN, UNREADABLE, Before, Case, Resolved, SourceMove
 from streamkeeper.sources.base.format import read_again as with_read_again
 from streamkeeper.sources.kafka import client as kafka_client
@@ -27,6 +26,7 @@ from streamkeeper.sources.kafka.offsets import (
     records_between,
 )
 from streamkeeper.sources.kafka.start import KafkaLook, KafkaPosition
+from streamkeeper.support.amounts import NONE, Amount, SourceImpact, unknown
 
 Resolve = Callable[[Callable[[], KafkaLook]], Resolved[KafkaPosition]]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from streamkeeper.amounts import unknown
 from streamkeeper.declare.model import Source
 from streamkeeper.errors import RequestError, SourceError
 from streamkeeper.sources.base.format import Reading
 from streamkeeper.sources.kafka import client as kafka_client
 from streamkeeper.sources.kafka.impacts import KafkaSnapshot, records
 from streamkeeper.sources.kafka.offsets import LATEST, Offsets, Topics, misfits, records_between, resolved
+from streamkeeper.support.amounts import unknown
 
 
 def reading(source: Source, start: Offsets | None, ends: Offsets | None) -> Reading:

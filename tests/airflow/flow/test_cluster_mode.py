@@ -29,7 +29,7 @@ from streamkeeper_airflow.recovery.tasks import PLAN, SparkStep
 
 from demo.tables import read_rows
 from streamkeeper.clusters import cluster_drivers
-from streamkeeper.drivers import batch_numbers, stopping
+from streamkeeper.drivers import stopping
 from streamkeeper.drivers.stopping import By
 from streamkeeper.flows import holds, leases
 from streamkeeper.flows.files import FlowHome, open_home
@@ -38,6 +38,7 @@ from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover import engine
 from streamkeeper.recover.plans.kind import kind
 from streamkeeper.settings import PROJECT, Settings
+from streamkeeper.watch import batch_numbers
 from tests.airflow.conftest import a_try
 from tests.worlds.clusters.kubernetes import NAMESPACE, Kubernetes, LacksPodman, kubernetes
 from tests.worlds.clusters.standalone import Cluster, standalone

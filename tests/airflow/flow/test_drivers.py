@@ -19,7 +19,7 @@ from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import holds, leases
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.leases import Heartbeat
-from streamkeeper.times import now
+from streamkeeper.support.times import now
 from tests.airflow.conftest import elsewhere, lease, process_of
 
 FOREVER = [sys.executable, "-c", "import time; print('begun', flush=True); time.sleep(600)"]

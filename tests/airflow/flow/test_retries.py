@@ -25,7 +25,7 @@ from streamkeeper.flows import leases
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.leases import Heartbeat
 from streamkeeper.storage import open_storage
-from streamkeeper.times import now
+from streamkeeper.support.times import now
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from streamkeeper.flows.files import FlowHome, open_home
 from streamkeeper.flows.leases import Heartbeat, Process
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import PROJECT, Settings
-from streamkeeper.times import now
+from streamkeeper.support.times import now
 from tests.airflow.conftest import a_try, elsewhere, lease, process_of
 
 PIPELINE = """

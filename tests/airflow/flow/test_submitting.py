@@ -21,14 +21,15 @@ from streamkeeper_airflow.flow.supervise import FlowOperator
 from streamkeeper_airflow.recovery.tasks import SparkStep
 
 from streamkeeper.clusters import cluster_drivers
-from streamkeeper.drivers import alerts, submit
-from streamkeeper.drivers.alerts import AlertKind
+from streamkeeper.drivers import submit
 from streamkeeper.flows.files import open_home
 from streamkeeper.flows.leases import ClusterDriver
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover import engine
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.settings import PROJECT, Settings
+from streamkeeper.watch import alerts
+from streamkeeper.watch.alerts import AlertKind
 from tests.airflow.conftest import a_try
 from tests.recorder import JARS, Call, Recorder
 

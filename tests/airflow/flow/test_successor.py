@@ -25,7 +25,7 @@ from streamkeeper.manifest.manifest import Flow, read_manifest
 from streamkeeper.preflight import change, last_run
 from streamkeeper.preflight.change import ChangeState
 from streamkeeper.settings import Settings
-from streamkeeper.times import now
+from streamkeeper.support.times import now
 from tests.airflow.conftest import a_try, elsewhere, lease
 
 FLOW = "first.first_flow"

@@ -24,13 +24,14 @@ from streamkeeper_airflow.flow.gate import blocking
 from streamkeeper_airflow.flow.retries import DriverFailed, WrongSettings
 from streamkeeper_airflow.flow.supervise import FlowOperator
 
-from streamkeeper.drivers import alerts, crash_loops, stopping, submit, supervision
-from streamkeeper.drivers.alerts import AlertKind
+from streamkeeper.drivers import stopping, submit, supervision
 from streamkeeper.flows import holds, leases
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.leases import Lease, Life
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import PROJECT, Settings
+from streamkeeper.watch import alerts, crash_loops
+from streamkeeper.watch.alerts import AlertKind
 from tests.airflow.conftest import a_try, elsewhere, lease
 from tests.worlds.suites import long_but
 from tools.waiting import wait_until

@@ -19,11 +19,11 @@ from streamkeeper_airflow.operate.notify import deliver, unusable
 from streamkeeper_airflow.operate.run_note import CONNECTION, set_run_note
 
 from streamkeeper.declare.model import Notifier
-from streamkeeper.drivers import alerts
-from streamkeeper.drivers.alerts import AlertKind
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import Settings
+from streamkeeper.watch import alerts
+from streamkeeper.watch.alerts import AlertKind
 from tests.airflow.conftest import alert, configure, notifiers_of
 from tests.airflow.listeners import Inbox, mail_server
 

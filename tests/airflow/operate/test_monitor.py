@@ -20,10 +20,6 @@ from streamkeeper_airflow.operate.notify import record_alert
 
 from streamkeeper.checkpoint import CommitEntry, write_commit
 from streamkeeper.declare.model import Expectation, Location
-from streamkeeper.drivers import alerts, behind, progress
-from streamkeeper.drivers.alerts import AlertKind
-from streamkeeper.drivers.batch_numbers import Batch, Numbers, Totals
-from streamkeeper.drivers.expectations import Shares
 from streamkeeper.errors import StorageError
 from streamkeeper.flows import generations, holds, leases
 from streamkeeper.flows.files import FlowHome
@@ -33,6 +29,10 @@ from streamkeeper.history import events, rows
 from streamkeeper.history.events import Kind
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import Settings
+from streamkeeper.watch import alerts, behind, progress
+from streamkeeper.watch.alerts import AlertKind
+from streamkeeper.watch.batch_numbers import Batch, Numbers, Totals
+from streamkeeper.watch.expectations import Shares
 from tests.airflow.conftest import configure
 from tests.airflow.listeners import Inbox
 from tests.worlds.metrics.collector import collector

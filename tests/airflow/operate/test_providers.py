@@ -16,10 +16,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from streamkeeper_airflow.operate.notify import deliver
 
-from streamkeeper.drivers import alerts
-from streamkeeper.drivers.alerts import AlertKind
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.settings import PROJECT
+from streamkeeper.watch import alerts
+from streamkeeper.watch.alerts import AlertKind
 from tests.airflow.conftest import alert, configure, notifiers_of
 from tests.airflow.listeners import Inbox, webhook
 

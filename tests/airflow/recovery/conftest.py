@@ -15,14 +15,14 @@ from streamkeeper_airflow.operate.notify import page
 from streamkeeper_airflow.recovery.approvals import PlanApproval
 from streamkeeper_airflow.recovery.tasks import PlanRecovery, RecoveryStep, SparkStep
 
-from streamkeeper.drivers import alerts
-from streamkeeper.drivers.alerts import Alert
 from streamkeeper.errors import StreamkeeperError
 from streamkeeper.flows.files import open_home
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover import engine
 from streamkeeper.recover.plans.kind import Work, kind
 from streamkeeper.settings import Settings
+from streamkeeper.watch import alerts
+from streamkeeper.watch.alerts import Alert
 from tests.recorder import lay_jars
 from tests.worlds.small_world import World
 

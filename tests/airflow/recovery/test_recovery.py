@@ -28,13 +28,13 @@ from streamkeeper_airflow.recovery.tasks import (
     UnaskedStep,
 )
 
-from streamkeeper.drivers.alerts import AlertKind
 from streamkeeper.errors import RecoveryError, RequestError, StorageError, StreamkeeperError
 from streamkeeper.flows import generations, holds, ledger
 from streamkeeper.recover import engine
 from streamkeeper.recover.kinds.reset_checkpoint import KIND
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.storage import LocalStorage
+from streamkeeper.watch.alerts import AlertKind
 from tests.airflow.recovery.conftest import Cluster, Run, alerts_of, approved
 from tests.worlds.recover.recoveries import drive
 from tests.worlds.small_world import CHANGES, EVENTS, World

@@ -26,9 +26,7 @@ from streamkeeper import __version__
 from streamkeeper.cli import listing, recovery_session, running
 from streamkeeper.cli.commands import app
 from streamkeeper.cli.output import Grid, lines_of
-from streamkeeper.drivers import batch_numbers, behind, failures, submit
-from streamkeeper.drivers.batch_numbers import Batch, Machinery, Numbers
-from streamkeeper.drivers.behind import Measured
+from streamkeeper.drivers import failures, submit
 from streamkeeper.drivers.causes import Cause
 from streamkeeper.errors import StreamkeeperError
 from streamkeeper.exit_codes import Outcome
@@ -39,6 +37,9 @@ from streamkeeper.recover.kinds import full_refresh
 from streamkeeper.recover.kinds.reset_checkpoint import KIND
 from streamkeeper.sources.base.format import Lag
 from streamkeeper.storage import to_json
+from streamkeeper.watch import batch_numbers, behind
+from streamkeeper.watch.batch_numbers import Batch, Machinery, Numbers
+from streamkeeper.watch.behind import Measured
 from tests.killing import HEEDING_CTRL_C
 from tests.recorder import Recorder
 from tests.worlds.recover.recoveries import Submits, approve, carry_out, drive, plan_reset

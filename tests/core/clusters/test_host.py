@@ -13,7 +13,7 @@ import pytest
 from streamkeeper.clusters import host
 from streamkeeper.clusters.host import check_host
 from streamkeeper.errors import SettingsError
-from streamkeeper.user_environment import environment
+from streamkeeper.support.user_environment import environment
 from tests.recorder import lay_jars
 from tests.worlds.small_world import World
 

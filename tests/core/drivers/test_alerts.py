@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from streamkeeper.declare.model import Notifier
-from streamkeeper.drivers import alerts
-from streamkeeper.drivers.alerts import PAUSE, Alert, AlertKind, Pending, storage_now
 from streamkeeper.errors import StorageError
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.storage import LocalStorage
+from streamkeeper.watch import alerts
+from streamkeeper.watch.alerts import PAUSE, Alert, AlertKind, Pending, storage_now
 
 PARKED = Alert(
     AlertKind.PARKED,

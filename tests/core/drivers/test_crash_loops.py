@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from streamkeeper.checkpoint import CommitEntry, write_commit
-from streamkeeper.drivers import crash_loops
-from streamkeeper.drivers.crash_loops import FAILURES, WINDOW
 from streamkeeper.errors import StorageError
+from streamkeeper.watch import crash_loops
+from streamkeeper.watch.crash_loops import FAILURES, WINDOW
 from tests.worlds.small_world import World
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from streamkeeper.declare.model import WARN, Expectation, Location
-from streamkeeper.drivers import alerts, progress
-from streamkeeper.drivers.expectations import Shares
-from streamkeeper.drivers.progress import Position
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.storage import LocalStorage
+from streamkeeper.watch import alerts, progress
+from streamkeeper.watch.expectations import Shares
+from streamkeeper.watch.progress import Position
 
 ODD = Expectation("odd", "n % 2 = 1", WARN, Location("p.py", 3), alert_above=0.25)
 WIDE = Expectation("wide", "n < 9", WARN, Location("p.py", 4), alert_above=0.25, alert_window=3)

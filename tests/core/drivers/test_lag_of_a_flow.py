@@ -7,15 +7,15 @@ import time
 
 import pytest
 
-from streamkeeper.drivers import behind
-from streamkeeper.drivers.behind import Behind, Measured
-from streamkeeper.drivers.pending_input import DUTY
 from streamkeeper.errors import StorageError
 from streamkeeper.flows import generations, holds, leases
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.health import flows as health
 from streamkeeper.manifest.manifest import Flow, declared, read_manifest
 from streamkeeper.sources.base.format import Lag
+from streamkeeper.watch import behind
+from streamkeeper.watch.behind import Behind, Measured
+from streamkeeper.watch.pending_input import DUTY
 from tests.worlds.small_world import CHANGES, EVENTS, World, write_manifest
 
 NOTHING = Lag(0, 0, 0, None, 0.0)

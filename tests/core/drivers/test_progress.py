@@ -8,14 +8,14 @@ from dataclasses import asdict, replace
 import pytest
 
 from streamkeeper.checkpoint import Checkpoint, FileEntry, write_files_log
-from streamkeeper.drivers import progress
-from streamkeeper.drivers.alerts import Alert, AlertKind, storage_now
-from streamkeeper.drivers.pending_input import DUTY, what_waits
-from streamkeeper.drivers.progress import Note, Position, Seen, State, is_over, judge, needs_listing
 from streamkeeper.flows import generations, holds, leases
-from streamkeeper.flows.observed import Observed
+from streamkeeper.observe.observed import Observed
 from streamkeeper.sources.base.format import Waiting
 from streamkeeper.storage import to_json
+from streamkeeper.watch import progress
+from streamkeeper.watch.alerts import Alert, AlertKind, storage_now
+from streamkeeper.watch.pending_input import DUTY, what_waits
+from streamkeeper.watch.progress import Note, Position, Seen, State, is_over, judge, needs_listing
 from tests.worlds.small_world import CHANGES, RATE, World, write_manifest
 
 AT = Position(1, 7)

@@ -6,10 +6,11 @@ from collections import Counter
 
 import pytest
 
-from streamkeeper.drivers import progress
-from streamkeeper.flows import generations, status
-from streamkeeper.flows.observed import Observed
+from streamkeeper.flows import generations
+from streamkeeper.observe import status
+from streamkeeper.observe.observed import Observed
 from streamkeeper.storage import LocalStorage, one_look, read_json
+from streamkeeper.watch import progress
 from tests.worlds.recover.asked import ASKED
 from tests.worlds.recover.recoveries import plan_reset, planned
 from tests.worlds.small_world import World

@@ -10,8 +10,9 @@ from dataclasses import replace
 import pytest
 
 from streamkeeper.errors import CheckpointError, RequestError
-from streamkeeper.flows import generations, past_positions
+from streamkeeper.flows import generations
 from streamkeeper.flows.generations import AFTER_LAST, COPIED, EMPTY, REBUILT, Generation, Start, StartAt
+from streamkeeper.observe import past_positions
 from tests.worlds.small_world import World, write_checkpoint
 
 

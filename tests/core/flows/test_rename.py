@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from streamkeeper.errors import DeclarationError, LeaseHeld, RecoveryError, RequestError, TableLocked
-from streamkeeper.flows import generations, holds, leases, ledger, status
+from streamkeeper.flows import generations, holds, leases, ledger
 from streamkeeper.flows import rename as renaming
 from streamkeeper.flows.files import FlowHome, WriteLockFiles, kept_flows, kept_pipelines, query_id
 from streamkeeper.manifest import names
 from streamkeeper.manifest.manifest import Manifest, read_manifest
+from streamkeeper.observe import status
 from streamkeeper.storage import LocalStorage, to_json
 from streamkeeper.tables import backups, owners, recovery_lock, write_lock
 from streamkeeper.tables.past_versions import writers_of

@@ -9,10 +9,11 @@ import pytest
 
 from streamkeeper.errors import StorageError
 from streamkeeper.exit_codes import Outcome
-from streamkeeper.flows import generations, holds, leases, status
+from streamkeeper.flows import generations, holds, leases
 from streamkeeper.flows.leases import Heartbeat, Lease, Process
-from streamkeeper.flows.status import FlowStatus
 from streamkeeper.manifest.manifest import UNREADABLE
+from streamkeeper.observe import status
+from streamkeeper.observe.status import FlowStatus
 from streamkeeper.storage import to_json
 from tests.worlds.small_world import CHANGES, EVENTS, World
 

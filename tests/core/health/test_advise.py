@@ -12,8 +12,8 @@ from streamkeeper.checkpoint.log_entries import PROVIDER
 from streamkeeper.declare.checks import STATE_STORES
 from streamkeeper.declare.model import AppendFlow, Location
 from streamkeeper.delta.summary import Summary
-from streamkeeper.drivers.batch_numbers import Batch, Machinery
 from streamkeeper.health.advise import Evidence, advise, in_words, unknown
+from streamkeeper.watch.batch_numbers import Batch, Machinery
 
 FLOW = AppendFlow("f", "totals", ("raw",), "code", "1 minute", {}, Location("p.py", 3))
 BATCHES = tuple(

@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from streamkeeper.drivers import batch_numbers, behind, crash_loops, supervision
-from streamkeeper.drivers.batch_numbers import KEPT, Batch, Numbers, told_by
-from streamkeeper.drivers.behind import Measured
+from streamkeeper.drivers import supervision
 from streamkeeper.errors import StorageError
 from streamkeeper.flows import holds
 from streamkeeper.flows.leases import Heartbeat
@@ -17,6 +15,9 @@ from streamkeeper.health import flows as health
 from streamkeeper.health.flows import FlowHealth
 from streamkeeper.manifest.manifest import declared
 from streamkeeper.sources.base.format import Lag
+from streamkeeper.watch import batch_numbers, behind, crash_loops
+from streamkeeper.watch.batch_numbers import KEPT, Batch, Numbers, told_by
+from streamkeeper.watch.behind import Measured
 from tests.worlds.metrics.driven import HERE, drive
 from tests.worlds.small_world import EVENTS, World
 

@@ -15,12 +15,8 @@ from typer.testing import CliRunner
 
 from streamkeeper import __version__
 from streamkeeper.cli.commands import app
-from streamkeeper.drivers import crash_loops, progress
-from streamkeeper.drivers.batch_numbers import Batch, Numbers
-from streamkeeper.drivers.behind import Behind
 from streamkeeper.errors import SettingsError, StreamkeeperError
 from streamkeeper.flows import ledger
-from streamkeeper.flows.observed import Observed
 from streamkeeper.health import metrics, otlp
 from streamkeeper.health.flows import FlowHealth
 from streamkeeper.health.metrics import Metric, Sample, Snapshot
@@ -29,7 +25,11 @@ from streamkeeper.health.recoveries import Recoveries
 from streamkeeper.health.troubles import TROUBLES
 from streamkeeper.history.rows import Totals
 from streamkeeper.manifest.manifest import declared
+from streamkeeper.observe.observed import Observed
 from streamkeeper.sources.base.format import Lag
+from streamkeeper.watch import crash_loops, progress
+from streamkeeper.watch.batch_numbers import Batch, Numbers
+from streamkeeper.watch.behind import Behind
 from tests.worlds.metrics import rules
 from tests.worlds.metrics.collector import Collector, collector
 from tests.worlds.metrics.driven import HERE, drive

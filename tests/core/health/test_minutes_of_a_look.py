@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from streamkeeper.drivers.batch_numbers import Batch, Numbers
-from streamkeeper.drivers.behind import Behind
 from streamkeeper.flows import leases
 from streamkeeper.flows.leases import Heartbeat
 from streamkeeper.health import flows as health
@@ -16,6 +14,8 @@ from streamkeeper.history import rows
 from streamkeeper.history.rows import Totals
 from streamkeeper.manifest.manifest import declared
 from streamkeeper.sources.base.format import Lag
+from streamkeeper.watch.batch_numbers import Batch, Numbers
+from streamkeeper.watch.behind import Behind
 from tests.worlds.small_world import World
 
 BATCH = Batch(3, 0.0, 2.0, 600, 500, 42, 4096, 1, 12.5, {"addBatch": 1.5}, {"id": [599, 1]})

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from streamkeeper.declare.model import DEFAULT_NO_PROGRESS, Pipeline
-from streamkeeper.drivers.alerts import JUDGED as ALERTED
-from streamkeeper.drivers.alerts import Alert, AlertKind
-from streamkeeper.drivers.batch_numbers import Batch, Machinery
-from streamkeeper.drivers.behind import Behind
 from streamkeeper.health.flows import IDLE, FlowHealth
 from streamkeeper.health.troubles import SLOW_FOR, TROUBLES, Judgement, judge, span
 from streamkeeper.history.rows import Row
 from streamkeeper.sources.base.format import Lag
+from streamkeeper.watch.alerts import JUDGED as ALERTED
+from streamkeeper.watch.alerts import Alert, AlertKind
+from streamkeeper.watch.batch_numbers import Batch, Machinery
+from streamkeeper.watch.behind import Behind
 
 NOW = 1_790_000_000.0
 PIPELINE = Pipeline("p", "p.py", "", behind_above=300.0, behind_for=600.0)

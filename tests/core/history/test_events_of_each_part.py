@@ -6,8 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from streamkeeper.drivers import alerts
-from streamkeeper.drivers.alerts import Alert, AlertKind
 from streamkeeper.flows import generations, holds, leases, ledger
 from streamkeeper.history import events
 from streamkeeper.history.events import Kind
@@ -16,6 +14,8 @@ from streamkeeper.preflight.change import Change, ChangeState
 from streamkeeper.preflight.last_run import LastRun
 from streamkeeper.preflight.verdict import Compatibility, Verdict
 from streamkeeper.storage import LocalStorage
+from streamkeeper.watch import alerts
+from streamkeeper.watch.alerts import Alert, AlertKind
 from tests.worlds.small_world import World
 
 FLOW = "events.clean_events"

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from streamkeeper.amounts import DATA_LOSS, DUPLICATES, UNKNOWN_IMPACT
 from streamkeeper.checkpoint import (
     Checkpoint,
     CommitEntry,
@@ -33,15 +32,17 @@ from streamkeeper.delta.log import FENCE
 from streamkeeper.drivers import submit
 from streamkeeper.errors import CheckpointError, PlanRefused, RecoveryError, RequestError
 from streamkeeper.exit_codes import Outcome
-from streamkeeper.flows import adopted_checkpoint, generations, holds, ledger
+from streamkeeper.flows import generations, holds, ledger
 from streamkeeper.flows.files import query_id
 from streamkeeper.flows.generations import ADOPTED, COPIED, StartAt
+from streamkeeper.observe import adopted_checkpoint
 from streamkeeper.recover import engine
+from streamkeeper.recover.moves import adopted_sources, adoption_rehearsal
 from streamkeeper.recover.plans import explain
 from streamkeeper.recover.plans.plan import Plan
-from streamkeeper.recover.restart import adopted_sources, adoption_rehearsal
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.storage import LocalStorage
+from streamkeeper.support.amounts import DATA_LOSS, DUPLICATES, UNKNOWN_IMPACT
 from streamkeeper.tables import recovery_lock
 from tests.recorder import Recorder
 from tests.worlds.pipelines import HUNGRY

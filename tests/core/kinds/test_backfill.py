@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from streamkeeper.amounts import DUPLICATES
 from streamkeeper.declare.model import AutoCdcFlow
 from streamkeeper.errors import PlanRefused, RecoveryError, RequestError, TableLocked
 from streamkeeper.flows import backfill_flow, generations, ledger
@@ -21,13 +20,14 @@ from streamkeeper.flows.generations import Start
 from streamkeeper.manifest.manifest import Flow, read_manifest
 from streamkeeper.recover import engine
 from streamkeeper.recover.kinds import backfill
+from streamkeeper.recover.moves.backfill_source import Backup, Filters, derive, raw_source, spec_of_backup
 from streamkeeper.recover.plans import explain
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.requests.backfill import BackfillRequest
-from streamkeeper.recover.restart.backfill_source import Backup, Filters, derive, raw_source, spec_of_backup
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.storage import to_json
+from streamkeeper.support.amounts import DUPLICATES
 from streamkeeper.tables import recovery_lock
 from tests.worlds.recover import recoveries
 from tests.worlds.recover.recoveries import FLOW, approve, carry_out, planned, refused

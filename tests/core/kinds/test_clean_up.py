@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 from streamkeeper.errors import RequestError
-from streamkeeper.flows import generations, ledger, past_positions
+from streamkeeper.flows import generations, ledger
 from streamkeeper.flows.backfill_flow import name_of
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import AFTER_LAST, BATCH, COPIED, REBUILT, Generation, Start, StartAt
 from streamkeeper.flows.leases import Lease, Process
 from streamkeeper.flows.ledger import Ledger
 from streamkeeper.manifest.manifest import read_manifest
+from streamkeeper.observe import past_positions
 from streamkeeper.recover.kinds import clean_up
 from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.kind import Work, kind

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from streamkeeper.amounts import DATA_LOSS, DOWNSTREAM, UNKNOWN_IMPACT
 from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.flows import generations, ledger
 from streamkeeper.flows.backfill_flow import name_of
@@ -18,6 +17,7 @@ from streamkeeper.flows.generations import EARLIEST, LATEST, StartAt
 from streamkeeper.recover import engine
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.storage import to_json
+from streamkeeper.support.amounts import DATA_LOSS, DOWNSTREAM, UNKNOWN_IMPACT
 from streamkeeper.tables import other_writers, past_versions
 from tests.worlds.pipelines import LATE, READER, SEVERAL
 from tests.worlds.recover.recoveries import approve, asked, carry_out, impact, of, planned, refused

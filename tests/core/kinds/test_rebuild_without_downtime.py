@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 
-from streamkeeper.amounts import DATA_LOSS, DOWNSTREAM
 from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.flows import generations, leases, ledger, side_flow
 from streamkeeper.flows.generations import SIDE_TABLE, StartAt
 from streamkeeper.manifest.import_file import load_pipeline
 from streamkeeper.recover import engine
 from streamkeeper.recover.kinds.rebuild_without_downtime import KIND
+from streamkeeper.recover.moves import side_table
 from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.requests.full_refresh import RebuildRequest
-from streamkeeper.recover.restart import side_table
 from streamkeeper.recover.steps import clean_up as clean_up_steps
 from streamkeeper.storage import LocalStorage
+from streamkeeper.support.amounts import DATA_LOSS, DOWNSTREAM
 from tests.worlds.pipelines import LATE, READER, SEVERAL
 from tests.worlds.recover import recoveries
 from tests.worlds.recover.recoveries import approve, impact, of, planned, refused

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from streamkeeper.amounts import DATA_LOSS, DUPLICATES, MISSING_HISTORY, UNKNOWN_IMPACT
 from streamkeeper.checkpoint import CommitEntry, write_commit
 from streamkeeper.delta.log import FENCE
 from streamkeeper.errors import CheckpointError, RequestError
 from streamkeeper.flows import generations, ledger
 from streamkeeper.flows.generations import StartAt
 from streamkeeper.recover.plans.plan import Plan
+from streamkeeper.support.amounts import DATA_LOSS, DUPLICATES, MISSING_HISTORY, UNKNOWN_IMPACT
 from tests.worlds.recover.recoveries import impact, notes, refused
 from tests.worlds.recover.recoveries import plan_reset as plan
 from tests.worlds.small_world import CHANGES, EVENTS, RATE, World

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from streamkeeper.amounts import DATA_LOSS, DUPLICATES, MISSING_HISTORY
 from streamkeeper.checkpoint import CommitEntry, OffsetEntry, write_commit, write_offsets
 from streamkeeper.delta.log import FENCE
 from streamkeeper.errors import PlanRefused, RecoveryError, RequestError
@@ -27,6 +26,7 @@ from streamkeeper.recover.plans.kind import Work, kind
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.requests.rewind import RewindRequest
 from streamkeeper.sources.kafka.offsets import OffsetRange, Topics
+from streamkeeper.support.amounts import DATA_LOSS, DUPLICATES, MISSING_HISTORY
 from streamkeeper.tables import past_versions
 from tests.worlds.recover.recoveries import FLOW, approve, carry_out, impact, notes, planned, refused
 from tests.worlds.small_world import CHANGES, EVENTS, READER, World, write_checkpoint

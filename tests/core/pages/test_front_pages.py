@@ -11,13 +11,13 @@ import pytest
 from typer.testing import CliRunner
 
 from streamkeeper import __version__
-from streamkeeper.amounts import IMPACTS
 from streamkeeper.cli.commands import app
 from streamkeeper.flows import generations
 from streamkeeper.install.project_files import PIPELINE
 from streamkeeper.manifest import names
 from streamkeeper.recover.plans import plan
 from streamkeeper.settings import PROJECT
+from streamkeeper.support.amounts import IMPACTS
 from streamkeeper.tables import backups
 from tests.core.test_pages import FENCE, LINK, anchors
 from tests.worlds.small_world import World

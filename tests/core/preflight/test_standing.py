@@ -11,8 +11,8 @@ import pytest
 
 from streamkeeper.delta.log import last_transaction
 from streamkeeper.errors import SourceError
-from streamkeeper.flows import position
-from streamkeeper.flows.observed import Observed
+from streamkeeper.observe import position
+from streamkeeper.observe.observed import Observed
 from streamkeeper.preflight.standing import standing
 from streamkeeper.preflight.verdict import Compatibility, Verdict
 from streamkeeper.sources.kafka.offsets import OffsetRange, Topics

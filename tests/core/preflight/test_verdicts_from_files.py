@@ -8,7 +8,6 @@ import pytest
 
 from streamkeeper.flows import holds
 from streamkeeper.flows.rename import rename
-from streamkeeper.json_values import read_as
 from streamkeeper.manifest.manifest import declared
 from streamkeeper.preflight import change, last_run
 from streamkeeper.preflight.change import Change, ChangeState, ill
@@ -17,6 +16,7 @@ from streamkeeper.preflight.verdict import EXIT_CODES, Compatibility, Verdict, t
 from streamkeeper.recover import engine
 from streamkeeper.recover.kinds.reset_checkpoint import KIND
 from streamkeeper.recover.plans import explain
+from streamkeeper.support.json_values import read_as
 from tests.worlds.pipelines import edited
 from tests.worlds.small_world import World
 

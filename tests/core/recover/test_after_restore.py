@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from streamkeeper.amounts import DATA_LOSS, DUPLICATES, MISSING_HISTORY, UNKNOWN_IMPACT
 from streamkeeper.delta.history import offset_before
 from streamkeeper.delta.log import FENCE
 from streamkeeper.errors import RequestError
@@ -18,6 +17,7 @@ from streamkeeper.flows import generations
 from streamkeeper.flows.generations import BATCH, EARLIEST, OFFSETS, REBUILT, Start
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.sources.kafka.offsets import OffsetRange, Offsets, Topics
+from streamkeeper.support.amounts import DATA_LOSS, DUPLICATES, MISSING_HISTORY, UNKNOWN_IMPACT
 from streamkeeper.tables import backups
 from streamkeeper.tables.flows_at_version import FlowAt
 from tests.worlds.recover import recoveries

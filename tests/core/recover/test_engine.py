@@ -23,8 +23,8 @@ from streamkeeper.recover.plans.plan import FlowPlan, Plan
 from streamkeeper.recover.requests.form import TABLE, Request, accepted, form_field
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
+from streamkeeper.support.times import now
 from streamkeeper.tables import recovery_lock
-from streamkeeper.times import now
 from tests.killing import Killed, Mortal, dying
 from tests.worlds.pipelines import LATE, SEVERAL
 from tests.worlds.recover import recoveries

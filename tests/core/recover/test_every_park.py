@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from streamkeeper.amounts import DATA_LOSS, DUPLICATES, MISSING_HISTORY, UNKNOWN_IMPACT
 from streamkeeper.drivers import failures
 from streamkeeper.drivers.failures import FailureClass
 from streamkeeper.errors import CheckpointError
 from streamkeeper.flows.generations import StartAt
-from streamkeeper.flows.observed import Observed
+from streamkeeper.observe.observed import Observed
 from streamkeeper.settings import PROJECT
+from streamkeeper.support.amounts import DATA_LOSS, DUPLICATES, MISSING_HISTORY, UNKNOWN_IMPACT
 from tests.worlds.recover.recoveries import plan_reset, refused
 from tests.worlds.small_world import World
 

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt
 
-from streamkeeper import amounts
-from streamkeeper.amounts import NONE, Amount, SourceImpact
 from streamkeeper.flows.generations import StartAt
 from streamkeeper.recover.kinds.reset_checkpoint import KIND
 from streamkeeper.recover.plans import explain
 from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.advice import FULL_REFRESH_WITH_BACKUP, RESET, fitting
 from streamkeeper.recover.plans.plan import CopyPlan, FlowPlan, Plan, Refusal
+from streamkeeper.support import amounts
+from streamkeeper.support.amounts import NONE, Amount, SourceImpact
 
 TEN = Amount(10, 1000, 100)
 MORE = Amount(11, 1100, 110)

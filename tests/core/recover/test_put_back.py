@@ -15,9 +15,9 @@ from streamkeeper.delta.log import FENCE
 from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.flows import generations, ledger
 from streamkeeper.recover import engine
+from streamkeeper.recover.moves import put_back
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.plans.plan import Plan
-from streamkeeper.recover.restart import put_back
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import backups

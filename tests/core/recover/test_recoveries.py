@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from streamkeeper.amounts import DATA_LOSS, DUPLICATES
 from streamkeeper.errors import LeaseHeld, PlanRefused, RecoveryError, RequestError
 from streamkeeper.flows import generations, holds, leases, ledger
 from streamkeeper.flows.generations import StartAt
@@ -20,6 +19,7 @@ from streamkeeper.recover.kinds.reset_checkpoint import KIND
 from streamkeeper.recover.plans.kind import KINDS, StepKind, kind
 from streamkeeper.recover.plans.plan import Plan, Refusal
 from streamkeeper.recover.steps import shared as shared_steps
+from streamkeeper.support.amounts import DATA_LOSS, DUPLICATES
 from streamkeeper.tables import recovery_lock
 from tests.worlds.recover.recoveries import FLOW, approve, carry_out, drive, plan_reset, planned
 from tests.worlds.small_world import CHANGES, EVENTS, World

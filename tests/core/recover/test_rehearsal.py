@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from streamkeeper.amounts import DUPLICATES
 from streamkeeper.declare.model import REHEARSABLE
 from streamkeeper.errors import PlanRefused, RequestError
 from streamkeeper.flows import ledger
@@ -19,6 +18,7 @@ from streamkeeper.recover.plans.kind import KINDS, kind
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.plans.rehearsal import DriverEvidence, Evidence, StepTime, TableEvidence
 from streamkeeper.recover.steps.rehearse import REHEARSE, Rehearsed, copy_settings, folder, rehearsed
+from streamkeeper.support.amounts import DUPLICATES
 from tests.worlds.recover import recoveries
 from tests.worlds.recover.recoveries import FLOW
 from tests.worlds.small_world import EVENTS, World, write_manifest

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from streamkeeper.amounts import DUPLICATES, UNKNOWN_IMPACT
 from streamkeeper.recover.plans import explain
 from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.plan import Plan
+from streamkeeper.support.amounts import DUPLICATES, UNKNOWN_IMPACT
 from tests.worlds.recover.recoveries import FLOW, planned, refused
 from tests.worlds.small_world import World
 from tests.worlds.tables.delta_logs import add

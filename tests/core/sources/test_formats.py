@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from streamkeeper.amounts import DATA_LOSS, DUPLICATES
 from streamkeeper.declare import model
 from streamkeeper.declare.offsets import check_fits
-from streamkeeper.drivers.pending_input import what_waits
 from streamkeeper.errors import RequestError
 from streamkeeper.flows.generations import StartAt
-from streamkeeper.flows.observed import Observed
+from streamkeeper.observe.observed import Observed
 from streamkeeper.settings import PROJECT
 from streamkeeper.sources.formats import FORMATS
 from streamkeeper.sources.starts import STARTS
+from streamkeeper.support.amounts import DATA_LOSS, DUPLICATES
+from streamkeeper.watch.pending_input import what_waits
 from tests.worlds.recover.recoveries import impact, refused
 from tests.worlds.recover.recoveries import plan_reset as plan
 from tests.worlds.small_world import EVENTS, World

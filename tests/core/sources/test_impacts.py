@@ -8,16 +8,23 @@ from typing import Any
 
 import pytest
 
-from streamkeeper.amounts import DATA_LOSS, DUPLICATES, MISSING_HISTORY, UNKNOWN_IMPACT, Amount, in_words
 from streamkeeper.declare.model import Location, Source
-from streamkeeper.drivers.pending_input import what_waits
 from streamkeeper.errors import NotAskable, RequestError, SourceError
 from streamkeeper.flows.generations import StartAt
-from streamkeeper.flows.observed import Observed
+from streamkeeper.observe.observed import Observed
 from streamkeeper.recover.plans.plan import Plan, worse
 from streamkeeper.settings import PIPELINE_ENV
 from streamkeeper.sources.kafka import client as kafka_client
 from streamkeeper.sources.kafka.offsets import OffsetRange, Topics
+from streamkeeper.support.amounts import (
+    DATA_LOSS,
+    DUPLICATES,
+    MISSING_HISTORY,
+    UNKNOWN_IMPACT,
+    Amount,
+    in_words,
+)
+from streamkeeper.watch.pending_input import what_waits
 from tests.worlds.recover.recoveries import FLOW, impact, planned, refused
 from tests.worlds.recover.recoveries import plan_reset as plan
 from tests.worlds.small_world import World

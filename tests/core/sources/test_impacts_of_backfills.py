@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from streamkeeper.amounts import DUPLICATES, Amount
 from streamkeeper.errors import RequestError, SourceError
 from streamkeeper.recover import engine
 from streamkeeper.recover.plans import explain
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.sources.delta.statistics import rows_of
 from streamkeeper.sources.kafka.offsets import Topics
+from streamkeeper.support.amounts import DUPLICATES, Amount
 from tests.worlds.recover.recoveries import FLOW, planned
 from tests.worlds.small_world import READER, World, write_manifest
 from tests.worlds.sources.source_impacts import DELTA, HELD, KAFKA, STOOD, Ask, at, begun, broker

@@ -17,13 +17,13 @@ import pytest
 from streamkeeper.checkpoint import FileEntry, write_files_log
 from streamkeeper.checkpoint.files_log import FilesLog
 from streamkeeper.declare.model import Location, Source
-from streamkeeper.drivers import behind
 from streamkeeper.errors import SourceError
 from streamkeeper.sources.base.format import Lag
 from streamkeeper.sources.delta import format as delta_format
 from streamkeeper.sources.files.listing import list_files
 from streamkeeper.sources.kafka import client as kafka_client
 from streamkeeper.sources.kafka.offsets import OffsetRange, Offsets, Topics
+from streamkeeper.watch import behind
 from tests.worlds.small_world import EVENTS, World
 from tests.worlds.sources.source_impacts import DELTA, FILES, KAFKA, STOOD, Ask, at, begun, broker, table
 from tests.worlds.tables.delta_logs import START_MS, Table, add

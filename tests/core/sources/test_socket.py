@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from streamkeeper.amounts import DATA_LOSS, MISSING_HISTORY
 from streamkeeper.declare.offsets import check_fits, describe
-from streamkeeper.drivers.pending_input import what_waits
 from streamkeeper.errors import DeclarationError, RequestError
 from streamkeeper.flows.generations import StartAt
-from streamkeeper.flows.observed import Observed
 from streamkeeper.manifest.import_file import load_pipeline
 from streamkeeper.manifest.manifest import read_manifest
+from streamkeeper.observe.observed import Observed
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
+from streamkeeper.support.amounts import DATA_LOSS, MISSING_HISTORY
+from streamkeeper.watch.pending_input import what_waits
 from tests.worlds.recover.recoveries import impact, refused
 from tests.worlds.recover.recoveries import plan_reset as plan
 from tests.worlds.small_world import EVENTS, World, write_manifest

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from streamkeeper.amounts import DATA_LOSS, DUPLICATES, MISSING_HISTORY, UNKNOWN_IMPACT, in_words
 from streamkeeper.checkpoint import OffsetEntry, write_offsets
 from streamkeeper.checkpoint.log_entries import PROVIDER, WATERMARK_POLICY
 from streamkeeper.declare.model import Location, Source
 from streamkeeper.flows.generations import StartAt
-from streamkeeper.recover.restart import other_batches, pinned_settings
+from streamkeeper.recover.moves import other_batches, pinned_settings
 from streamkeeper.sources import replay_steps
 from streamkeeper.sources.files.options import FileOptions
 from streamkeeper.sources.kafka.offsets import OffsetRange, Topics
+from streamkeeper.support.amounts import DATA_LOSS, DUPLICATES, MISSING_HISTORY, UNKNOWN_IMPACT, in_words
 from tests.worlds.recover.recoveries import FLOW, impact, notes, planned, refused
 from tests.worlds.recover.recoveries import plan_reset as plan
 from tests.worlds.small_world import EVENTS, World

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamkeeper.amounts import DATA_LOSS, DUPLICATES
 from streamkeeper.flows.generations import (
     AFTER_LAST,
     EARLIEST,
@@ -18,6 +17,7 @@ from streamkeeper.flows.generations import (
     StartAt,
     StartMode,
 )
+from streamkeeper.support.amounts import DATA_LOSS, DUPLICATES
 from tests.worlds.recover.recoveries import impact, plan_reset, refused
 from tests.worlds.small_world import World
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from streamkeeper.amounts import DATA_LOSS, DOWNSTREAM, UNKNOWN_IMPACT
 from streamkeeper.delta.copy_files import (
     FIRST_COMMIT,
     CopiedFile,
@@ -29,6 +28,7 @@ from streamkeeper.recover import engine
 from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.storage import LocalStorage, open_storage, to_json
+from streamkeeper.support.amounts import DATA_LOSS, DOWNSTREAM, UNKNOWN_IMPACT
 from streamkeeper.tables import backups, past_versions
 from streamkeeper.tables.backups import NEWEST, Checksum, LeftOver
 from streamkeeper.tables.flows_at_version import FlowAt, look_back

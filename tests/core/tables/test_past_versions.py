@@ -13,7 +13,7 @@ import pytest
 
 from streamkeeper.delta.log import FENCE
 from streamkeeper.errors import RecoveryError, RequestError
-from streamkeeper.flows import generations, past_positions
+from streamkeeper.flows import generations
 from streamkeeper.flows.files import FlowHome, query_id
 from streamkeeper.flows.generations import (
     ADOPTED,
@@ -26,7 +26,8 @@ from streamkeeper.flows.generations import (
     Start,
     StartAt,
 )
-from streamkeeper.flows.past_positions import Place
+from streamkeeper.observe import past_positions
+from streamkeeper.observe.past_positions import Place
 from streamkeeper.storage import LocalStorage
 from streamkeeper.tables import flows_at_version, past_versions
 from streamkeeper.tables.flows_at_version import PastVersion

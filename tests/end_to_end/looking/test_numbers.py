@@ -18,12 +18,12 @@ from httpx import get, post
 
 from demo.airflow.service import USER
 from streamkeeper.checkpoint import Checkpoint
-from streamkeeper.drivers import batch_numbers, behind
-from streamkeeper.drivers.behind import Behind
 from streamkeeper.flows import generations, holds, leases
 from streamkeeper.history import rows
 from streamkeeper.history.rows import Row
 from streamkeeper.settings import PROJECT
+from streamkeeper.watch import batch_numbers, behind
+from streamkeeper.watch.behind import Behind
 from tests.end_to_end.world import ENDING, RESET, STARTING, World
 from tools.waiting import NotYet, wait_until
 

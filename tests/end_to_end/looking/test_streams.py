@@ -16,10 +16,10 @@ import pytest
 
 from demo.airflow.service import Ports
 from demo.processes import end_group
-from streamkeeper.drivers.behind import Behind
 from streamkeeper.flows import generations
 from streamkeeper.health.flows import STATES, FlowHealth
 from streamkeeper.sources.base.format import Lag
+from streamkeeper.watch.behind import Behind
 from tests.end_to_end.conftest import VIEWER
 from tests.end_to_end.world import ENDING, RESET, World
 from tests.worlds.browser import Person

@@ -16,7 +16,7 @@ from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.delta import log as delta_log
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows.files import query_id
-from streamkeeper.recover.restart import pinned_settings
+from streamkeeper.recover.moves import pinned_settings
 from streamkeeper.storage import LocalStorage
 from tests.worlds.flow_world import NAME, Flowbed, event, pipeline
 

@@ -14,8 +14,8 @@ import pyspark
 import pytest
 
 from streamkeeper.flows import leases
+from streamkeeper.health.details import look
 from streamkeeper.health.flows import look_at_all
-from streamkeeper.health.one_flow import look
 from streamkeeper.manifest.manifest import declared
 from tests.worlds.flow_world import NAME, Flowbed, heartbeat, wait_until
 from tools.ports import free_ports

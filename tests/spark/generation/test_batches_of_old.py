@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from streamkeeper.amounts import UNKNOWN_IMPACT
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows.generations import BATCH, StartAt
 from streamkeeper.sources.replay_steps import BATCHES
+from streamkeeper.support.amounts import UNKNOWN_IMPACT
 from tests.worlds.flow_world import Flowbed, pipeline
 from tests.worlds.sources.source_world import DeltaBed, KafkaBed
 

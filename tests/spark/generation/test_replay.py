@@ -12,11 +12,12 @@ from unittest.mock import Mock
 import pytest
 from pyspark.sql import SparkSession
 
-from streamkeeper.drivers import progress
 from streamkeeper.exit_codes import Outcome
-from streamkeeper.flows import generations, leases, ledger, status
-from streamkeeper.flows.observed import Observed
+from streamkeeper.flows import generations, leases, ledger
+from streamkeeper.observe import status
+from streamkeeper.observe.observed import Observed
 from streamkeeper.sources.replay_steps import BYTES, FILES, RECORDS
+from streamkeeper.watch import progress
 from tests.killing import Killed, dying
 from tests.oracle import first_per
 from tests.worlds.flow_world import Flowbed, heartbeat, pipeline

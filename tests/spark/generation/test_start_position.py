@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from streamkeeper.amounts import DATA_LOSS
 from streamkeeper.checkpoint import Checkpoint, write_initial_offsets
 from streamkeeper.declare.model import DELTA, KAFKA, Location, Source
 from streamkeeper.delta.history import History, offset_before
 from streamkeeper.errors import RecoveryError
 from streamkeeper.flows.generations import AFTER_LAST, OFFSETS, REBUILT, Generation, Start, StartAt
-from streamkeeper.flows.position import CommittedPosition
+from streamkeeper.observe.position import CommittedPosition
 from streamkeeper.sources.base.format import Before, Resolved
 from streamkeeper.sources.kafka.offsets import OffsetRange, Offsets, Topics, history_of
 from streamkeeper.sources.kafka.start import KafkaLook, KafkaPosition, after_last
 from streamkeeper.sources.starts import starts_of
 from streamkeeper.storage import LocalStorage
+from streamkeeper.support.amounts import DATA_LOSS
 
 TABLE_ID = "7c0ffee0-0000-4000-8000-000000000001"
 STOOD: Offsets = {"orders": {"0": 6, "1": 3}}

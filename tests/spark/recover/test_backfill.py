@@ -30,8 +30,8 @@ from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, holds, ledger
 from streamkeeper.flows.backfill_flow import BACKUP, FILES, HISTORY, name_of
 from streamkeeper.flows.files import FlowHome
+from streamkeeper.recover.moves.backfill_source import Backup
 from streamkeeper.recover.requests.backfill import BackfillRequest
-from streamkeeper.recover.restart.backfill_source import Backup
 from streamkeeper.storage import open_storage
 from tests.oracle import all_rows, first_per
 from tests.worlds.flow_world import DEDUPE, NAME, SCHEMA, Flowbed, event, pipeline

@@ -17,7 +17,7 @@ from random import Random
 import pytest
 from pyspark.sql import SparkSession
 
-from streamkeeper.amounts import DUPLICATES
+from streamkeeper.support.amounts import DUPLICATES
 from tests.worlds.flow_world import Flowbed
 from tests.worlds.recover.impact_world import (
     FILES,

@@ -23,9 +23,9 @@ from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
+from streamkeeper.support.times import now
 from streamkeeper.tables import recovery_lock, running_vacuums
 from streamkeeper.tables.write_lock import Holder, WriteLock, read
-from streamkeeper.times import now
 from tests.worlds.suites import long_after
 
 

@@ -9,12 +9,12 @@ import psycopg2
 import pytest
 from streamkeeper_jobs.sinks import each_batch
 
-from streamkeeper.amounts import DUPLICATES
 from streamkeeper.delta import log as delta_log
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import leases
 from streamkeeper.flows.files import query_id
 from streamkeeper.settings import PROJECT
+from streamkeeper.support.amounts import DUPLICATES
 from tests.oracle import counted
 from tests.postgres import airflow_database
 from tests.worlds.drivers import cut_off

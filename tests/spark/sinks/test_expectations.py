@@ -13,11 +13,11 @@ from streamkeeper_jobs.sinks import append as append_sink
 from streamkeeper_jobs.sinks import auto_cdc as cdc_sink
 from streamkeeper_jobs.sinks import expectations as sink
 
-from streamkeeper.drivers import alerts
-from streamkeeper.drivers.alerts import AlertKind
-from streamkeeper.drivers.batch_numbers import Batch
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations
+from streamkeeper.watch import alerts
+from streamkeeper.watch.alerts import AlertKind
+from streamkeeper.watch.batch_numbers import Batch
 from tests.worlds.drivers import cut_off
 from tests.worlds.flow_world import SCHEMA, Flowbed, event
 

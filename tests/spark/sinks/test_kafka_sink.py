@@ -10,12 +10,12 @@ import pytest
 from pyspark.sql.types import StructType
 from streamkeeper_jobs.sinks import each_batch, kafka_sink
 
-from streamkeeper.amounts import DUPLICATES
 from streamkeeper.declare.model import KAFKA_SINK, Location, Table
 from streamkeeper.errors import DeclarationError, RequestError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows.generations import EARLIEST, EMPTY, StartAt
 from streamkeeper.readers import drop_repeats
+from streamkeeper.support.amounts import DUPLICATES
 from tests.worlds.drivers import cut_off
 from tests.worlds.flow_world import NAME, Flowbed
 from tests.worlds.flows.sinks import in_topic, into_topic, make_topic, topic_holds

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from streamkeeper.amounts import DUPLICATES, UNKNOWN_IMPACT
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.readers import drop_repeats
+from streamkeeper.support.amounts import DUPLICATES, UNKNOWN_IMPACT
 from tests.oracle import counted
 from tests.worlds.flow_world import NAME, Flowbed
 from tests.worlds.flows import sinks

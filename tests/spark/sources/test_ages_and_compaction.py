@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
-from streamkeeper.drivers import behind
 from streamkeeper.errors import SourceError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows.generations import AFTER_LAST, StartAt
@@ -19,6 +18,7 @@ from streamkeeper.recover.plans.move import Move
 from streamkeeper.recover.plans.plan import FlowPlan, Refusal
 from streamkeeper.sources.base.format import Lag
 from streamkeeper.sources.kafka import client as kafka_client
+from streamkeeper.watch import behind
 from tests.worlds.flow_world import Flowbed, pipeline
 from tests.worlds.sources.source_world import DEDUPE, KafkaBed
 

@@ -13,10 +13,10 @@ import pytest
 from pyspark.sql import SparkSession
 from streamkeeper_jobs.spark.session import with_settings
 
-from streamkeeper.drivers import batch_numbers
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.history import events
 from streamkeeper.history.events import Kind
+from streamkeeper.watch import batch_numbers
 from tests.worlds.flow_world import NAME
 from tests.worlds.sources.source_world import DeltaBed
 from tests.worlds.suites import long_after

@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 from streamkeeper_jobs.preflight.try_flow import try_flow
 
-from streamkeeper.amounts import DUPLICATES
 from streamkeeper.delta.history import offset_before, require_history
 from streamkeeper.delta.log import latest_version
-from streamkeeper.drivers.batch_numbers import recent
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows.generations import EMPTY, LATEST, OFFSETS, REBUILT, TIMESTAMP, StartAt
 from streamkeeper.history import events
 from streamkeeper.history.events import Kind
 from streamkeeper.preflight.verdict import Compatibility, Verdict
 from streamkeeper.storage import open_storage
+from streamkeeper.support.amounts import DUPLICATES
+from streamkeeper.watch.batch_numbers import recent
 from tests.oracle import all_rows, counted
 from tests.worlds.flow_world import NAME, event
 from tests.worlds.sources.source_world import DEDUPE, FILES, JOIN, UNION, DeltaBed

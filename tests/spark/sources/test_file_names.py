@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from streamkeeper.drivers import behind
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.history import events
 from streamkeeper.sources.base.format import Lag
+from streamkeeper.watch import behind
 from tests.worlds.flow_world import DEDUPE, NAME, Flowbed, event, pipeline
 from tests.worlds.recover.recoveries import impact
 from tests.worlds.sources import file_names

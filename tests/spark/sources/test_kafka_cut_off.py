@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from streamkeeper.amounts import DATA_LOSS, NONE
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import holds, leases
 from streamkeeper.sources.base.format import LOOKED_AT_AGAIN
+from streamkeeper.support.amounts import DATA_LOSS, NONE
 from tests.oracle import all_rows
 from tests.worlds.flow_world import NAME, wait_until
 from tests.worlds.sources.cut_topics import cut_off, put_back

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from streamkeeper.amounts import SourceImpact
 from streamkeeper.errors import SourceError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows.generations import EARLIEST, LATEST, OFFSETS, TIMESTAMP, StartAt
@@ -20,6 +19,7 @@ from streamkeeper.recover.kinds import reset_checkpoint
 from streamkeeper.recover.plans.move import Move
 from streamkeeper.sources.delta.statistics import amount_at, rows_of
 from streamkeeper.sources.kafka import client as kafka_client
+from streamkeeper.support.amounts import SourceImpact
 from tests.worlds.flow_world import Flowbed
 from tests.worlds.sources.source_world import DEDUPE, DeltaBed, KafkaBed
 

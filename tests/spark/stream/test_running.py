@@ -12,11 +12,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 from streamkeeper_jobs.driver import driver
 from streamkeeper_jobs.stream.query import StillRunning
 
-from streamkeeper.drivers import batch_numbers
 from streamkeeper.errors import StorageError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, holds, leases
 from streamkeeper.flows.files import FlowHome
+from streamkeeper.watch import batch_numbers
 from tests.oracle import first_per
 from tests.worlds.drivers import batch_of
 from tests.worlds.flow_world import Flowbed, heartbeat, pipeline, wait_until

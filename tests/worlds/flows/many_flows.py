@@ -6,9 +6,6 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from streamkeeper.drivers import batch_numbers, behind
-from streamkeeper.drivers.batch_numbers import Batch, Numbers
-from streamkeeper.drivers.behind import Measured
 from streamkeeper.flows import generations, leases
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import Start
@@ -20,6 +17,9 @@ from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.settings import Settings
 from streamkeeper.sources.base.format import Lag
 from streamkeeper.storage import LocalStorage, to_json
+from streamkeeper.watch import batch_numbers, behind
+from streamkeeper.watch.batch_numbers import Batch, Numbers
+from streamkeeper.watch.behind import Measured
 from tests.worlds.small_world import World, write_checkpoint, write_manifest
 
 A_FILE = 5

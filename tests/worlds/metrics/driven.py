@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from streamkeeper.drivers.batch_numbers import Numbers
 from streamkeeper.flows import leases
 from streamkeeper.flows.leases import Heartbeat, Lease, Process
 from streamkeeper.storage import to_json
+from streamkeeper.watch.batch_numbers import Numbers
 from tests.worlds.small_world import World
 
 HERE = Process.current()

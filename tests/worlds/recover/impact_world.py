@@ -17,15 +17,15 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from streamkeeper.amounts import DATA_LOSS, DUPLICATES, IMPACTS, NONE, UNKNOWN_IMPACT, Amount
 from streamkeeper.declare.model import AutoCdcFlow
 from streamkeeper.delta import log as delta_log
 from streamkeeper.errors import RequestError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations
 from streamkeeper.recover import engine
+from streamkeeper.recover.moves.backfill_source import FillingIn
 from streamkeeper.recover.plans.plan import Plan
-from streamkeeper.recover.restart.backfill_source import FillingIn
+from streamkeeper.support.amounts import DATA_LOSS, DUPLICATES, IMPACTS, NONE, UNKNOWN_IMPACT, Amount
 from tests.worlds.flow_world import FIRST_FILE, NAME, SCHEMA, Flowbed, pipeline
 from tests.worlds.recover.old_jobs import run_declared_job
 from tests.worlds.sources.source_world import DeltaBed, KafkaBed

@@ -6,7 +6,6 @@ import subprocess
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from streamkeeper.amounts import SourceImpact
 from streamkeeper.errors import RecoveryError
 from streamkeeper.flows import generations, leases
 from streamkeeper.flows.files import FlowHome
@@ -20,6 +19,7 @@ from streamkeeper.recover.plans.kind import Kind, Work, kind
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.storage import to_json
+from streamkeeper.support.amounts import SourceImpact
 from tests.worlds.small_world import World
 
 FLOW = "events.clean_events"

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from streamkeeper.amounts import Amount, SourceImpact
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.model import FORMATS as DECLARED
 from streamkeeper.declare.model import Format, Source
@@ -29,6 +28,7 @@ from streamkeeper.sources.base.format import (
 )
 from streamkeeper.sources.formats import FORMATS
 from streamkeeper.sources.starts import STARTS
+from streamkeeper.support.amounts import Amount, SourceImpact
 
 NAME = "rate-micro-batch"
 

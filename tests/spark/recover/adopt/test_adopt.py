@@ -13,17 +13,18 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from streamkeeper.amounts import DUPLICATES, UNKNOWN_IMPACT
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.cli.inspecting import inspect_place
 from streamkeeper.delta import log as delta_log
 from streamkeeper.errors import RecoveryError, StorageError
 from streamkeeper.exit_codes import Outcome
-from streamkeeper.flows import generations, past_positions
+from streamkeeper.flows import generations
 from streamkeeper.flows.files import query_id
 from streamkeeper.flows.generations import ADOPTED
+from streamkeeper.observe import past_positions
 from streamkeeper.recover import engine
 from streamkeeper.storage import LocalStorage
+from streamkeeper.support.amounts import DUPLICATES, UNKNOWN_IMPACT
 from tests.oracle import all_rows, first_per
 from tests.worlds.checkpoint_samples import confs
 from tests.worlds.flow_world import NAME, SCHEMA, Flowbed, pipeline

@@ -11,7 +11,7 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from streamkeeper.checkpoint import Checkpoint
-from streamkeeper.flows.adopted_checkpoint import AdoptedCheckpoint
+from streamkeeper.observe.adopted_checkpoint import AdoptedCheckpoint
 from streamkeeper.storage import LocalStorage, Storage, open_storage
 
 pytestmark = pytest.mark.long

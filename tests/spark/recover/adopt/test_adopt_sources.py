@@ -14,13 +14,13 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from streamkeeper.amounts import UNKNOWN_IMPACT
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.delta import log as delta_log
 from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.recover import engine
 from streamkeeper.storage import LocalStorage
+from streamkeeper.support.amounts import UNKNOWN_IMPACT
 from tests.oracle import all_rows, first_per
 from tests.worlds.checkpoint_samples import confs
 from tests.worlds.flow_world import NAME, SCHEMA

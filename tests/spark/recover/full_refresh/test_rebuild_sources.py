@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from tests.worlds.tables.side import DONE, KIND, NAME, after_round, distinct, steps
 
 from streamkeeper.exit_codes import Outcome
-from streamkeeper.recover.restart import side_table
+from streamkeeper.recover.moves import side_table
 from tests.oracle import all_rows, first_per
 from tests.worlds.flow_world import Flowbed, pipeline
 from tests.worlds.sources.source_world import DEDUPE, DeltaBed, KafkaBed

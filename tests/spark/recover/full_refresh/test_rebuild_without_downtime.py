@@ -27,7 +27,7 @@ from streamkeeper.errors import RecoveryError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, ledger, side_flow
 from streamkeeper.recover import engine
-from streamkeeper.recover.restart import side_table as besides
+from streamkeeper.recover.moves import side_table as besides
 from streamkeeper.recover.steps import submission
 from streamkeeper.tables import recovery_lock
 from tests.killing import Killed, dying

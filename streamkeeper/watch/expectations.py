@@ -7,10 +7,10 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 
 from streamkeeper.declare.model import Expectation
-from streamkeeper.drivers import alerts
-from streamkeeper.drivers.alerts import Alert, AlertKind
 from streamkeeper.flows.files import FlowHome
-from streamkeeper.times import now
+from streamkeeper.support.times import now
+from streamkeeper.watch import alerts
+from streamkeeper.watch.alerts import Alert, AlertKind
 
 Counts = Mapping[str, Sequence[int]]
 """Rows of a batch that passed and that failed, by the name of the expectation."""

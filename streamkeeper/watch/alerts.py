@@ -28,7 +28,7 @@ from streamkeeper.flows.files import CLOCK, FlowHome
 from streamkeeper.history import events
 from streamkeeper.history.events import Kind
 from streamkeeper.storage import Storage, read_record, to_json
-from streamkeeper.times import now
+from streamkeeper.support.times import now
 
 T = TypeVar("T", "Alert", "Pending")
 

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from streamkeeper.amounts import NONE, Amount, SourceImpact, unknown
 from streamkeeper.declare.offsets import is_reached
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.log import FENCE, LogCommit
@@ -33,12 +32,13 @@ from streamkeeper.flows.generations import (
     Start,
     StartAt,
 )
-from streamkeeper.flows.past_positions import Place
-from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.manifest.manifest import Flow
+from streamkeeper.observe.past_positions import Place
+from streamkeeper.observe.position import CommittedPosition
+from streamkeeper.recover.moves.present import FlowNow
 from streamkeeper.recover.plans.move import Move
-from streamkeeper.recover.restart.flow_now import FlowNow
 from streamkeeper.settings import Settings
+from streamkeeper.support.amounts import NONE, Amount, SourceImpact, unknown
 from streamkeeper.tables import past_versions
 
 EMPTY_STATE = (

@@ -7,8 +7,8 @@ from typing import Annotated
 
 MOMENT = "a time in ISO 8601"
 Moment = Annotated[str, MOMENT]
-"""A time in ISO 8601 with its time zone: :func:`streamkeeper.json_values.read_as` takes no other text, so
-``datetime.fromisoformat`` takes what it read, and any two can be compared.
+"""A time in ISO 8601 with its time zone: :func:`streamkeeper.support.json_values.read_as` takes no other
+text, so ``datetime.fromisoformat`` takes what it read, and any two can be compared.
 """
 
 

@@ -14,7 +14,6 @@ from streamkeeper.checkpoint import Checkpoint, OffsetEntry
 from streamkeeper.checkpoint.state_versions import missing_state, replaced_state
 from streamkeeper.errors import CheckpointError, RequestError
 from streamkeeper.flows import generations
-from streamkeeper.flows import position as standing
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import (
     BATCH,
@@ -26,8 +25,9 @@ from streamkeeper.flows.generations import (
     Start,
     StartAt,
 )
-from streamkeeper.flows.position import CommittedPosition
-from streamkeeper.times import ms_in_iso
+from streamkeeper.observe import position as standing
+from streamkeeper.observe.position import CommittedPosition
+from streamkeeper.support.times import ms_in_iso
 
 OTHER_WAYS = (
     "reset_checkpoint starts from earliest, a timestamp or explicit offsets; restore_table restores a backup"

@@ -14,10 +14,10 @@ from streamkeeper.flows import generations, holds, leases
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.holds import Hold
 from streamkeeper.flows.leases import Heartbeat, Lease, Life
-from streamkeeper.flows.observed import Observed
 from streamkeeper.manifest.manifest import Flow
+from streamkeeper.observe.observed import Observed
 from streamkeeper.storage import Storage
-from streamkeeper.times import describe_age
+from streamkeeper.support.times import describe_age
 
 
 class FlowState(StrEnum):

@@ -14,8 +14,8 @@ from streamkeeper.errors import StorageError
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.leases import Heartbeat
 from streamkeeper.history.rows import Totals
-from streamkeeper.json_values import read_as
 from streamkeeper.storage import read_record, to_json
+from streamkeeper.support.json_values import read_as
 
 KEPT = 60
 """Recent batches that are kept: some 15 kB."""

@@ -14,17 +14,17 @@ from typing import Any
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import misfit_of
-from streamkeeper.drivers.pending_input import pause_after
 from streamkeeper.errors import SourceError, StorageError, StreamkeeperError
 from streamkeeper.flows import generations
 from streamkeeper.flows.files import FlowHome, of_each
-from streamkeeper.flows.observed import Observed
 from streamkeeper.history import events
 from streamkeeper.manifest.manifest import Flow
+from streamkeeper.observe.observed import Observed
 from streamkeeper.redaction import redact_text
 from streamkeeper.sources.base.format import Lag
 from streamkeeper.sources.formats import format_of
 from streamkeeper.storage import Storage, read_record, to_json
+from streamkeeper.watch.pending_input import pause_after
 
 MEASURE_SECONDS = 20.0
 """Seconds that measures may take of a look of the monitor at all flows."""

@@ -10,11 +10,11 @@ from __future__ import annotations
 import time
 from dataclasses import asdict, dataclass, replace
 
-from streamkeeper.drivers.progress import position as position_of
 from streamkeeper.flows.files import FlowHome
-from streamkeeper.flows.observed import Observed
+from streamkeeper.observe.observed import Observed
 from streamkeeper.storage import read_record, to_json
-from streamkeeper.times import in_iso
+from streamkeeper.support.times import in_iso
+from streamkeeper.watch.progress import position as position_of
 
 FAILURES = 5
 """Failures without a committed batch in between …"""

@@ -6,25 +6,24 @@ from dataclasses import asdict
 from functools import lru_cache
 from typing import Any
 
-from streamkeeper.amounts import in_words
 from streamkeeper.declare.driver import needs_of
 from streamkeeper.declare.model import pipeline_to_json
 from streamkeeper.declare.offsets import describe
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.summary import read_summary
-from streamkeeper.drivers import batch_numbers, failures
+from streamkeeper.drivers import failures
 from streamkeeper.errors import SourceError, StreamkeeperError
 from streamkeeper.flows import generations, holds, leases
 from streamkeeper.flows.files import FlowHome, open_home
 from streamkeeper.flows.generations import Generation
 from streamkeeper.flows.holds import Hold
-from streamkeeper.flows.observed import Observed
-from streamkeeper.flows.status import FlowState
 from streamkeeper.health.driver_log import last_lines, output_of
 from streamkeeper.health.flows import IDLE, SLOW, FlowHealth
 from streamkeeper.health.inspection import inspect
 from streamkeeper.history import events
 from streamkeeper.manifest.manifest import Flow
+from streamkeeper.observe.observed import Observed
+from streamkeeper.observe.status import FlowState
 from streamkeeper.preflight import change
 from streamkeeper.recover import engine
 from streamkeeper.recover.plans.plan import FlowPlan
@@ -32,7 +31,9 @@ from streamkeeper.redaction import redact, redact_text
 from streamkeeper.settings import Settings
 from streamkeeper.sources.delta.statistics import amount_at
 from streamkeeper.storage import one_look
+from streamkeeper.support.amounts import in_words
 from streamkeeper.tables import backups
+from streamkeeper.watch import batch_numbers
 
 GENERATIONS, BACKUPS, EVENTS, LINES = 20, 10, 50, 20
 """Newest generations, backups, events and lines of the log that are shown."""

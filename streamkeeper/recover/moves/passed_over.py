@@ -6,16 +6,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from streamkeeper.amounts import DATA_LOSS, IMPACTS, UNKNOWN_IMPACT
 from streamkeeper.flows import generations, ledger
 from streamkeeper.flows.files import FlowHome, open_home
 from streamkeeper.flows.generations import AFTER_LAST, EARLIEST, Generation, StartAt
 from streamkeeper.flows.ledger import PLANNED
-from streamkeeper.flows.observed import Observed
 from streamkeeper.manifest.manifest import Flow
+from streamkeeper.observe.observed import Observed
 from streamkeeper.recover.plans.move import Move
 from streamkeeper.recover.plans.plan import Refusal
 from streamkeeper.settings import Settings
+from streamkeeper.support.amounts import DATA_LOSS, IMPACTS, UNKNOWN_IMPACT
 
 _EMPTIES = ("full_refresh", "rebuild_without_downtime", "full_refresh_with_backup", "restore_table")
 """Recoveries that replace the rows of a table, whatever they are asked for."""

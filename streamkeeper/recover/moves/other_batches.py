@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from streamkeeper.amounts import IMPACTS, UNKNOWN_IMPACT
 from streamkeeper.flows.generations import AFTER_LAST, BATCH, EARLIEST, REBUILT
-from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.manifest.manifest import Flow
+from streamkeeper.observe.position import CommittedPosition
+from streamkeeper.recover.moves.present import FlowNow
 from streamkeeper.recover.plans.move import Move
 from streamkeeper.recover.plans.plan import Refusal
-from streamkeeper.recover.restart.flow_now import FlowNow
 from streamkeeper.sources.replay_steps import OWN_STATE, Bound, forgets_by_batches
+from streamkeeper.support.amounts import IMPACTS, UNKNOWN_IMPACT
 
 REFRESHED = (
     "If the query has a watermark: its rows come in other batches than they did, so that rows which were late"

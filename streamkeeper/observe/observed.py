@@ -15,12 +15,13 @@ from typing import Any
 
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.errors import CheckpointError, StorageError
-from streamkeeper.flows import generations, holds, leases, position
+from streamkeeper.flows import generations, holds, leases
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import Generation, Start
 from streamkeeper.flows.holds import Hold
 from streamkeeper.flows.leases import Heartbeat, Lease, Life
-from streamkeeper.flows.position import CommittedPosition
+from streamkeeper.observe import position
+from streamkeeper.observe.position import CommittedPosition
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from streamkeeper.times import MOMENT, in_seconds
+from streamkeeper.support.times import MOMENT, in_seconds
 
 T = TypeVar("T")
 _Reader = Callable[[Any], Any]

@@ -4,11 +4,11 @@ is changed.
 A flow is silent while no batch is committed. That alone is no trouble: a flow without new input may be idle
 forever. So only if nothing was committed since the last look does the monitor check for pending input. The
 clock runs from the first look that found some. It is the storage's own clock
-(:func:`streamkeeper.drivers.alerts.storage_now`). A hold stops the clock: a flow that must not run is not
+(:func:`streamkeeper.watch.alerts.storage_now`). A hold stops the clock: a flow that must not run is not
 late.
 
 The result of a look is kept for the next (:class:`Note`). A big folder is listed rarely: after a listing the
-next one comes after a pause (:func:`streamkeeper.drivers.pending_input.pause_after`).
+next one comes after a pause (:func:`streamkeeper.watch.pending_input.pause_after`).
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
 
-from streamkeeper.drivers.alerts import TROUBLES, Alert
-from streamkeeper.drivers.pending_input import pause_after, what_waits
-from streamkeeper.flows import leases, status
+from streamkeeper.flows import leases
 from streamkeeper.flows.files import LOOKED, FlowHome
 from streamkeeper.flows.leases import Life
-from streamkeeper.flows.observed import Observed
 from streamkeeper.manifest.manifest import Flow
+from streamkeeper.observe import status
+from streamkeeper.observe.observed import Observed
 from streamkeeper.sources.base.format import Waiting
 from streamkeeper.storage import Storage, one_look, read_json, read_record, to_json
-from streamkeeper.times import describe_age
+from streamkeeper.support.times import describe_age
+from streamkeeper.watch.alerts import TROUBLES, Alert
+from streamkeeper.watch.pending_input import pause_after, what_waits
 
 
 @dataclass(frozen=True)

@@ -12,26 +12,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from streamkeeper.amounts import DUPLICATES, IMPACTS, UNKNOWN_IMPACT, unknown
 from streamkeeper.checkpoint import Checkpoint, OffsetEntry
 from streamkeeper.delta.log import FENCE, Transactions
 from streamkeeper.errors import CheckpointError, RequestError
-from streamkeeper.flows import generations, past_positions
+from streamkeeper.flows import generations
 from streamkeeper.flows.files import FlowHome, open_home
 from streamkeeper.flows.generations import OFFSETS, StartAt
-from streamkeeper.flows.observed import Observed
-from streamkeeper.flows.past_positions import Place
 from streamkeeper.manifest.manifest import Flow
-from streamkeeper.recover.plans.move import Move
-from streamkeeper.recover.plans.plan import Refusal
-from streamkeeper.recover.restart.flow_now import look_at
-from streamkeeper.recover.restart.next_generation import (
+from streamkeeper.observe import past_positions
+from streamkeeper.observe.observed import Observed
+from streamkeeper.observe.past_positions import Place
+from streamkeeper.recover.moves.next_generation import (
     Planned,
     held_meanwhile,
     plan_beginning,
     plan_place,
 )
+from streamkeeper.recover.moves.present import look_at
+from streamkeeper.recover.plans.move import Move
+from streamkeeper.recover.plans.plan import Refusal
 from streamkeeper.settings import Settings
+from streamkeeper.support.amounts import DUPLICATES, IMPACTS, UNKNOWN_IMPACT, unknown
 from streamkeeper.tables.flows_at_version import FlowAt, flow_at, query_ids
 
 

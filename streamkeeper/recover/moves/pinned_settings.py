@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from streamkeeper.checkpoint.log_entries import PARTITIONS, WATERMARK_POLICY
 from streamkeeper.declare.driver import OURS
 from streamkeeper.errors import CheckpointError
-from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.manifest.manifest import Flow
+from streamkeeper.observe.position import CommittedPosition
 
 DEFAULTS: Mapping[str, str] = {
     "spark.sql.function.protobufExtensions.enabled": "false",

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from streamkeeper.amounts import Amount
 from streamkeeper.declare.cdc_spec import CdcSpec
 from streamkeeper.declare.model import DELTA, AutoCdcFlow, Source, View
 from streamkeeper.flows.backfill_flow import (
@@ -25,6 +24,7 @@ from streamkeeper.manifest.import_file import fingerprint
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.recover.requests.backfill import BackfillRequest
 from streamkeeper.sources.starts import starts_of
+from streamkeeper.support.amounts import Amount
 
 FILL = "fill"
 """Name of the step that drives the flow of a backfill."""

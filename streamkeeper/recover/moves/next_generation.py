@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from streamkeeper.amounts import DATA_LOSS, DUPLICATES, IMPACTS, Amount, SourceImpact
 from streamkeeper.declare.model import FILE_SINKS, UPDATE, quarantine_of
 from streamkeeper.errors import RequestError
 from streamkeeper.flows.files import open_home
@@ -22,20 +21,21 @@ from streamkeeper.flows.generations import (
     StartAt,
     given_before,
 )
-from streamkeeper.flows.observed import Observed
-from streamkeeper.flows.past_positions import Place, state_from
 from streamkeeper.manifest.environment import opened_if_possible
 from streamkeeper.manifest.manifest import Flow
+from streamkeeper.observe.observed import Observed
+from streamkeeper.observe.past_positions import Place, state_from
+from streamkeeper.recover.moves import other_batches, pinned_settings
+from streamkeeper.recover.moves.passed_over import impact_of_begun_anew
+from streamkeeper.recover.moves.present import FlowNow, look_at
+from streamkeeper.recover.moves.repeats import written_again
 from streamkeeper.recover.plans.consent import refusals_of
 from streamkeeper.recover.plans.move import Move
 from streamkeeper.recover.plans.plan import FlowPlan, Refusal
-from streamkeeper.recover.restart import other_batches, pinned_settings
-from streamkeeper.recover.restart.begun_anew import impact_of_begun_anew
-from streamkeeper.recover.restart.flow_now import FlowNow, look_at
-from streamkeeper.recover.restart.written_again import written_again
 from streamkeeper.settings import Settings
 from streamkeeper.sources.base.format import SourceMove, read_again
 from streamkeeper.sources.impacts import impact_from, impact_of
+from streamkeeper.support.amounts import DATA_LOSS, DUPLICATES, IMPACTS, Amount, SourceImpact
 
 Planned = tuple[FlowPlan, tuple[Refusal, ...]]
 

@@ -10,9 +10,9 @@ from streamkeeper.declare.model import AutoCdcFlow
 from streamkeeper.errors import CheckpointError, RequestError
 from streamkeeper.flows.files import open_home
 from streamkeeper.flows.holds import Hold
-from streamkeeper.flows.observed import Observed
-from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.manifest.manifest import Flow
+from streamkeeper.observe.observed import Observed
+from streamkeeper.observe.position import CommittedPosition
 from streamkeeper.settings import Settings
 
 DEDUPE = frozenset({"dedupe", "dedupeWithinWatermark"})

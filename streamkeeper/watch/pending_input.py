@@ -18,8 +18,8 @@ from typing import Any
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import misfit_of
-from streamkeeper.flows.observed import Observed
 from streamkeeper.manifest.manifest import Flow
+from streamkeeper.observe.observed import Observed
 from streamkeeper.sources.base.format import Waiting
 from streamkeeper.sources.formats import format_of
 

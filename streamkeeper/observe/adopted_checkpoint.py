@@ -17,7 +17,7 @@ from streamkeeper.checkpoint.log_entries import PARTITIONS, parse_offsets
 from streamkeeper.delta.log import Transactions
 from streamkeeper.errors import CheckpointError
 from streamkeeper.flows.generations import EARLIEST, REBUILT, Generation, Start, StartAt
-from streamkeeper.flows.position import CommittedPosition
+from streamkeeper.observe.position import CommittedPosition
 from streamkeeper.storage import open_storage
 
 EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"

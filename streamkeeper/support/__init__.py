@@ -1,0 +1,1 @@
+"""What every package uses: amounts, times, JSON values, DDL, a user's environment."""
