@@ -160,8 +160,8 @@ def _check_definition(spark: SparkSession, plan: Plan) -> None:
     made_by = info.get("operationParameters", {}).get(_DEFINITION)
     if made_by is not None and made_by != _digest(read_snapshot(spark, tables.path)):
         raise RecoveryError(
-            f"The columns, properties or constraints of {tables.path} were changed while the table was built"
-            " beside, so those changes would be lost. Nothing was changed. Give this recovery up"
+            f"The columns, properties or constraints of {tables.path} were changed while the side table was"
+            " built, so those changes would be lost. Nothing was changed. Give this recovery up"
             f" (streamkeeper abandon {plan.recovery_id}), and plan again."
         )
 

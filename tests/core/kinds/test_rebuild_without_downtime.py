@@ -200,7 +200,7 @@ def built(world: World) -> None:
 
 
 def remains(world: World) -> list[str]:
-    return [name for name in world.tree() if "beside" in name and "/ledger/" not in name]
+    return [name for name in world.tree() if "rebuild" in name and "/ledger/" not in name]
 
 
 def test_clean_up_finds_what_a_recovery_that_is_over_has_left_and_touches_none_that_is_not(

@@ -36,6 +36,7 @@ from tests.worlds.small_world import World, write_manifest
 
 NOW = 1_790_000_000.0
 HOUR = 3600
+AT = "2026-01-01T00:00:00+00:00"
 READER = """
 from streamkeeper import pipelines as dp
 
@@ -167,7 +168,7 @@ def test_what_a_reader_needs_that_is_decided_and_not_begun_stays(
     """A person's hold may keep it waiting: meanwhile the last that was begun is up to date."""
     write_log(world, "events", [500.0, 400.0, 10.0])
     home = let_the_reader_have(world, at_version(1), at_version(3))
-    generations.decide(home, Generation(2, 1, start, "rebuilt", "q", "", "", "", "f", "r"))
+    generations.decide(home, Generation(2, 1, start, "rebuilt", "q", "", "", AT, "f", "r"))
     found = planned(world, manifest, "events.events")
     assert found.retention_hours == (LEAST_HOURS if version is None else pytest.approx(400 + MARGIN_HOURS))
     said = (
@@ -187,7 +188,7 @@ def test_a_reader_of_which_nobody_knows_where_it_begins_leaves_the_table_alone(
 ) -> None:
     write_log(world, "events", [500.0, 400.0, 10.0])
     home = let_the_reader_have(world, at_version(3))
-    generations.decide(home, Generation(2, 1, start, "rebuilt", "q", "", "", "", "f", "r"))
+    generations.decide(home, Generation(2, 1, start, "rebuilt", "q", "", "", AT, "f", "r"))
     found = planned(world, manifest, "events.events")
     assert found.left_alone is not None
     assert "the files to keep are unknown" in found.left_alone

@@ -241,7 +241,7 @@ def test_what_was_set_by_hand_stays_and_abandoned_before_the_commit_the_flow_is_
     steps(at_work, "lock", "build", "hold", "plan_again")
     spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('owner.team' = 'shop')")
     with pytest.raises(
-        RecoveryError, match=r"were changed while the table was built beside.*Nothing was changed"
+        RecoveryError, match=r"were changed while the side table was built.*Nothing was changed"
     ):
         at_work.step(NAME, "put_in_place")
     assert engine.give_up(bed.settings, "events", NAME, "changed")
