@@ -38,6 +38,7 @@ from tests.worlds.pipelines import TAIL, load
 from tests.worlds.recover.printed_plans import ASKED
 from tools.docs.errors import SQL_STATES
 from tools.docs.made import PARTS, pages, stale
+from tools.docs.markdown import FENCE, LINK, anchors
 from tools.docs.site import on_page_markdown
 
 JARS = PROJECT / ".cache" / "jars"
@@ -45,9 +46,7 @@ JARS = PROJECT / ".cache" / "jars"
 DOCS = PROJECT / "docs"
 PAGES = [PROJECT / "README.md", *(page for page in pages() if page.parent.name != "decisions")]
 """Pages for users and developers; decisions are records."""
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 MADE = re.compile(r"<!-- from the code: [\w -]+ -->\n.*?<!-- end -->\n", re.DOTALL)
-LINK = re.compile(r"\]\(([^)\s]+)\)")
 PROOF = "**Proof and reasons:**"
 """First words of a page's last lines, which alone lead to tests and decisions."""
 MOST_WORDS = 40
@@ -140,13 +139,6 @@ def test_each_link_leads_to_a_file_and_a_heading(page: Path) -> None:
         assert target.exists(), link
         if anchor and target.suffix == ".md":
             assert anchor in set(anchors(target)), link
-
-
-def anchors(page: Path) -> Iterator[str]:
-    """Yield the anchors of a page's headings, as a forge makes them."""
-    for heading in re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text()), re.MULTILINE):
-        words = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading)
-        yield re.sub(r"[^\w\- ]", "", words.lower()).replace(" ", "-")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=_name)

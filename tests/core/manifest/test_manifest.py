@@ -409,7 +409,7 @@ def test_a_folder_that_cannot_be_looked_at_keeps_the_last_declarations(world: Wo
 @pytest.mark.parametrize("folder", ["", "lib/"], ids=["beside", "below"])
 def test_a_file_whose_name_is_no_text_costs_nobody_elses_flows(folder: str, text: str, world: World) -> None:
     world.declare(text, folder + os.fsdecode(b"caf\xe9.py"))
-    found = manifest.manifest.make_manifest(world.settings)
+    found = manifest.make_manifest(world.settings)
     assert [flow.full_name for flow in found.flows()] == ["events.clean_events"]
     assert read_manifest(world.settings) == found
     if text == EVENTS and not folder:

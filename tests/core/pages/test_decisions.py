@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from streamkeeper.settings import PROJECT
-from tests.core.test_pages import FENCE, LINK, anchors
+from tools.docs.markdown import FENCE, LINK, anchors
 
 FOLDER = PROJECT / "docs" / "decisions"
 RECORDS = sorted(FOLDER.glob("[0-9]*.md"))

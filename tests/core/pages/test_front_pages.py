@@ -19,8 +19,8 @@ from streamkeeper.recover.plans import plan
 from streamkeeper.settings import PROJECT
 from streamkeeper.support.amounts import IMPACTS
 from streamkeeper.tables import backups
-from tests.core.test_pages import FENCE, LINK, anchors
 from tests.worlds.small_world import World
+from tools.docs.markdown import FENCE, LINK, anchors
 
 RELEASED = {
     "formats": {"state": 1, "names": 1, "generations": 1, "plans": 1, "backups": 1},
