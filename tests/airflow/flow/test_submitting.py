@@ -219,8 +219,8 @@ def test_a_flow_that_lacks_what_a_driver_needs_is_tried_again_and_told_and_its_r
     operator = FlowOperator(task_id="run", flow="first.first_flow")
     with pytest.raises(WrongSettings, match=words):
         operator.execute(a_try())
-    [alert] = alerts.pending(open_home(Settings.from_environment(), "first.first_flow"))
-    assert (alert.kind, words in alert.text) == (AlertKind.SETTINGS, True)
+    [pending] = alerts.pending(open_home(Settings.from_environment(), "first.first_flow"))
+    assert (pending.alert.kind, words in pending.alert.text) == (AlertKind.SETTINGS, True)
     assert recorder.calls == []
 
 

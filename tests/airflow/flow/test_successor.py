@@ -45,7 +45,7 @@ def running(flow: Flow, home: FlowHome) -> FlowHome:
     """The flow's state, while a driver runs an earlier declaration of it."""
     generations.decide(home, generations.first(home, "earlier"))
     generations.begin(home, Start(1, home.checkpoint(1, 1), None, {}, {}, (), None, 1, now()))
-    last_run.keep(home, 1, replace(last_run.of(flow, (), {"first.py": ""}), fingerprint="earlier"))
+    last_run.keep(home, 1, replace(last_run.record_of(flow, (), {"first.py": ""}), fingerprint="earlier"))
     lease(home, Process.current())
     leases.beat(home, Heartbeat(1, 1, "running", 1, now()))
     return home

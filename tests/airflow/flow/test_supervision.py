@@ -82,7 +82,7 @@ class Bed:
 
     @property
     def alerts(self) -> list[tuple[AlertKind, str]]:
-        return [(alert.kind, alert.occasion) for alert in alerts.pending(self.home)]
+        return [(one.alert.kind, one.alert.occasion) for one in alerts.pending(self.home)]
 
     @property
     def command(self) -> list[str]:

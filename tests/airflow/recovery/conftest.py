@@ -96,7 +96,8 @@ def approved(of: str, *steps: str, **conf: Any) -> Run:
 
 def alerts_of(run: Run, flow: str = "events.clean_events") -> list[Alert]:
     """Return the alerts of a flow, each of which leads to the run."""
-    recorded = alerts.pending(open_home(Settings.from_environment(), flow))
+    pending = alerts.pending(open_home(Settings.from_environment(), flow))
+    recorded = [one.alert for one in pending]
     assert all((alert.flow, alert.link) == (flow, page(run.of, run.run_id)) for alert in recorded)
     return recorded
 

@@ -246,7 +246,7 @@ def test_whoever_approves_accepts_the_impacts_that_the_answer_names(
         PlanApproval(task_id="approve").execute(
             cast("Context", {**context, "task_instance": SimpleNamespace(id="1")})
         )
-    answer = "Approve, and repeat 6 rows"
+    answer = "Approve, and duplicate 6 rows"
     assert asked_for == [[answer, "Reject"]]
     event = {
         "params_input": {},

@@ -15,7 +15,7 @@ from streamkeeper.storage import to_json
 from streamkeeper.watch import progress
 from streamkeeper.watch.alerts import Alert, AlertKind, storage_now
 from streamkeeper.watch.pending_input import DUTY, what_waits
-from streamkeeper.watch.progress import Note, Position, Seen, State, is_over, judge, needs_listing
+from streamkeeper.watch.progress import Note, Observation, Position, State, is_over, judge, needs_listing
 from tests.worlds.small_world import CHANGES, RATE, World, write_manifest
 
 AT = Position(1, 7)
@@ -25,14 +25,14 @@ INPUT, NOTHING = Waiting(True, "a file waits"), Waiting(False)
 
 def seen(
     position: Position = AT, waits: Waiting | None = None, held: bool = False, done: bool = False
-) -> Seen:
-    return Seen(position, True, held, waits, done)
+) -> Observation:
+    return Observation(position, True, held, waits, done)
 
 
 SILENT = Note(AT, 1.0, 0.0, True)
-LOOKS: dict[str, tuple[Seen, Note | None, State, Note]] = {
+LOOKS: dict[str, tuple[Observation, Note | None, State, Note]] = {
     # what is seen, the note of the look before; the state, and the note for the next one
-    "never started": (Seen(NEVER, False, False, None), None, State.NEVER_STARTED, Note(NEVER)),
+    "never started": (Observation(NEVER, False, False, None), None, State.NEVER_STARTED, Note(NEVER)),
     "first look": (seen(), None, State.NEW, Note(AT)),
     "waiting → committed": (seen(MOVED), Note(AT, 900.0), State.MOVED_ON, Note(MOVED)),
     "no progress → committed": (seen(MOVED), SILENT, State.MOVED_ON, Note(MOVED)),
@@ -52,7 +52,7 @@ LOOKS: dict[str, tuple[Seen, Note | None, State, Note]] = {
 
 @pytest.mark.parametrize(("seen", "before", "state", "after"), LOOKS.values(), ids=LOOKS)
 def test_each_look_gives_a_state_and_the_note_for_the_next_one(
-    seen: Seen, before: Note | None, state: State, after: Note
+    seen: Observation, before: Note | None, state: State, after: Note
 ) -> None:
     assert judge(seen, before, 1000.0, 600.0) == (state, after)
 
