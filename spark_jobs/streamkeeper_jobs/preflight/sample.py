@@ -1,10 +1,13 @@
 """Rows of a flow or a view, computed once from what its sources hold: neither state nor table is touched.
 
-Sources are read as batches, a bounded number of rows each. So an aggregation is of these rows, and state of
-one's own begins empty, or with its initial state.
+Sources are read as batches, a bounded number of rows each. So an aggregation is of these rows, duplicates are
+those among them, and state of one's own begins empty, or with its initial state.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -37,11 +40,12 @@ def sample(
     """
     session = session_of(spark, flow)
     most = max(READ, rows)
-    frames = frames_of(
-        opened_flow(flow, settings),
-        lambda source: _read(session, source).limit(most),
-        lambda initial_state: given_frame(session, initial_state).limit(most),
-    )
+    with _duplicates_dropped_in_batches(session):
+        frames = frames_of(
+            opened_flow(flow, settings),
+            lambda source: _read(session, source).limit(most),
+            lambda initial_state: given_frame(session, initial_state).limit(most),
+        )
     shown_name = name or flow.name
     if shown_name not in frames:
         raise RequestError(
@@ -49,6 +53,18 @@ def sample(
             f" {', '.join(sorted(frames))}."
         )
     return frames[shown_name].limit(rows), shown_name
+
+
+@contextmanager
+def _duplicates_dropped_in_batches(session: SparkSession) -> Iterator[None]:
+    """Let ``dropDuplicatesWithinWatermark``, which Spark refuses in a batch, drop those of the batch."""
+    frame_type = type(session.range(0))
+    of_streams = frame_type.dropDuplicatesWithinWatermark
+    setattr(frame_type, of_streams.__name__, frame_type.dropDuplicates)
+    try:
+        yield
+    finally:
+        setattr(frame_type, of_streams.__name__, of_streams)
 
 
 def _read(session: SparkSession, source: Source) -> DataFrame:

@@ -20,6 +20,7 @@ from streamkeeper.manifest.import_file import load_pipeline
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.preflight.verdict import Compatibility, Verdict
 from tests.worlds.flow_world import NAME, Flowbed, event, pipeline
+from tests.worlds.sources.source_world import WITHIN
 from tests.worlds.states.given import COLUMNS, TABLE, numbering, put_table
 
 Make = Callable[..., Flowbed]
@@ -220,6 +221,16 @@ def test_a_sample_is_of_what_the_sources_hold(bed: Flowbed, spark: SparkSession)
         sample(spark, bed.settings, flow_of(bed), 3, "nothing")
     assert not (bed.root / "state").exists()
     assert not bed.table.exists()
+
+
+def test_what_spark_drops_in_streams_alone_is_dropped_from_a_sample(
+    make_bed: Make, spark: SparkSession
+) -> None:
+    bed = make_bed(pipeline(WITHIN))
+    bed.arrive(1, 2)
+    bed.arrive(2, 3)
+    rows, _ = sample(spark, bed.settings, flow_of(bed), 100)
+    assert sorted(row.n for row in rows.collect()) == [1, 2, 3]
 
 
 @pytest.mark.long
