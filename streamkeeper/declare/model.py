@@ -396,7 +396,7 @@ class Pipeline:
         return table if table is not None and table.sink is not None else None
 
     def needs_write_lock(self, table: str) -> bool:
-        """Return whether the writers of a table take turns: whether it is kept by key."""
+        """Return whether the writers of a table need its write lock: whether it is kept by key."""
         return any(flow.spec is not None and flow.target == table for flow in self.flows)
 
     def flow(self, name: str) -> AnyFlow | None:

@@ -83,8 +83,8 @@ def plan_again(work: Work) -> dict[str, Any]:
     changed = sorted(flow.flow for flow in again.flows if flow.fingerprint != before[flow.flow].fingerprint)
     if changed:
         raise RecoveryError(
-            f"What is declared of {', '.join(changed)} changed since the plan was made, so the table that"
-            " was built beside does not match the declaration. Nothing was changed. Give this recovery up"
+            f"What is declared of {', '.join(changed)} changed since the plan was made, so the side"
+            " table does not match the declaration. Nothing was changed. Give this recovery up"
             f" (streamkeeper abandon {plan.recovery_id}) and plan again."
         )
     again = replace(
@@ -155,8 +155,8 @@ def _impact_of_cleaned(cleaned: Mapping[str, list[str]], accepted: Collection[st
 
 
 def _with_generation(flow: FlowPlan) -> FlowPlan:
-    """Return the plan of a flow with a generation for it in any case: one that never began continues where it
-    was built beside, too.
+    """Return the plan of a flow with a generation for it in any case: one that never began continues where
+    its side table was built up to, too.
     """
     if flow.next_generation is not None:
         return flow

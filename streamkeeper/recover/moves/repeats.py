@@ -277,8 +277,8 @@ def _rows_of(path: str, undone: Sequence[_Part]) -> Amount:
 
 
 def _holds_more(commit: LogCommit, ours: Mapping[str, int], parts_by_writer: Mapping[str, _Part]) -> bool:
-    """Return whether a commit has rows of more batches than those that are undone: it put a table in place
-    that was built beside.
+    """Return whether a commit has rows of more batches than those that are undone: it put a side table
+    in place.
     """
     whole = commit.version == 0 or past_versions.changed_by(commit) is not None
     return whole and any(batch > 0 for app, batch in ours.items() if batch <= parts_by_writer[app].upto)

@@ -1,4 +1,4 @@
-"""Names and places of a table that is built beside another, the flows that write it, and their removal.
+"""Names and places of a side table, the flows that write it, and their removal.
 
 While it is built it is a table of its own, next to the one whose place it will take, written by flows of its
 own: the declared ones under other names, with leases, locks and query ids of their own. Only their
@@ -38,7 +38,7 @@ _IDENTITY = "delta.identity.step"
 
 @dataclass(frozen=True)
 class SideTables:
-    """Path of the table that is replaced, and of the one built beside."""
+    """Path of the table that is replaced, and of its side table."""
 
     path: str
     side: str
@@ -54,7 +54,7 @@ def check_replaceable(path: str, protocol: dict[str, Any], metadata: dict[str, A
     check_rows_may_go(path, metadata)
     if _IDENTITY in metadata.get("schemaString", ""):
         raise RequestError(
-            f"{path} has an identity column: a table built beside would give its numbers a second time."
+            f"{path} has an identity column: a side table would give its numbers a second time."
             " Nothing was changed. Choose full_refresh."
         )
 
