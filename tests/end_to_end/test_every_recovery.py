@@ -99,8 +99,8 @@ SET_APART = {
 theirs is tried. Bad ones are tried here.
 """
 CARRIED_OUT: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("full_refresh_with_backup", {}),
     ("backup_table", {}),
+    ("full_refresh_with_backup", {}),
     ("restore_table", {"version": None, "backup": "newest"}),
     ("rewind", {"target": "restored"}),
     ("clean_up", {}),
