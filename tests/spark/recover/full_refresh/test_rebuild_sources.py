@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.worlds.tables.side import DONE, KIND, NAME, after_round, distinct, steps
 
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.recover.moves import side_table
@@ -17,6 +16,7 @@ from tests.oracle import all_rows, first_per
 from tests.worlds.flow_world import Flowbed, pipeline
 from tests.worlds.sources.source_world import DEDUPE, DeltaBed, KafkaBed
 from tests.worlds.tables.backup_world import Recoverer
+from tests.worlds.tables.rebuild import DONE, KIND, NAME, after_round, distinct, steps
 
 pytestmark = pytest.mark.long
 

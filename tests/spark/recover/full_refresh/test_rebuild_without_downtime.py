@@ -18,7 +18,6 @@ import pytest
 from pyspark.sql import SparkSession
 from streamkeeper_jobs.recover import rebuild_without_downtime, side_table
 from streamkeeper_jobs.spark.row_checksums import checksum
-from tests.worlds.tables.side import DONE, KIND, NAME, after_round, distinct, steps
 
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.delta import log as delta_log
@@ -34,6 +33,7 @@ from tests.killing import Killed, dying
 from tests.worlds.flow_world import Flowbed, pipeline
 from tests.worlds.tables.backup_world import Recoverer
 from tests.worlds.tables.customers_world import INCREMENTAL, SNAPSHOT, CustomersBed, delete, truncate, upsert
+from tests.worlds.tables.rebuild import DONE, KIND, NAME, after_round, distinct, steps
 
 FILTERED = pipeline(view='.dropDuplicates(["event_id"]).where("n > 1")')
 
