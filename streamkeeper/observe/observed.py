@@ -111,10 +111,10 @@ class Observed:
         """All holds, by owner."""
         return holds.all_of(self.home)
 
-    @property
+    @cached_property
     def park(self) -> Hold | None:
-        """The hold that parks the flow; None if it is not parked."""
-        return next((hold for hold in self.holds if hold.owner == holds.PARK), None)
+        """The hold that parks the flow; None if it is not parked. The other holds are not read for it."""
+        return holds.parked(self.home)
 
     def position(self, table_path: str) -> CommittedPosition | None:
         """The position of the newest generation that began, from its checkpoint and its table's log; None
@@ -133,9 +133,10 @@ class Observed:
         try:
             standing = self.position(table_path)
             entry = None if standing is None else standing.offsets()
-            for name, offset in ({} if standing is None or entry is None else entry.sources).items():
+            if standing is None or entry is None:
+                return True
+            for name, offset in entry.sources.items():
                 if isinstance(offset, dict) and offset.keys() == {"logOffset"}:
-                    assert standing is not None, "it has offsets"
                     deque(standing.checkpoint.files_log(name).entries(offset["logOffset"]), maxlen=0)
         except CheckpointError:
             return False

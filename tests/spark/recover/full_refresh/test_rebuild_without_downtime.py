@@ -26,7 +26,7 @@ from streamkeeper.errors import RecoveryError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, ledger, side_flow
 from streamkeeper.recover import engine
-from streamkeeper.recover.moves import side_table as besides
+from streamkeeper.recover.moves import side_table as planned_side_table
 from streamkeeper.recover.steps import submission
 from streamkeeper.tables import recovery_lock
 from tests.killing import Killed, dying
@@ -80,7 +80,7 @@ def test_a_reader_sees_the_old_table_or_the_new_one_and_the_flow_goes_on_before_
     old = [bed.rows()]
     bed.declare(FILTERED)
     at_work.plan(KIND, NAME, table="events.events")
-    monkeypatch.setattr(besides, "BEHIND", 0)
+    monkeypatch.setattr(planned_side_table, "BEHIND", 0)
 
     def goes_on() -> None:
         bed.arrive(4, 5, 6)
@@ -140,7 +140,7 @@ def test_both_flows_of_a_table_by_key_killed_in_the_middle_of_every_part(
     assert (bed.run(INCREMENTAL), bed.run(SNAPSHOT)) == (Outcome.STOPPED, Outcome.DONE)
     spark.sql(f"DELETE FROM delta.`{bed.table}` WHERE customer_id = 3")  # what a refresh is to put right
     made = at_work.plan(KIND, NAME, table="customers.customers")
-    monkeypatch.setattr(besides, "BEHIND", 0)
+    monkeypatch.setattr(planned_side_table, "BEHIND", 0)
     at_work.step(NAME, "lock")
     real, drives = side_table.drive_derived_flow, iter(range(1, 100))
 
