@@ -42,6 +42,7 @@ def test_a_server_comes_from_the_locked_packages_and_leaves_nothing(
         psycopg2.connect(host=str(folder), user=USER, dbname=DATABASE)
 
 
+@pytest.mark.long
 def test_a_role_whose_transactions_may_be_idle_for_ever_is_refused_with_the_statement_that_helps(
     tmp_path: Path,
 ) -> None:

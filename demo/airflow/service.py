@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from demo.airflow.api import REQUEST_SECONDS, AirflowApi
@@ -83,9 +84,12 @@ class AirflowService:
         """Where the UI and the REST API are."""
         return f"http://127.0.0.1:{self.ports.api}"
 
-    @property
+    @cached_property
     def password(self) -> str:
-        """The password of :data:`USER`, made when it is first asked for."""
+        """The password of :data:`USER`, made when it is first asked for.
+
+        It is read before Airflow starts, which empties the file and writes it again.
+        """
         file = self.home / "simple_auth_manager_passwords.json.generated"
         if not file.exists():
             self.home.mkdir(parents=True, exist_ok=True)

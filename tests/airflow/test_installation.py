@@ -46,6 +46,7 @@ def fresh(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return project
 
 
+@pytest.mark.long
 def test_what_airflow_lacks_is_said_and_made_once(fresh: Path) -> None:
     (database,) = of(rows(["doctor"]), "airflow database")
     assert database[0] == "fail" and "no such table: dag" in database[1]

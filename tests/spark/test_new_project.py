@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from streamkeeper.install.project import init
 from streamkeeper.settings import PROJECT
 
@@ -21,6 +23,7 @@ def run_tests(project: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(line, check=False, capture_output=True, text=True, cwd=project, env=env)
 
 
+@pytest.mark.long
 def test_the_test_of_a_new_project_passes_and_fails_where_duplicates_stay(tmp_path: Path) -> None:
     init(tmp_path / "streams")
     passed = run_tests(tmp_path / "streams")

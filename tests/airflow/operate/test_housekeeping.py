@@ -110,6 +110,7 @@ def rows(home: Path, query: str) -> set[str]:
         return {row[0] for row in database.execute(query)}
 
 
+@pytest.mark.long
 def test_a_run_that_goes_on_stays_with_its_task_however_old(home: Path) -> None:
     kept = {
         "flow__orders__clean.running",

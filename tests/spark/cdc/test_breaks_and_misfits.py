@@ -72,6 +72,7 @@ def names(bed: CdcBed) -> dict[int, str]:
     return {row["id"]: row["name"] for row in bed.rows()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ignore_nulls", long_after(1, [False, True]), ids=["whole rows", "ignoring nulls"])
 def test_a_batch_that_was_killed_between_what_it_remembers_and_its_merge_is_applied_again(
     ignore_nulls: bool, make: Callable[..., CdcBed]
@@ -89,6 +90,7 @@ def test_a_batch_that_was_killed_between_what_it_remembers_and_its_merge_is_appl
     assert names(bed) == {3: "new"}
 
 
+@pytest.mark.long
 def test_every_batch_is_committed_to_the_target_and_an_empty_one_too(make: Callable[..., CdcBed]) -> None:
     bed = make()
     for rows in ([], [(1, 2, "D", None, None)], [(1, 1, "U", "late", "x")]):
@@ -113,10 +115,10 @@ def test_a_batch_that_meets_another_commit_is_applied_again_as_a_whole_with_a_tu
     bed = make()
     bed.apply((2, 1, "U", "old", "x"))
     turns: list[str] = []
-    really = replace_rows.Opened.replace
+    really = replace_rows.Target.commit_step
 
     def meet(*given: Any) -> None:
-        monkeypatch.setattr(replace_rows.Opened, "replace", really)
+        monkeypatch.setattr(replace_rows.Target, "commit_step", really)
         # What a writer would do that takes no turns. Delta refuses whoever comes second.
         CdcBed(bed.spark, bed.root, query_id="other").apply(
             (1, 9, "D", None, None), (2, 4, "U", "other", "x")
@@ -129,7 +131,7 @@ def test_a_batch_that_meets_another_commit_is_applied_again_as_a_whole_with_a_tu
         yield
         turns.append("given back")
 
-    monkeypatch.setattr(replace_rows.Opened, "replace", meet)
+    monkeypatch.setattr(replace_rows.Target, "commit_step", meet)
     apply_changes(
         bed.frame([(1, 5, "U", "a", "x"), (2, 5, "U", "b", "x")]),
         SPEC,
@@ -188,7 +190,7 @@ def test_a_table_that_only_merge_can_write_is_written_by_it(
 
 
 @pytest.mark.usefixtures("listed")
-@pytest.mark.parametrize("vectors", ["true", "false"], ids=["marked", "written again"])
+@pytest.mark.parametrize("vectors", long_after(1, ["true", "false"]), ids=["marked", "written again"])
 def test_partitions_column_mapping_and_constraints_hold_where_rows_are_replaced(
     vectors: str, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -299,6 +301,7 @@ def test_a_bound_beyond_the_years_of_python_says_nothing(kind: DataType, most: s
     assert null_or_from(StructField("at", kind), value)(listed.statistics[0]) is not below
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["BIGINT", "TIMESTAMP", *long_after(0, ["DATE", "STRING"])])
 @pytest.mark.parametrize("most_listed", [50, 0], ids=["listed", "not listed"])
 def test_files_are_left_aside_whose_versions_all_ended_before_a_batch(
@@ -386,6 +389,7 @@ def test_maps_arrays_and_odd_names_are_stored_and_tied_rows_of_them_compared(
     assert (by_id[2]["tags"], by_id[2]["items"], by_id[2]["odd.name"]) == ({}, [], None)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("batches", [1, 2])
 def test_equal_values_are_shown_as_one_version_whatever_their_bytes(
     batches: int, make: Callable[..., CdcBed]
@@ -414,6 +418,7 @@ def test_a_null_variant_is_smaller_than_any_other(spec: CdcSpec, make: Callable[
     assert [row["text"] for row in bed.table().selectExpr("to_json(v) AS text").collect()] == ["2"]
 
 
+@pytest.mark.long
 def test_several_sequence_columns_are_compared_in_order_and_a_literal_comes_first(
     make: Callable[..., CdcBed],
 ) -> None:
@@ -651,6 +656,7 @@ def test_a_batch_leaves_neither_settings_nor_blocks_behind(make: Callable[..., C
     assert bed.spark.conf.get(LISTED, None) is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("spec", "table", "given", "most"),
     [

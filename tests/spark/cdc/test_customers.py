@@ -38,6 +38,7 @@ def bed(tmp_path: Path, spark: SparkSession) -> CustomersBed:
     return CustomersBed.make(tmp_path / "a bed", spark)
 
 
+@pytest.mark.long
 def test_changes_and_the_snapshot_make_one_table_whichever_comes_first(bed: CustomersBed) -> None:
     """A delete that came before the snapshot keeps its customer away; a truncate takes what the snapshot had,
     whenever it is read.

@@ -39,7 +39,7 @@ TRACKING = replace(VERSIONS, track_history_column_list=("name",))
 IGNORING = replace(TRACKING, ignore_null_updates=True)
 
 
-@pytest.fixture(params=[TRACKING, IGNORING], ids=["whole rows", "ignoring nulls"])
+@pytest.fixture(params=long_after(1, [IGNORING, TRACKING]), ids=["ignoring nulls", "whole rows"])
 def bed(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> CdcBed:
     return CdcBed(spark, tmp_path, request.param).prepare()
 

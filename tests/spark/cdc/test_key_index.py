@@ -115,6 +115,7 @@ def test_what_others_write_between_batches_is_learned(
     assert searches == []
 
 
+@pytest.mark.long
 def test_rows_that_come_back_by_an_earlier_version_are_found_again(
     make: Callable[..., CdcBed], searches: list[int]
 ) -> None:
@@ -132,6 +133,7 @@ def test_rows_that_come_back_by_an_earlier_version_are_found_again(
     assert searches == [3]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rows", long_after(1, [2, 3]))
 def test_a_key_with_several_rows_is_searched_for(
     rows: int, make: Callable[..., CdcBed], searches: list[int]
@@ -167,6 +169,7 @@ def test_keys_of_all_whole_numbers_are_known(
     assert searches == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("spec", "table"),
     [
@@ -187,6 +190,7 @@ def test_other_keys_are_searched_for(
     assert searches[-2:] == [1, 2]
 
 
+@pytest.mark.long
 def test_columns_that_others_have_widened_renamed_or_written_in_many_row_groups(
     spark: SparkSession, tmp_path: Path, searches: list[int]
 ) -> None:
@@ -206,6 +210,7 @@ def test_columns_that_others_have_widened_renamed_or_written_in_many_row_groups(
     assert searches == [1], "Delta keeps no checksum of the version that widens a column"
 
 
+@pytest.mark.long
 def test_reading_a_table_into_the_index_must_be_worth_it(
     make: Callable[..., CdcBed], searches: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,6 +223,7 @@ def test_reading_a_table_into_the_index_must_be_worth_it(
     assert searches == [1, 2], "20 rows cost as much as 40 that batches read: the first met none"
 
 
+@pytest.mark.long
 def test_a_table_that_outgrows_its_index_gets_a_larger_one(
     make: Callable[..., CdcBed], searches: list[int]
 ) -> None:
@@ -232,6 +238,7 @@ def test_a_table_that_outgrows_its_index_gets_a_larger_one(
     assert searches == [2], "there was room for a thousand new keys"
 
 
+@pytest.mark.long
 def test_a_table_that_cannot_be_read_into_the_index_is_searched(
     make: Callable[..., CdcBed], searches: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -114,31 +115,39 @@ ONE_KEY = {
     "zeros, the other way": (0.0, -0.0),
     "NaNs": (_nan(0xFFF8_0000_0000_0007), _nan(0x7FF8_0000_0000_0001)),
 }
-FLOATING = [
-    pytest.param(spec, dtype, key, marks=() if short and (dtype, key) == ("DOUBLE", "zeros") else _LONG)
-    for spec, short in (
-        (replace(SPEC, keys=("id", "city")), True),
-        (replace(VERSIONS, keys=("id", "city")), True),
-        (replace(SPEC, keys=("id", "city"), ignore_null_updates=True), False),
-        (replace(VERSIONS, keys=("id", "city"), ignore_null_updates=True), False),
-        (replace(SPEC, keys=("city", "id")), False),
+SPECS = [
+    replace(spec, keys=keys, ignore_null_updates=ignores)
+    for spec, keys, ignores in (
+        (SPEC, ("id", "city"), False),
+        (VERSIONS, ("id", "city"), False),
+        (SPEC, ("id", "city"), True),
+        (VERSIONS, ("id", "city"), True),
+        (SPEC, ("city", "id"), False),
     )
-    for dtype in ("DOUBLE", "FLOAT")
-    for key in ONE_KEY
 ]
+TABLES = {
+    "plain": TABLE,
+    "partitioned": replace(TABLE, partition_cols=("id",)),
+    "without vectors": WITHOUT_VECTORS,
+    "by MERGE": replace(TABLE, properties={"delta.enableChangeDataFeed": "true"}),
+}
 
 
-@pytest.mark.parametrize(
-    "table",
-    [
-        TABLE,
-        pytest.param(replace(TABLE, partition_cols=("id",)), marks=_LONG),
-        pytest.param(WITHOUT_VECTORS, marks=_LONG),
-        pytest.param(replace(TABLE, properties={"delta.enableChangeDataFeed": "true"}), marks=_LONG),
-    ],
-    ids=["plain", "partitioned", "without vectors", "by MERGE"],
-)
-@pytest.mark.parametrize(("spec", "dtype", "key"), FLOATING)
+VALUES = list(product(("DOUBLE", "FLOAT"), ONE_KEY))
+FLOATING = [
+    pytest.param(
+        spec,
+        *VALUES[(at + beside) % len(VALUES)],
+        TABLES[table],
+        marks=() if table == "plain" and at < 2 else _LONG,
+        id=f"{at}, {table}",
+    )
+    for (at, spec), (beside, table) in product(enumerate(SPECS), enumerate(TABLES))
+]
+"""Each declaration with each table, and with these in turn the types and the pairs of equal keys."""
+
+
+@pytest.mark.parametrize(("spec", "dtype", "key", "table"), FLOATING)
 def test_floating_point_keys_that_are_equal_are_one_key(  # noqa: PLR0917 - a table of cases
     spec: CdcSpec, dtype: str, key: str, table: Table, spark: SparkSession, tmp_path: Path
 ) -> None:

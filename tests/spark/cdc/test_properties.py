@@ -25,6 +25,7 @@ from streamkeeper.declare.cdc_spec import END_AT, START_AT, CdcSpec
 from streamkeeper.declare.model import Table
 from tests import cdc_oracle
 from tests.worlds.seeds import RUNS
+from tests.worlds.suites import long_after
 from tests.worlds.tables.cdc_world import (
     DONE_BY_OTHERS,
     SPEC,
@@ -169,7 +170,7 @@ ROWS: list[Source] = [
 LATE = (2, 3, "U", "late", ("Ulm", 2))
 
 
-@pytest.mark.parametrize("table", [TABLE, WITHOUT_VECTORS], ids=["marked", "written again"])
+@pytest.mark.parametrize("table", long_after(1, [TABLE, WITHOUT_VECTORS]), ids=["marked", "written again"])
 @pytest.mark.parametrize("name", ["type 1", "type 2"])
 def test_late_repeated_and_killed_batches_of_two_flows_come_to_the_oracles_table(
     name: str, table: Table, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

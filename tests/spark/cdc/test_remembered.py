@@ -78,6 +78,7 @@ def test_a_table_whose_log_does_not_say_what_it_remembers_is_refused(
         bed.prepare()
 
 
+@pytest.mark.long
 def test_runs_are_merged_and_hold_the_last_delete_of_each_key(spark: SparkSession, tmp_path: Path) -> None:
     bed = CdcBed(spark, tmp_path).prepare()
     for at in range(9):

@@ -99,7 +99,9 @@ def test_a_batch_that_comes_again_changes_nothing(spark: SparkSession, tmp_path:
     assert bed.rows() == [{"id": 1, "name": "a", "city": "x"}]
 
 
-@pytest.mark.parametrize("spec", [SPEC, replace(SPEC, ignore_null_updates=True)], ids=["ties", "by value"])
+@pytest.mark.parametrize(
+    "spec", long_after(1, [SPEC, replace(SPEC, ignore_null_updates=True)]), ids=["ties", "by value"]
+)
 def test_a_batch_of_more_rows_than_are_sent_around_comes_to_the_same(
     spec: CdcSpec, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,7 +132,7 @@ TOLD = {
 """Types of sequences, and whether the bounds that statistics have of them are compared."""
 
 
-@pytest.mark.parametrize("kind", long_after(2, TOLD))
+@pytest.mark.parametrize("kind", long_after(1, TOLD))
 @pytest.mark.parametrize("table", [TABLE, WITHOUT_VECTORS], ids=["marked", "written again"])
 def test_rows_are_compared_with_a_batch_unless_statistics_say_that_all_are_older(
     compared: list[Any], table: Table, kind: str, spark: SparkSession, tmp_path: Path
@@ -170,6 +172,7 @@ def test_a_key_with_many_changes_is_reduced_by_each_task_that_reads_it(
     assert "partial_max" not in before and "partial_max" in after, "grouped before it is brought together"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("spec", [SPEC, VERSIONS], ids=["type 1", "type 2"])
 def test_a_batch_is_applied_by_the_code_that_was_compiled_for_those_before(
     spec: CdcSpec, spark: SparkSession, tmp_path: Path
@@ -185,6 +188,7 @@ def test_a_batch_is_applied_by_the_code_that_was_compiled_for_those_before(
     assert compiled.getCount() == before
 
 
+@pytest.mark.long
 def test_a_batch_asks_the_jvm_neither_for_call_sites_nor_for_what_went_wrong(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,6 +210,7 @@ def test_a_batch_asks_the_jvm_neither_for_call_sites_nor_for_what_went_wrong(
     assert [what for what in asked if "PySparkCurrentOrigin" in what], "a user's own columns have theirs"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("spec", "most"), [(SPEC, 170), (VERSIONS, 280)], ids=["type 1", "type 2"])
 def test_a_later_batch_makes_few_columns(
     spec: CdcSpec, most: int, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -90,6 +90,7 @@ def test_of_two_drivers_started_at_once_exactly_one_runs(bed: Flowbed) -> None:
     bed.holds(bed.events)
 
 
+@pytest.mark.long
 def test_the_driver_ends_by_a_hold_with_exit_code_0_and_the_next_is_held(bed: Flowbed) -> None:
     from streamkeeper.flows import holds
 

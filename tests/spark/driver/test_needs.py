@@ -76,6 +76,7 @@ def heaps(bed: Flowbed) -> dict[int, int]:
     return {row["n"]: row["heap"] >> 20 for row in bed.rows()}
 
 
+@pytest.mark.long
 def test_a_driver_has_the_memory_the_jar_and_the_modules_that_its_flow_needs(needy: Flowbed) -> None:
     with needy.driver("--available-now") as driver:
         assert driver.wait() == Outcome.STOPPED, driver.said()[-3000:]

@@ -29,6 +29,7 @@ print("found", context.master, *map(context.getConf().get, names))
 """
 
 
+@pytest.mark.long
 def test_a_driver_has_the_master_of_spark_submit_and_its_settings_where_the_flow_declares_no_others(
     bed: Flowbed, tmp_path: Path
 ) -> None:

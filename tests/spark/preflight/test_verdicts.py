@@ -174,6 +174,7 @@ def test_a_name_alone_tells_of_a_flow_that_is_renamed_or_removed(
     assert bed.table.is_dir() and bed.home.generations()
 
 
+@pytest.mark.long
 def test_a_command_tells_it_of_a_folder_that_is_not_deployed_and_by_its_exit_code(
     make_bed: Callable[..., Flowbed], tmp_path: Path
 ) -> None:

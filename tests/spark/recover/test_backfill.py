@@ -150,6 +150,7 @@ def test_a_changed_declaration_ends_it_before_anything_is_touched(
     )
 
 
+@pytest.mark.long
 def test_a_backup_is_filled_in_at_the_sequences_of_its_rows_with_what_it_remembers(
     customers: CustomersBed, spark: SparkSession
 ) -> None:

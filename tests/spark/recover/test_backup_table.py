@@ -124,7 +124,7 @@ def spoil(spark: SparkSession, path: Path) -> None:
     spark.conf.unset("spark.databricks.delta.retentionDurationCheck.enabled")
 
 
-@pytest.mark.parametrize("shape", long_after(2, SHAPES.values()), ids=SHAPES)
+@pytest.mark.parametrize("shape", long_after(1, SHAPES.values()), ids=SHAPES)
 def test_a_backup_is_the_same_table_outlives_vacuum_and_drop_and_is_put_back_as_it_was(
     spark: SparkSession, bed: Flowbed, at_work: Recoverer, shape: Callable[[SparkSession, Path], None]
 ) -> None:
@@ -147,6 +147,7 @@ def test_a_backup_is_the_same_table_outlives_vacuum_and_drop_and_is_put_back_as_
     assert said_of(spark, bed.table) == said
 
 
+@pytest.mark.long
 def test_a_copy_that_was_damaged_is_not_entered_and_one_damaged_later_is_not_put_back(
     spark: SparkSession, bed: Flowbed, at_work: Recoverer
 ) -> None:

@@ -310,6 +310,7 @@ def test_a_table_that_follows_another_by_its_change_feed_is_as_that_one_after_ea
     goes_through(moving, moving.query.recoveries[(run + run // len(CASES)) % len(moving.query.recoveries)])
 
 
+@pytest.mark.long
 def test_a_rebuild_without_downtime_leaves_the_table_that_follows_by_change_feed_as_it_was(
     spark: SparkSession, tmp_path: Path
 ) -> None:

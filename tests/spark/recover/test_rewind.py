@@ -182,6 +182,7 @@ def test_changes_that_are_read_again_into_a_table_by_key_change_nothing(shop: Cu
     shop.is_exact()
 
 
+@pytest.mark.long
 def test_a_table_by_key_goes_back_with_what_it_remembered(shop: CustomersBed) -> None:
     before = shop.remembered().count()
     made = go_back(shop.of(), batch="1", target="restored")

@@ -51,7 +51,7 @@ RECOVERIES: tuple[tuple[str, dict[str, Any]], ...] = (
 
 
 @pytest.mark.parametrize(
-    ("of", "values"), long_after(2, RECOVERIES), ids=lambda value: value if isinstance(value, str) else ""
+    ("of", "values"), long_after(1, RECOVERIES), ids=lambda value: value if isinstance(value, str) else ""
 )
 def test_a_rehearsal_comes_to_what_the_recovery_then_does_and_changes_nothing(
     of: str, values: dict[str, Any], make_bed: Callable[..., Flowbed]
@@ -93,6 +93,7 @@ def test_a_flow_runs_on_while_it_is_copied_and_the_copy_goes_on_exactly_after_it
     bed.holds(first_per(bed.events, ["event_id"]))
 
 
+@pytest.mark.long
 def test_a_declaration_of_another_folder_is_rehearsed_alone_and_with_the_recovery_that_it_needs(
     make_bed: Callable[..., Flowbed], tmp_path: Path
 ) -> None:
@@ -118,6 +119,7 @@ def test_a_declaration_of_another_folder_is_rehearsed_alone_and_with_the_recover
     assert [json.loads(row)["event_id"] for row in table.new] == ["e3", "e4"]
 
 
+@pytest.mark.long
 def test_a_rehearsal_that_is_named_counts_until_what_it_rehearsed_is_another(
     bed: Flowbed, at_work: Recoverer
 ) -> None:
@@ -199,6 +201,7 @@ def test_a_source_whose_files_a_driver_would_take_away_is_not_rehearsed(
     assert original(bed.root) == before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("of", "values"),
     [

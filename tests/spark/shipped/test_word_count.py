@@ -91,6 +91,7 @@ def test_words_are_counted_over_a_restart(
     assert found == {"to": 2, "be": 3, "or": 1, "not": 1}
 
 
+@pytest.mark.long
 def test_a_count_goes_on_after_a_stop(words: Flowbed, server: LineServer) -> None:
     with counting(words, server):
         server.send("a b a", "c")

@@ -20,6 +20,7 @@ from tests.postgres import airflow_database
 from tests.worlds.drivers import cut_off
 from tests.worlds.flow_world import COLUMNS, NAME, Flowbed
 from tests.worlds.flows.sinks import in_copies, into_function
+from tests.worlds.suites import long_after
 from tests.worlds.tables.backup_world import Recoverer
 
 
@@ -27,7 +28,7 @@ def is_exact(bed: Flowbed) -> None:
     assert counted(in_copies(bed), COLUMNS) == counted(bed.events, COLUMNS)
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before the note", "after the note"])
+@pytest.mark.parametrize("after", long_after(1, [False, True]), ids=["before the note", "after the note"])
 def test_a_batch_that_is_given_again_is_written_once_and_a_reset_counts_it(
     bed: Flowbed, at_work: Recoverer, monkeypatch: pytest.MonkeyPatch, after: bool
 ) -> None:

@@ -20,6 +20,7 @@ from streamkeeper.watch.alerts import AlertKind
 from streamkeeper.watch.batch_numbers import Batch
 from tests.worlds.drivers import cut_off
 from tests.worlds.flow_world import SCHEMA, Flowbed, event
+from tests.worlds.suites import long_after
 
 EVENTS = """
 from streamkeeper import pipelines as dp
@@ -134,7 +135,7 @@ def test_what_is_dropped_is_set_aside_with_its_reasons(
 
 @pytest.mark.parametrize(
     ("module", "name", "after"),
-    [(sink.Quarantine, "_set_aside", True), (append_sink, "_delta_sink", False)],
+    long_after(1, [(sink.Quarantine, "_set_aside", True), (append_sink, "_delta_sink", False)]),
     ids=["after the quarantine's commit", "before the target's"],
 )
 def test_a_batch_cut_off_between_its_two_commits_is_in_each_table_once(
@@ -170,6 +171,7 @@ def test_a_repeated_batch_is_set_aside_anew_if_its_expectations_changed_meanwhil
     bed.holds([event(1), event(2)])
 
 
+@pytest.mark.long
 def test_a_reset_sets_nothing_aside_twice(bed: Flowbed, monkeypatch: pytest.MonkeyPatch) -> None:
     bed.declare(declared(QUARANTINED))
     bed.arrive(1, 2)

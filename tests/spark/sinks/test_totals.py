@@ -22,7 +22,7 @@ from tests.worlds.tables.backup_world import Recoverer
 both = pytest.mark.parametrize(("mode", "of_table"), MODES, ids=[mode for mode, _ in MODES])
 
 
-@both
+@pytest.mark.parametrize(("mode", "of_table"), long_after(1, MODES), ids=[mode for mode, _ in MODES])
 def test_totals_are_those_of_an_oracle_after_each_kind_of_start(
     make_bed: Callable[..., Flowbed], mode: str, of_table: str
 ) -> None:
@@ -59,7 +59,7 @@ def test_a_state_that_starts_empty_makes_new_totals(
     bed.holds([*sums([event(1)]), *left], ("user_id", "count", "sum"))
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before the commit", "after the commit"])
+@pytest.mark.parametrize("after", long_after(1, [False, True]), ids=["before the commit", "after the commit"])
 def test_an_update_that_is_cut_off_is_made_once(
     make_bed: Callable[..., Flowbed], monkeypatch: pytest.MonkeyPatch, after: bool
 ) -> None:

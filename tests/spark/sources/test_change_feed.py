@@ -88,6 +88,7 @@ def test_a_table_by_change_feed_is_as_its_source_whatever_the_commits_did(
     assert not {"_change_type", "_commit_version", "_commit_timestamp"} & rows[0].keys()
 
 
+@pytest.mark.long
 def test_the_history_by_a_change_feed_names_the_commits_that_made_it(follow: Callable[..., DeltaBed]) -> None:
     flow = follow(2, ', track_history_except_column_list=["t"]')
     is_followed(flow)
