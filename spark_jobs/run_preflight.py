@@ -17,9 +17,9 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from streamkeeper_jobs.driver.driver import declared_in, find
-from streamkeeper_jobs.preflight.analyze import analyze
-from streamkeeper_jobs.preflight.sample import sample
-from streamkeeper_jobs.preflight.try_flow import try_flow
+from streamkeeper_jobs.trial.analyze import analyze
+from streamkeeper_jobs.trial.sample import sample
+from streamkeeper_jobs.trial.try_flow import try_flow
 
 from streamkeeper.errors import DeclarationError, RequestError, SettingsError, UsageError
 from streamkeeper.exit_codes import Outcome
@@ -50,7 +50,7 @@ def main() -> int:
                 verdict = (
                     analyze(spark, settings, flow, Path(scratch))
                     if arguments.analyze
-                    else try_flow(spark, settings, home, flow, open_storage(scratch), folder=name)
+                    else try_flow(spark, settings, home, flow, open_storage(scratch))
                 )
                 print(to_line(verdict), flush=True)
     except (UsageError, RequestError, DeclarationError, SettingsError) as error:

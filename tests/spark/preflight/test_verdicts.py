@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from streamkeeper_jobs.preflight.try_flow import try_flow
+from streamkeeper_jobs.trial.try_flow import try_flow
 
 from streamkeeper.drivers import submit
 from streamkeeper.exit_codes import Outcome
@@ -95,7 +95,7 @@ def verdict_on(bed: Flowbed, scratch: Path) -> Verdict:
     if found is not None:
         return found
     scratch.mkdir()
-    return try_flow(bed.spark, bed.settings, bed.home, bed.flow(), open_storage(str(scratch)), folder=NAME)
+    return try_flow(bed.spark, bed.settings, bed.home, bed.flow(), open_storage(str(scratch)))
 
 
 def state_of(bed: Flowbed) -> list[tuple[str, int]]:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from streamkeeper_jobs.preflight.analyze import analyze
-from streamkeeper_jobs.preflight.sample import sample
+from streamkeeper_jobs.trial.analyze import analyze
+from streamkeeper_jobs.trial.sample import sample
 
 from streamkeeper.declare.model import AppendFlow, AutoCdcFlow
 from streamkeeper.errors import RequestError
