@@ -126,8 +126,7 @@ KIND = Kind(
     request=RefreshRequest,
     plan=plan,
     steps=(
-        shared_steps.HOLD,
-        shared_steps.PLAN_AGAIN,
+        *shared_steps.STOP,
         StepKind(
             "empty_tables",
             "fence the old generations in the table, then remove all its rows in one commit",
@@ -136,9 +135,7 @@ KIND = Kind(
             changed=_emptied_any,
         ),
         shared_steps.DECIDE,
-        shared_steps.VERIFY_TABLES,
-        shared_steps.RELEASE,
-        shared_steps.VERIFY_PROGRESS,
+        *shared_steps.RUN_AGAIN,
     ),
     rehearsal=rehearse.STEP,
     noun="full refresh",

@@ -210,8 +210,7 @@ KIND = Kind(
     request=RestoreRequest,
     plan=plan,
     steps=(
-        shared_steps.HOLD,
-        shared_steps.PLAN_AGAIN,
+        *shared_steps.STOP,
         StepKind(
             "check_copy",
             "read the copy to be restored, and compare it with its entry",

@@ -214,14 +214,11 @@ KIND = Kind(
     request=RewindRequest,
     plan=plan,
     steps=(
-        shared_steps.HOLD,
-        shared_steps.PLAN_AGAIN,
+        *shared_steps.STOP,
         shared_steps.DECIDE,
         PUT_BACK,
         VERIFY_FILES,
-        shared_steps.VERIFY_TABLES,
-        shared_steps.RELEASE,
-        shared_steps.VERIFY_PROGRESS,
+        *shared_steps.RUN_AGAIN,
     ),
     rehearsal=rehearse.STEP,
 )

@@ -406,3 +406,8 @@ VERIFY_PROGRESS = StepKind(
     verify_progress,
     patient=True,
 )
+
+STOP = (HOLD, PLAN_AGAIN)
+"""How a recovery begins that changes flows."""
+RUN_AGAIN = (VERIFY_TABLES, RELEASE, VERIFY_PROGRESS)
+"""How it ends."""
