@@ -39,7 +39,7 @@ STAIRS = (
     ("streamkeeper.clusters",),
     ("streamkeeper.drivers",),
     ("streamkeeper.watch",),
-    ("streamkeeper.preflight",),
+    ("streamkeeper.trial",),
     ("streamkeeper.recover.requests",),
     ("streamkeeper.recover.plans",),
     ("streamkeeper.recover.moves",),

@@ -14,12 +14,12 @@ from streamkeeper.history import events
 from streamkeeper.history.events import Kind
 from streamkeeper.manifest.import_file import fingerprint, load_pipeline
 from streamkeeper.manifest.manifest import Flow
-from streamkeeper.preflight import change
-from streamkeeper.preflight.change import Change, ChangeState
-from streamkeeper.preflight.last_run import LastRun, read_files
-from streamkeeper.preflight.verdict import Compatibility, Verdict
 from streamkeeper.recover.impact import with_impact
 from streamkeeper.settings import Settings
+from streamkeeper.trial import change
+from streamkeeper.trial.change import Change, ChangeState
+from streamkeeper.trial.last_run import LastRun, read_files
+from streamkeeper.trial.verdict import Compatibility, Verdict
 from streamkeeper_jobs.driver.driver import DriverRequest
 from streamkeeper_jobs.spark.log import say
 from streamkeeper_jobs.spark.session import open_session

@@ -19,8 +19,8 @@ from streamkeeper.declare.model import Source
 from streamkeeper.errors import DeclarationError
 from streamkeeper.manifest.environment import opened_flow, opened_if_possible
 from streamkeeper.manifest.manifest import Flow
-from streamkeeper.preflight.verdict import Compatibility, Verdict
 from streamkeeper.settings import Settings
+from streamkeeper.trial.verdict import Compatibility, Verdict
 from streamkeeper_jobs.stream.data_frame import frames_of
 from streamkeeper_jobs.stream.given_state import given_frame
 from streamkeeper_jobs.stream.readers import is_empty, is_there, read_stream

@@ -26,9 +26,9 @@ from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import Generation, Start
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.observe.observed import Observed
-from streamkeeper.preflight.verdict import Compatibility, Verdict
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage
+from streamkeeper.trial.verdict import Compatibility, Verdict
 from streamkeeper_jobs.generation.copy_checkpoint import Copied, copy_checkpoint, copy_file, schema_logs
 from streamkeeper_jobs.sinks.expectations import check as check_expectations
 from streamkeeper_jobs.spark.exceptions import causes_of

@@ -17,13 +17,13 @@ from streamkeeper.checkpoint.log_entries import PARTITIONS
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.manifest.environment import opened_flow
 from streamkeeper.manifest.manifest import Flow
-from streamkeeper.preflight import last_run
-from streamkeeper.preflight.differences import differences, moved_files
-from streamkeeper.preflight.last_run import LastRun
-from streamkeeper.preflight.standing import standing
-from streamkeeper.preflight.verdict import UNCHANGED, Compatibility, Verdict
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage
+from streamkeeper.trial import last_run
+from streamkeeper.trial.differences import differences, moved_files
+from streamkeeper.trial.last_run import LastRun
+from streamkeeper.trial.standing import standing
+from streamkeeper.trial.verdict import UNCHANGED, Compatibility, Verdict
 from streamkeeper_jobs.generation.consistency import check_sources
 from streamkeeper_jobs.sources.formats import look_with_spark
 from streamkeeper_jobs.stream.in_flight import made_with

@@ -20,9 +20,9 @@ from streamkeeper_jobs.trial.try_flow import try_flow
 from streamkeeper.drivers import submit
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.manifest.manifest import declared, read_manifest
-from streamkeeper.preflight.look import look, verdicts
-from streamkeeper.preflight.verdict import Compatibility, Verdict
 from streamkeeper.storage import open_storage
+from streamkeeper.trial.look import look, verdicts
+from streamkeeper.trial.verdict import Compatibility, Verdict
 from tests.worlds.flow_world import NAME, Flowbed
 from tests.worlds.flows.sinks import make_topic
 from tests.worlds.preflight.catalogue import (

@@ -17,9 +17,9 @@ from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows.generations import EMPTY, LATEST, OFFSETS, REBUILT, TIMESTAMP, StartAt
 from streamkeeper.history import events
 from streamkeeper.history.events import Kind
-from streamkeeper.preflight.verdict import Compatibility, Verdict
 from streamkeeper.storage import open_storage
 from streamkeeper.support.amounts import DUPLICATES
+from streamkeeper.trial.verdict import Compatibility, Verdict
 from streamkeeper.watch.batch_numbers import recent
 from tests.oracle import all_rows, counted
 from tests.worlds.flow_world import NAME, event
