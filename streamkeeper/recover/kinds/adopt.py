@@ -107,11 +107,7 @@ def plan(settings: Settings, manifest: Manifest, request: AdoptRequest, recovery
     impacts = tuple(
         _impact(
             impact_of(
-                opened_if_possible(source, settings),
-                query.standing,
-                entry.sources,
-                from_last.restart,
-                False,
+                opened_if_possible(source, settings), query.standing, entry.sources, from_last.restart, False
             ),
             query,
             entry.sources,
@@ -359,9 +355,7 @@ REHEARSE = StepKind(
     unasked=True,
 )
 SEE_STILL = StepKind(
-    "see_still",
-    "check that the checkpoint has not changed since: the old job must be stopped",
-    _see_still,
+    "see_still", "check that the checkpoint has not changed since: the old job must be stopped", _see_still
 )
 
 KIND = Kind(
@@ -372,13 +366,7 @@ KIND = Kind(
     ),
     request=AdoptRequest,
     plan=plan,
-    steps=(
-        REHEARSE,
-        *shared_steps.STOP,
-        SEE_STILL,
-        shared_steps.DECIDE,
-        *shared_steps.RUN_AGAIN,
-    ),
+    steps=(REHEARSE, *shared_steps.STOP, SEE_STILL, shared_steps.DECIDE, *shared_steps.RUN_AGAIN),
     noun="adoption",
     given_up=remove_trials,
 )

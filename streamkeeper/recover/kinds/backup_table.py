@@ -151,11 +151,7 @@ KIND = Kind(
     request=BackupRequest,
     plan=plan,
     steps=(
-        StepKind(
-            PIN,
-            "choose the version that is copied",
-            "streamkeeper_jobs.recover.backup_table:pin",
-        ),
+        StepKind(PIN, "choose the version that is copied", "streamkeeper_jobs.recover.backup_table:pin"),
         StepKind(COPY, "copy their files; flows keep running", copy),
         StepKind(
             VERIFY,

@@ -352,11 +352,7 @@ KIND = Kind(
             "remove backups past their retention, and copies that were never finished",
             remove_backups,
         ),
-        StepKind(
-            "remove_side_table",
-            "remove unused side tables that recoveries built",
-            remove_side_table,
-        ),
+        StepKind("remove_side_table", "remove unused side tables that recoveries built", remove_side_table),
         StepKind(
             "forget_deletes",
             "let AUTO CDC tables forget deletes and truncates that are older than their retention, in the"

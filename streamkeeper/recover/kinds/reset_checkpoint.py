@@ -57,11 +57,7 @@ KIND = Kind(
     ),
     request=ResetRequest,
     plan=plan,
-    steps=(
-        *shared_steps.STOP,
-        shared_steps.DECIDE,
-        *shared_steps.RUN_AGAIN,
-    ),
+    steps=(*shared_steps.STOP, shared_steps.DECIDE, *shared_steps.RUN_AGAIN),
     noun="reset",
     rehearsal=rehearse.STEP,
 )

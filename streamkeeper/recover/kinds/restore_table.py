@@ -217,9 +217,7 @@ KIND = Kind(
             "streamkeeper_jobs.recover.restore_table:check_copy",
         ),
         StepKind(
-            "copy_back",
-            "copy its files into the table's folder, before any commit refers to them",
-            copy_back,
+            "copy_back", "copy its files into the table's folder, before any commit refers to them", copy_back
         ),
         shared_steps.DECIDE,
         PUT_BACK,

@@ -18,11 +18,7 @@ from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.observe import past_positions
 from streamkeeper.observe.observed import Observed
 from streamkeeper.observe.past_positions import Place
-from streamkeeper.recover.moves.next_generation import (
-    held_meanwhile,
-    plan_beginning,
-    plan_move,
-)
+from streamkeeper.recover.moves.next_generation import held_meanwhile, plan_beginning, plan_move
 from streamkeeper.recover.moves.put_back import Rewinding, VersionToRestore, versions_of
 from streamkeeper.recover.plans.consent import impact_of_other_writers, impact_of_readers
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
@@ -200,9 +196,7 @@ PUT_BACK = StepKind(
 )
 
 VERIFY_FILES = StepKind(
-    "verify_files",
-    "check that every file that the restore brought back exists",
-    verify_files,
+    "verify_files", "check that every file that the restore brought back exists", verify_files
 )
 
 KIND = Kind(
@@ -213,12 +207,6 @@ KIND = Kind(
     ),
     request=RewindRequest,
     plan=plan,
-    steps=(
-        *shared_steps.STOP,
-        shared_steps.DECIDE,
-        PUT_BACK,
-        VERIFY_FILES,
-        *shared_steps.RUN_AGAIN,
-    ),
+    steps=(*shared_steps.STOP, shared_steps.DECIDE, PUT_BACK, VERIFY_FILES, *shared_steps.RUN_AGAIN),
     rehearsal=rehearse.STEP,
 )

@@ -84,11 +84,7 @@ class _Around:
 
 
 def plan(
-    settings: Settings,
-    manifest: Manifest,
-    request: TidyRequest,
-    recovery_id: str,
-    now: float | None = None,
+    settings: Settings, manifest: Manifest, request: TidyRequest, recovery_id: str, now: float | None = None
 ) -> Plan:
     """Plan what is done to each table that was asked for. A table that cannot be looked at is left alone,
     with the reason.

@@ -22,11 +22,7 @@ from streamkeeper.manifest.manifest import Flow
 from streamkeeper.observe import past_positions
 from streamkeeper.observe.observed import Observed
 from streamkeeper.observe.past_positions import Place
-from streamkeeper.recover.moves.next_generation import (
-    held_meanwhile,
-    plan_beginning,
-    plan_move,
-)
+from streamkeeper.recover.moves.next_generation import held_meanwhile, plan_beginning, plan_move
 from streamkeeper.recover.moves.present import look_at
 from streamkeeper.recover.plans.move import Move
 from streamkeeper.recover.plans.plan import Planned, Refusal
@@ -62,11 +58,7 @@ class KeptPlace(Place):
 
 
 def plan_restored(
-    settings: Settings,
-    flow: Flow,
-    stood: FlowAt | None,
-    way: Move,
-    wrote: Mapping[str, int] | None = None,
+    settings: Settings, flow: Flow, stood: FlowAt | None, way: Move, wrote: Mapping[str, int] | None = None
 ) -> Planned:
     """Plan what one flow does after its table was restored to where it stood so.
 

@@ -368,9 +368,7 @@ def _version(settings: Settings, table: str) -> int | None:
 
 
 LOCK = StepKind(
-    "lock",
-    "take the tables' locks, so that no other recovery changes them; their flows keep running",
-    lock,
+    "lock", "take the tables' locks, so that no other recovery changes them; their flows keep running", lock
 )
 HOLD = StepKind(
     "hold",

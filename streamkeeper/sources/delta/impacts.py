@@ -7,15 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from streamkeeper.declare.model import Source
-from streamkeeper.delta.history import (
-    Between,
-    History,
-    between,
-    commits,
-    is_gone,
-    read_history,
-    skipped,
-)
+from streamkeeper.delta.history import Between, History, between, commits, is_gone, read_history, skipped
 from streamkeeper.errors import RequestError, SourceError, StorageError
 from streamkeeper.flows.generations import AFTER_LAST, EARLIEST, LATEST
 from streamkeeper.sources.base.format import UNREADABLE, Case, Resolved, SourceMove
@@ -248,9 +240,7 @@ def _unseen(case: Case, reason: str) -> SourceImpact:
         )
         return case.impact("after the last processed batch", notes=(note,))
     return case.impact(
-        f"start {mode}",
-        lost=NONE if mode == EARLIEST else doubt,
-        repeated=NONE if mode == LATEST else doubt,
+        f"start {mode}", lost=NONE if mode == EARLIEST else doubt, repeated=NONE if mode == LATEST else doubt
     )
 
 

@@ -16,14 +16,7 @@ from streamkeeper.observe.position import CommittedPosition
 from streamkeeper.sources.base.format import LOOKED_AT_AGAIN, UNREADABLE, Before, Case, Resolved, SourceMove
 from streamkeeper.sources.base.format import read_again as with_read_again
 from streamkeeper.sources.kafka import client as kafka_client
-from streamkeeper.sources.kafka.offsets import (
-    Offsets,
-    Onward,
-    Topics,
-    go_on,
-    history_of,
-    records_between,
-)
+from streamkeeper.sources.kafka.offsets import Offsets, Onward, Topics, go_on, history_of, records_between
 from streamkeeper.sources.kafka.start import KafkaLook, KafkaPosition
 from streamkeeper.support.amounts import NONE, Amount, SourceImpact, unknown
 
