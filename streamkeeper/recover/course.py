@@ -82,8 +82,8 @@ def asks_at(stage: Approval, evidence: dict[str, Any], *, asks: bool) -> bool:
         return asks
     if evidence["worse"] and not asks:
         raise PlanRefused(
-            "The impact got worse since the plan was made, and nobody is asked, so the recovery ends here. It"
-            " changed nothing. Start it again with the approval switched on."
+            "The impact got worse since the plan was made, and was not approved again, since nobody is asked."
+            " It changed nothing. Start it again where a person is asked."
         )
     return bool(evidence["worse"])
 
