@@ -48,15 +48,31 @@ def plan_move(settings: Settings, flow: Flow, move: Move) -> Planned:
     present = look_at(settings, flow, strict=move.place is None and move.start.mode == AFTER_LAST)
     sources = [opened_if_possible(source, settings) for source in flow.sources]
     move, impacts, reason = _settled(flow, present, sources, move)
-    empties, place = move.table is TableEffect.EMPTIED, move.place
+    place, replaces = move.place, flow.declaration.replaces
+    empties = move.table is TableEffect.EMPTIED
     again = None if empties else written_again(settings, flow, present, impacts, move)
-    notes = tuple(words.of_move(flow, present, move, again, reason))
-    free = empties or (present.is_safe_to_repeat and (place is None or move.start.mode == BATCH))
-    planned, refused = plan_next(flow, present, move, impacts, notes, free=free, again=again)
-    if move.restores_table:
-        return planned, refused
-    after = (present.standing if place is None else place).generation.number
-    return planned, (*refused, *impact_of_begun_anew(settings, flow, after, move))
+    notes = (
+        *words.of_move(flow, present, move, again, reason),
+        *(words.of_results(flow) if replaces else ()),
+    )
+    stateful = False if move.state == COPIED else present.stateful  # history is not looked at for a copy
+    standing = present.standing
+    missing = standing.missing_in_sink if place is None else None
+    after = (standing if place is None else place).generation.number
+    refused = (
+        *refusals_of(impacts, move, stateful, missing, target=flow.declaration.target, again=again),
+        *_given_again(flow, present, move),
+        *other_batches.impact_of(flow, present, move),
+        *(_totals_lost(flow, move, impacts) if replaces else ()),
+        *(() if move.restores_table else impact_of_begun_anew(settings, flow, after, move)),
+    )
+    # Rows that are read again cost nothing in a table where they change nothing, or replace what was there.
+    safe = present.is_safe_to_repeat and (place is None or move.start.mode == BATCH)
+    free = empties or replaces or safe
+    planned = next_plan(flow, present, move, impacts, notes, again=again)
+    return planned, tuple(
+        replace(item, flow=flow.full_name) for item in refused if not (free and item.impact == DUPLICATES)
+    )
 
 
 def plan_beginning(settings: Settings, flow: Flow, move: Move) -> Planned:
@@ -196,37 +212,6 @@ def next_plan(
         once=flow.declaration.once,
         failure=present.failure,
         written_again=again,
-    )
-
-
-def plan_next(
-    flow: Flow,
-    present: FlowNow,
-    move: Move,
-    impacts: tuple[SourceImpact, ...],
-    notes: tuple[str, ...],
-    *,
-    free: bool,
-    again: Amount | None = None,
-) -> Planned:
-    """Return the plan of a flow's next generation by a move, and the impacts that were not accepted.
-
-    :param free: whether rows that are read again cost nothing in the table.
-    """
-    stateful = False if move.state == COPIED else present.stateful  # history is not looked at for a copy
-    missing = present.standing.missing_in_sink if move.place is None else None
-    replaces = flow.declaration.replaces
-    refused = [
-        *refusals_of(impacts, move, stateful, missing, target=flow.declaration.target, again=again),
-        *_given_again(flow, present, move),
-        *other_batches.impact_of(flow, present, move),
-        *(_totals_lost(flow, move, impacts) if replaces else ()),
-    ]
-    notes = (*notes, *words.of_results(flow)) if replaces else notes
-    planned = next_plan(flow, present, move, impacts, notes, again=again)
-    free = free or replaces  # what it writes again replaces what it wrote
-    return planned, tuple(
-        replace(item, flow=flow.full_name) for item in refused if not (free and item.impact == DUPLICATES)
     )
 
 
