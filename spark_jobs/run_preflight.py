@@ -1,9 +1,9 @@
 """Look at flows' declarations with Spark: ``spark-submit run_preflight.py --flow PIPELINE.FLOW [--flow …]``.
 
 Each is tried on a copy of its newest state; with ``--analyze``, planned on sources without rows instead.
-Prints a line ``VERDICT {…}`` for each flow (streamkeeper.preflight.verdict). With ``--sample ROWS [--of
+Prints a line ``VERDICT {…}`` for each flow (streamkeeper.trial.verdict). With ``--sample ROWS [--of
 NAME]`` it prints a line ``SAMPLE {…}`` with rows of the flow, of a view or of a source instead
-(its shape: streamkeeper.preflight.look.sampled). Settings come from the environment. Exit code 0; 2 for
+(its shape: streamkeeper.trial.look.sampled). Settings come from the environment. Exit code 0; 2 for
 wrong usage.
 """
 
@@ -17,16 +17,16 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from streamkeeper_jobs.driver.driver import declared_in, find
-from streamkeeper_jobs.preflight.analyze import analyze
-from streamkeeper_jobs.preflight.sample import sample
-from streamkeeper_jobs.preflight.try_flow import try_flow
+from streamkeeper_jobs.trial.analyze import analyze
+from streamkeeper_jobs.trial.sample import sample
+from streamkeeper_jobs.trial.try_flow import try_flow
 
 from streamkeeper.errors import DeclarationError, RequestError, SettingsError, UsageError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.manifest.import_file import load_pipeline
-from streamkeeper.preflight.verdict import SAMPLE, to_line
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
+from streamkeeper.trial.verdict import SAMPLE, to_line
 
 
 def main() -> int:
@@ -50,7 +50,7 @@ def main() -> int:
                 verdict = (
                     analyze(spark, settings, flow, Path(scratch))
                     if arguments.analyze
-                    else try_flow(spark, settings, home, flow, open_storage(scratch), folder=name)
+                    else try_flow(spark, settings, home, flow, open_storage(scratch))
                 )
                 print(to_line(verdict), flush=True)
     except (UsageError, RequestError, DeclarationError, SettingsError) as error:

@@ -12,7 +12,7 @@ import argparse
 import logging
 import sys
 
-from streamkeeper_jobs.recover.steps import carry_out
+from streamkeeper_jobs.steps import carry_out
 
 from streamkeeper.errors import StreamkeeperError, UsageError
 from streamkeeper.exit_codes import Outcome

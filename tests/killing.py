@@ -28,18 +28,26 @@ class Killed(BaseException):
     """Ends a process: no ``except Exception`` sees it."""
 
 
-def dying(target: Any, name: str, at: int, patch: pytest.MonkeyPatch, *, after: bool) -> None:
-    """Let the n-th call of a function be the last thing that happens."""
+def dying(
+    target: Any,
+    name: str,
+    at: int,
+    patch: pytest.MonkeyPatch,
+    *,
+    after: bool,
+    end: Callable[[], BaseException] = Killed,
+) -> None:
+    """Let the n-th call of a function be the last thing that happens: it raises ``end``."""
     original: Callable[..., Any] = getattr(target, name)
     count = iter(range(1, 1_000))
 
     def call(*arguments: Any, **named: Any) -> Any:
         last = next(count) == at
         if last and not after:
-            raise Killed
+            raise end()
         result = original(*arguments, **named)
         if last:
-            raise Killed
+            raise end()
         return result
 
     patch.setattr(target, name, call)

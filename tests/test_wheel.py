@@ -20,7 +20,7 @@ FILES = ("jars.lock", "pyproject.toml", "setup.py", "README.md")
 DRIVER = """
 import importlib.util, pathlib, sys
 import streamkeeper.pipelines, streamkeeper.drivers.submit, streamkeeper.clusters.packed_code
-import streamkeeper_jobs.driver.application, streamkeeper_jobs.recover.steps
+import streamkeeper_jobs.driver.application, streamkeeper_jobs.steps
 from streamkeeper.drivers.submit import JOB, PREFLIGHT_JOB, RECOVERY_JOB
 from streamkeeper.jars.folder import AVRO_LOCK, LOCK, S3_LOCK, built_jar
 from streamkeeper.settings import CHECKOUT

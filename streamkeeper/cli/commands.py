@@ -19,7 +19,7 @@ from streamkeeper.cli.running import AsJson, user
 from streamkeeper.settings import Settings, of_environment
 
 if TYPE_CHECKING:
-    from streamkeeper.preflight.verdict import Verdict
+    from streamkeeper.trial.verdict import Verdict
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -79,7 +79,7 @@ def check(
     from streamkeeper.clusters.host import check_spark
     from streamkeeper.declare.driver import packages_note
     from streamkeeper.manifest.manifest import import_manifest, make_manifest
-    from streamkeeper.preflight.verdict import EXIT_CODES, worst
+    from streamkeeper.trial.verdict import EXIT_CODES, worst
 
     if write and pipelines is not None:
         raise typer.BadParameter(
@@ -107,7 +107,7 @@ def check(
     lines += [f"error: {message}" for message in manifest.errors.values()]
     planned: tuple[Verdict, ...] = ()
     if analyze:
-        from streamkeeper.preflight import look
+        from streamkeeper.trial import look
 
         planned = tuple(look.tried(settings, flows, "--analyze")) if flows else ()
         value["analyzed"] = [asdict(verdict) for verdict in planned]
@@ -170,9 +170,9 @@ def preflight(
     one is unknown.
     """
     from streamkeeper.manifest.manifest import declared
-    from streamkeeper.preflight import look
-    from streamkeeper.preflight.verdict import EXIT_CODES, worst
     from streamkeeper.recover.impact import with_impact
+    from streamkeeper.trial import look
+    from streamkeeper.trial.verdict import EXIT_CODES, worst
 
     new = _with_pipelines(pipelines)
     settings = Settings.from_environment()

@@ -15,6 +15,7 @@ from streamkeeper.errors import PlanRefused, RecoveryError, StreamkeeperError, T
 from streamkeeper.exit_codes import Outcome, described
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover import course, engine
+from streamkeeper.recover.course import Undone
 from streamkeeper.recover.plans import rehearsal
 from streamkeeper.recover.plans.kind import kind
 from streamkeeper.recover.plans.plan import FlowPlan, Plan
@@ -61,7 +62,7 @@ class Session:
         try:
             return {step.name: self.carry_out(step.name) for step in steps}
         except StreamkeeperError as error:
-            engine.give_up(*self._named, f"its rehearsal failed: {error}")
+            engine.give_up(*self._named, f"{Undone.TRIAL_FAILED}: {error}")
             raise
 
     def dry_run(self) -> dict[str, dict[str, Any]]:
@@ -82,16 +83,14 @@ class Session:
         if not approved:
             course.check(self.plan, asks=False)
             self.try_out()
-        evidence: dict[str, dict[str, Any]] = {}
-        for stage in course.stages(kind(self.plan.recovery)):
-            if not isinstance(stage, course.Approval):
-                if stage.name in self.plan.steps:
-                    evidence[stage.name] = self.carry_out(stage.name)
-            elif stage.again:
-                self._approve_again(evidence[PLAN_AGAIN.name]["reasons"])
+
+        def approval(stage: course.Approval, evidence: course.Evidence) -> None:
+            if stage.again:
+                self._approve_again(evidence[PLAN_AGAIN.name])
             elif not approved:
                 self._approve()
-        return evidence
+
+        return course.carry_through(self.plan, self.carry_out, approval)
 
     def _approve(self) -> None:
         """Ask, and write plan and approval to the ledger; a rehearsal has nothing that needs approval.
@@ -102,7 +101,7 @@ class Session:
             return
         if not self.yes and not _confirmed("Carry this out?", self.as_json):
             if engine.is_open(*self._named):
-                engine.give_up(*self._named, "the plan was not approved")
+                engine.give_up(*self._named, Undone.REJECTED)
             raise PlanRefused("The plan was not approved. Nothing was changed.")
         engine.propose(self.settings, self.plan)
         engine.approve(*self._named, self.plan.by)
@@ -125,7 +124,7 @@ class Session:
         except TableLocked:
             # Another recovery locked the table between our plan and our first step: there is nothing to
             # continue.
-            engine.give_up(*self._named, "another recovery had the table")
+            engine.give_up(*self._named, Undone.LOCKED)
             raise
         self.tell(f"{step}: done")
         return evidence
@@ -144,15 +143,20 @@ class Session:
         lines = [_ending(flow, progress[flow.flow]) for flow in self.plan.flows if flow.flow in progress]
         return "\n".join(lines or [f"{self.plan.recovery} of {self.plan.subject} is done."])
 
-    def _approve_again(self, reasons: list[str]) -> None:
-        if not reasons or engine.was_approved(self.settings, self.plan, again=True):
+    def _approve_again(self, planned_again: dict[str, Any]) -> None:
+        if not planned_again["worse"] or engine.was_approved(self.settings, self.plan, again=True):
             return
-        say("\n".join(["The impact got worse while the flows stopped:", *reasons]))
-        if self.yes or not _confirmed("Continue anyway?", True):
-            engine.give_up(*self._named, "the impact got worse, and was not approved again")
-            raise PlanRefused(
-                "The plan got worse and was not approved again. The flows are released; nothing was changed."
-            )
+        say("\n".join(["The impact got worse while the flows stopped:", *planned_again["reasons"]]))
+        try:
+            asks = course.asks_at(course.APPROVE_AGAIN, planned_again, asks=not self.yes)
+            if asks and not _confirmed("Continue anyway?", True):
+                raise PlanRefused(
+                    "The plan got worse and was not approved again. The flows are released; nothing was"
+                    " changed."
+                )
+        except PlanRefused:
+            engine.give_up(*self._named, Undone.WORSE)
+            raise
         engine.approve(*self._named, self.plan.by, again=True)
 
     def _submit(self, step: str) -> None:

@@ -79,7 +79,7 @@ def run(
 
 
 def _show_sample(settings: Settings, flow: Flow, rows: int, input_name: str | None, json: bool) -> None:
-    from streamkeeper.preflight import look
+    from streamkeeper.trial import look
 
     sample = look.sampled(settings, flow, rows, input_name)
     cells = [["null" if value is None else value for value in row] for row in sample["rows"]]
@@ -104,7 +104,7 @@ def drive(
     :raises SettingsError: this host lacks something that every driver needs.
     """
     from streamkeeper.drivers import submit
-    from streamkeeper.preflight import change
+    from streamkeeper.trial import change
 
     home = _home(settings, flow.full_name)
     while True:
@@ -178,7 +178,7 @@ def accept(
     from dataclasses import replace
 
     from streamkeeper.errors import RequestError
-    from streamkeeper.preflight import change
+    from streamkeeper.trial import change
 
     settings, manifest = _settings_and_manifest()
     declared_flow = manifest.find(flow)

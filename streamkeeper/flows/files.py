@@ -4,8 +4,8 @@
   generations/000007.json          decision: immutable (streamkeeper.flows.generations)
   generations/000007.start.json    how it began: immutable, by the driver that began it
   generations/000007.replay-000042.json  steps of the history that its state is rebuilt from, by epoch 42
-  generations/000007.last_run.json what its last driver ran (streamkeeper.preflight.last_run)
-  generations/000007.change.json what became of the newest change (streamkeeper.preflight.change)
+  generations/000007.last_run.json what its last driver ran (streamkeeper.trial.last_run)
+  generations/000007.change.json what became of the newest change (streamkeeper.trial.change)
   generations/000007.done.json     a once flow has read all there was: immutable
   generations/000007.over.json     last commit when the first driver came to fence it: immutable
   generations/000001.adopted.json  last commit of the adopted query, recorded before it is fenced: immutable

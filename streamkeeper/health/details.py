@@ -24,7 +24,6 @@ from streamkeeper.history import events
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.observe.observed import Observed
 from streamkeeper.observe.status import FlowState
-from streamkeeper.preflight import change
 from streamkeeper.recover import engine
 from streamkeeper.recover.plans.plan import FlowPlan
 from streamkeeper.redaction import redact, redact_text
@@ -33,6 +32,7 @@ from streamkeeper.sources.delta.statistics import amount_at
 from streamkeeper.storage import one_look
 from streamkeeper.support.amounts import in_words
 from streamkeeper.tables import backups
+from streamkeeper.trial import change
 from streamkeeper.watch import batch_numbers
 
 GENERATIONS, BACKUPS, EVENTS, LINES = 20, 10, 50, 20

@@ -17,10 +17,10 @@ from streamkeeper.manifest.manifest import Flow, Manifest, read_manifest
 from streamkeeper.observe import status
 from streamkeeper.observe.observed import Observed
 from streamkeeper.observe.status import FlowState, FlowStatus
-from streamkeeper.preflight import change
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, one_look, open_storage
 from streamkeeper.support.times import in_iso, in_seconds
+from streamkeeper.trial import change
 from streamkeeper.watch import behind, crash_loops, progress
 from streamkeeper.watch.batch_numbers import Batch, Numbers, told_by
 from streamkeeper.watch.behind import Behind

@@ -5,13 +5,19 @@ Airflow's DAG has a task for each stage; the command line goes through the stage
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
 
+from streamkeeper.errors import PlanRefused
 from streamkeeper.recover import engine
-from streamkeeper.recover.plans.kind import Kind, StepKind
+from streamkeeper.recover.plans.kind import Kind, StepKind, kind
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.steps.shared import PLAN_AGAIN, check_accepted, check_possible
+
+Evidence = dict[str, dict[str, Any]]
+"""The evidence of each step that was carried out, by its name."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,50 @@ def stages(recovery_kind: Kind) -> Iterator[StepKind | Approval]:
         yield step
         if step.name == PLAN_AGAIN.name:
             yield APPROVE_AGAIN
+
+
+class Undone(StrEnum):
+    """Why a recovery is given up that changed nothing, as the ledger keeps it."""
+
+    REJECTED = "the plan was not approved"
+    WORSE = "the impact got worse, and was not approved again"
+    LOCKED = "another recovery had the table"
+    TRIAL_FAILED = "its rehearsal failed"
+    BEFORE_CHANGE = "rejected, or failed before anything was changed"
+
+
+def carry_through(
+    plan: Plan, step: Callable[[str], dict[str, Any]], approval: Callable[[Approval, Evidence], None]
+) -> Evidence:
+    """Go through the stages of a recovery in one process, and return the evidence of its steps.
+
+    :param step: carries out one of them, by its name.
+    :param approval: asks, or raises; is handed what was carried out so far.
+    """
+    evidence: Evidence = {}
+    for stage in stages(kind(plan.recovery)):
+        if isinstance(stage, Approval):
+            approval(stage, evidence)
+        elif stage.name in plan.steps:
+            evidence[stage.name] = step(stage.name)
+    return evidence
+
+
+def asks_at(stage: Approval, evidence: dict[str, Any], *, asks: bool) -> bool:
+    """Return whether a person must answer at an approval; nobody must where the impact got no worse.
+
+    :param evidence: of the step that planned again, if the approval is of that.
+    :param asks: whether there is somebody to ask.
+    :raises PlanRefused: the impact got worse, and there is nobody to ask.
+    """
+    if not stage.again:
+        return asks
+    if evidence["worse"] and not asks:
+        raise PlanRefused(
+            "The impact got worse since the plan was made, and was not approved again, since nobody is asked."
+            " It changed nothing. Start it again where a person is asked."
+        )
+    return bool(evidence["worse"])
 
 
 def trial(plan: Plan) -> tuple[StepKind, ...]:

@@ -17,7 +17,6 @@ from streamkeeper.errors import PlanRefused, RecoveryError, RequestError, check_
 from streamkeeper.flows import ledger
 from streamkeeper.flows.ledger import ENDED, GIVEN_UP, OVER, PLANNED
 from streamkeeper.manifest.manifest import Manifest, read_manifest
-from streamkeeper.preflight import look
 from streamkeeper.recover.plans import advice, rehearsal
 from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work, kind
@@ -27,6 +26,7 @@ from streamkeeper.recover.steps.shared import APPROVED, APPROVED_AGAIN, release_
 from streamkeeper.settings import Settings
 from streamkeeper.storage import one_look, open_storage
 from streamkeeper.tables import recovery_lock
+from streamkeeper.trial import look
 
 InSpark = Callable[[str, Work], dict[str, Any]]
 """Carries out a step that needs Spark: gets the name of its function and the work, returns the evidence."""

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from streamkeeper.errors import StreamkeeperError
 from streamkeeper.manifest.manifest import Manifest, read_manifest
-from streamkeeper.preflight.verdict import Verdict
 from streamkeeper.recover import engine
 from streamkeeper.recover.plans.kind import kind
 from streamkeeper.settings import Settings
 from streamkeeper.support.amounts import in_words
+from streamkeeper.trial.verdict import Verdict
 
 
 def with_impact(settings: Settings, verdict: Verdict) -> Verdict:

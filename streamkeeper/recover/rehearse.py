@@ -21,7 +21,6 @@ from streamkeeper.recover.requests.rehearsal import NO_RECOVERY, RehearseRequest
 from streamkeeper.recover.steps import rehearse
 from streamkeeper.recover.steps.rehearse import Rehearsed
 from streamkeeper.settings import Settings
-from streamkeeper.support.times import now
 
 
 def plan(settings: Settings, manifest: Manifest, request: RehearseRequest, recovery_id: str) -> Plan:
@@ -65,17 +64,11 @@ def _declaration(settings: Settings, flow: Flow, request: RehearseRequest, recov
         )
     tried = Rehearsed(None, {}, request.pipelines, request.minutes, request.files)
     folder = request.pipelines or str(settings.pipelines)
-    return Plan(
-        recovery=REHEARSE,
-        recovery_id=recovery_id,
-        pipeline=flow.pipeline.name,
-        tables=(flow.declaration.target,),
-        request=asdict(request),
-        flows=(held_meanwhile(settings, flow),),
-        steps=KIND.step_names,
-        at=now(),
+    return replace(
+        KIND.draft(request, recovery_id, flow.pipeline.name, (flow.declaration.target,)),
         details=asdict(tried),
         notes=(f"A driver goes on with its declaration in {folder}, on a copy. The flow itself runs on.",),
+        flows=(held_meanwhile(settings, flow),),
     )
 
 

@@ -10,15 +10,16 @@ from typing import Any
 
 from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import check_fits, describe
-from streamkeeper.errors import RequestError
+from streamkeeper.errors import CheckpointError, RequestError, StorageError
 from streamkeeper.flows.generations import AFTER_LAST, EMPTY, REBUILT, Restart, StartAt
 from streamkeeper.observe.position import CommittedPosition
 from streamkeeper.sources.base.format import Case, SourceMove
 from streamkeeper.sources.formats import format_of
-from streamkeeper.support.amounts import SourceImpact, unknown
+from streamkeeper.support.amounts import NONE, SourceImpact, in_words, unknown
 
 UNREAD = "unknown: the checkpoint's offsets cannot be read"
 """A flow's position, in words, that its checkpoint no longer tells."""
+_HISTORY = "rows that the sources no longer have cannot be read again"
 
 
 def impact_of(
@@ -77,3 +78,44 @@ def impact_from(source: Source, move: SourceMove) -> SourceImpact:
     position_text = UNREAD if move.position is None else describe(move.offset(source))
     impact = replace(impact, now=position_text, then=f"after {move.place}: {describe(move.then(source))}")
     return format_of(source).impact_again(source, move, impact)
+
+
+def impact_of_emptied(
+    source: Source,
+    standing: CommittedPosition,
+    position: dict[str, Any] | None,
+    restart: Restart,
+    stateful: bool | None,
+) -> SourceImpact:
+    """Return what a source has lost since it was read. What it still has is read again into a table that is
+    empty: nothing comes twice. Parameters and errors as of :func:`impact_of`.
+
+    What is gone is what a rebuild of all state from the history would lack.
+    """
+    again = impact_of(source, standing, position, restart, stateful)
+    if not source.kind.history:
+        doubt = unknown(f"{source.format} keeps no history: {_HISTORY}")
+        return replace(again, lost=doubt, repeated=doubt)
+    try:
+        rebuilt = impact_of(source, standing, position, Restart(StartAt(AFTER_LAST), restart.state), True)
+    except (CheckpointError, RequestError, StorageError) as error:
+        rebuilt = replace(again, gone=unknown(f"the rows read before cannot be counted: {error}"))
+    lost = rebuilt.gone
+    if rebuilt.blocked is not None and lost.nothing:
+        lost = unknown(rebuilt.blocked)
+    if again.otherwise and lost.nothing:
+        lost = unknown("rows that were read before are gone or have changed since")
+    if not again.lost.nothing:
+        lost = (
+            again.lost
+            if lost.nothing
+            else unknown(f"{in_words(again.lost)} unread, and {in_words(lost)} read before")
+        )
+    notes = (f"{in_words(again.repeated)} of the rows read before are read again", *again.notes)
+    return replace(
+        again,
+        lost=lost,
+        repeated=lost if lost.files is None and lost.rows is None else NONE,
+        gone=NONE,
+        notes=notes,
+    )

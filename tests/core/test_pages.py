@@ -29,9 +29,9 @@ from streamkeeper.drivers import failures
 from streamkeeper.exit_codes import OUT_OF_MEMORY, Outcome
 from streamkeeper.health.flows import STATES
 from streamkeeper.install.project_files import FILES
-from streamkeeper.preflight.verdict import Compatibility
 from streamkeeper.settings import PROJECT
 from streamkeeper.support.amounts import Impact
+from streamkeeper.trial.verdict import Compatibility
 from tests import cdc_oracle
 from tests.cdc_oracle import DELETE, UPSERT, Change
 from tests.worlds.pipelines import TAIL, load

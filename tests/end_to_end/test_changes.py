@@ -22,9 +22,9 @@ from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.flows import generations, holds, leases
 from streamkeeper.flows.leases import Life
 from streamkeeper.observe.status import FlowStatus
-from streamkeeper.preflight import change, last_run
-from streamkeeper.preflight.change import Change, ChangeState
-from streamkeeper.preflight.verdict import Compatibility
+from streamkeeper.trial import change, last_run
+from streamkeeper.trial.change import Change, ChangeState
+from streamkeeper.trial.verdict import Compatibility
 from tests import events_evidence
 from tests.end_to_end.conftest import declared
 from tests.end_to_end.world import ENDING, RESET, STARTING, World, without_deduplication

@@ -12,6 +12,7 @@ import pytest
 
 from streamkeeper.delta import log as delta_log
 from streamkeeper.errors import StreamkeeperError
+from tests.killing import dying
 from tests.worlds.flow_world import Driver, Flowbed, heartbeat
 
 SLOW = """.where(F.expr('''CASE WHEN n >= 1000
@@ -78,16 +79,4 @@ def cut_off(target: Any, name: str, at: int, patch: pytest.MonkeyPatch, *, after
     """Let a batch end in the n-th call of a function: what a killed driver leaves behind, for one that goes
     on in this process.
     """
-    original: Callable[..., Any] = getattr(target, name)
-    count = iter(range(1, 1_000))
-
-    def call(*arguments: Any, **named: Any) -> Any:
-        last = next(count) == at
-        if last and not after:
-            raise StreamkeeperError("cut off")
-        result = original(*arguments, **named)
-        if last:
-            raise StreamkeeperError("cut off")
-        return result
-
-    patch.setattr(target, name, call)
+    dying(target, name, at, patch, after=after, end=lambda: StreamkeeperError("cut off"))

@@ -29,10 +29,10 @@ from streamkeeper.flows.files import FlowHome, query_id
 from streamkeeper.flows.generations import Generation, Start
 from streamkeeper.manifest.import_all import Imported, import_here
 from streamkeeper.manifest.manifest import Flow, Manifest, make_manifest, read_manifest
-from streamkeeper.preflight import last_run
 from streamkeeper.settings import Settings
 from streamkeeper.storage import LocalStorage
 from streamkeeper.support.user_environment import environment
+from streamkeeper.trial import last_run
 
 EVENTS = """
 from streamkeeper import pipelines as dp

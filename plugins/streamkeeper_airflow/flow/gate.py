@@ -15,8 +15,8 @@ from streamkeeper.flows import holds
 from streamkeeper.flows.files import open_home
 from streamkeeper.flows.holds import PARK, Hold
 from streamkeeper.manifest.manifest import read_manifest
-from streamkeeper.preflight import change
 from streamkeeper.settings import Settings
+from streamkeeper.trial import change
 from streamkeeper_airflow.flow.retries import FIRST_DELAY, UNLIMITED
 
 

@@ -14,10 +14,10 @@ from streamkeeper.flows import leases
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.manifest import pipeline_files
 from streamkeeper.manifest.manifest import Flow, read_manifest
-from streamkeeper.preflight import change
-from streamkeeper.preflight.change import Change, ChangeState
-from streamkeeper.preflight.verdict import Compatibility, Verdict
 from streamkeeper.settings import Settings
+from streamkeeper.trial import change
+from streamkeeper.trial.change import Change, ChangeState
+from streamkeeper.trial.verdict import Compatibility, Verdict
 from streamkeeper_airflow.flow.drivers import InCluster, Submitted
 
 BETWEEN = 2.0

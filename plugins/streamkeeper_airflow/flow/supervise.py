@@ -24,10 +24,10 @@ from streamkeeper.health.driver_log import ClusterLog, LogFile, LogTail
 from streamkeeper.history import events
 from streamkeeper.history.events import Kind
 from streamkeeper.manifest.manifest import read_manifest
-from streamkeeper.preflight import change
-from streamkeeper.preflight.change import Change, ChangeState, to_run
 from streamkeeper.settings import Settings
 from streamkeeper.support.times import now
+from streamkeeper.trial import change
+from streamkeeper.trial.change import Change, ChangeState, to_run
 from streamkeeper.watch import crash_loops
 from streamkeeper.watch.alerts import AlertKind
 from streamkeeper.watch.crash_loops import Failures

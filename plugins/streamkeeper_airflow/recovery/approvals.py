@@ -8,6 +8,7 @@ from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowFailException
 
+from streamkeeper.errors import PlanRefused
 from streamkeeper.recover import course, engine
 from streamkeeper.recover.steps.shared import PLAN_AGAIN
 from streamkeeper.settings import Settings
@@ -45,18 +46,17 @@ class PlanApproval(ApprovalOperator):
         :raises AirflowFailException: the impact got worse, and the form switched approval off.
         """
         plan = context["ti"].xcom_pull(task_ids=PLAN)
-        if self.stage.again and not context["ti"].xcom_pull(task_ids=PLAN_AGAIN.name)["worse"]:
-            self.log.info("The impact has not changed since the approval.")
-            return None
-        if plan["approval"]:
-            self.options = [self._consent(context), self.REJECT]
-            return super().execute(context)
+        planned_again = context["ti"].xcom_pull(task_ids=PLAN_AGAIN.name) if self.stage.again else {}
+        try:
+            if course.asks_at(self.stage, planned_again, asks=plan["approval"]):
+                self.options = [self._consent(context), self.REJECT]
+                return super().execute(context)
+        except PlanRefused as error:
+            raise AirflowFailException(str(error)) from error
         if self.stage.again:
-            raise AirflowFailException(
-                "The impact got worse since the plan was made, and approval is switched off, so"
-                f" {plan['asks']} ends here. It changed nothing. Trigger it again with approval switched on."
-            )
-        self._approved(context, f"{forms.asker(context)}, approval switched off in the form")
+            self.log.info("The impact has not changed since the approval.")
+        else:
+            self._approved(context, f"{forms.asker(context)}, approval switched off in the form")
         return None
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:

@@ -18,7 +18,6 @@ from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOpe
 from airflow.sdk import DAG, BaseOperator, TriggerRule, chain
 
 from streamkeeper.manifest.manifest import read_manifest
-from streamkeeper.preflight.change import ill
 from streamkeeper.recover import course
 from streamkeeper.recover.course import Approval
 from streamkeeper.recover.plans import explain
@@ -27,6 +26,7 @@ from streamkeeper.recover.plans.rehearsal import REHEARSE
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings, dag_id
 from streamkeeper.storage import open_storage
+from streamkeeper.trial.change import ill
 from streamkeeper_airflow import forms
 from streamkeeper_airflow.dag_options import dag_options
 from streamkeeper_airflow.recovery.approvals import ASKS, PlanApproval, WorseImpactApproval

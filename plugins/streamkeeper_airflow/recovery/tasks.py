@@ -442,7 +442,7 @@ class GiveUp(BaseOperator):
             raise AirflowSkipException("It was a dry run, so there is nothing to give up.")
         if context["ti"].xcom_pull(task_ids=self.after) is not None:
             raise AirflowSkipException(f"The step {self.after} is done, so there is nothing to give up.")
-        reason = "rejected, or failed before anything was changed"
+        reason = course.Undone.BEFORE_CHANGE
         if not engine.give_up(Settings.from_environment(), plan["pipeline"], plan["recovery"], reason):
             raise AirflowSkipException(
                 f"The step {self.after} has changed something already. Clear the failed task, and the"

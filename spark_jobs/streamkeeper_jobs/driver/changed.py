@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,17 +14,17 @@ from streamkeeper.history import events
 from streamkeeper.history.events import Kind
 from streamkeeper.manifest.import_file import fingerprint, load_pipeline
 from streamkeeper.manifest.manifest import Flow
-from streamkeeper.preflight import change
-from streamkeeper.preflight.change import Change, ChangeState
-from streamkeeper.preflight.last_run import LastRun, read_files
-from streamkeeper.preflight.verdict import Compatibility, Verdict
 from streamkeeper.recover.impact import with_impact
 from streamkeeper.settings import Settings
+from streamkeeper.trial import change
+from streamkeeper.trial.change import Change, ChangeState
+from streamkeeper.trial.last_run import LastRun, read_files
+from streamkeeper.trial.verdict import Compatibility, Verdict
 from streamkeeper_jobs.driver.driver import DriverRequest
-from streamkeeper_jobs.preflight.try_flow import try_flow
-from streamkeeper_jobs.preflight.warm_up import warm_up
 from streamkeeper_jobs.spark.log import say
 from streamkeeper_jobs.spark.session import open_session
+from streamkeeper_jobs.trial.try_flow import try_flow
+from streamkeeper_jobs.trial.warm_up import warm_up
 
 HAND_OVER_SECONDS = 600.0
 """Seconds that a driver that is ready waits for the end of the one that runs."""
@@ -100,14 +99,7 @@ def _trial(request: DriverRequest, flow: Flow) -> Change | None:
     say(f"The declaration of {home.full_name} changed, and is tried on a copy of its newest state.")
     text = f"declaration {flow.fingerprint} is tried; {ran.fingerprint} ran last"
     events.note(home, Kind.CHANGE_SEEN, text, [ran.at, flow.fingerprint], by="driver")
-    verdict = try_flow(
-        open_session(request.settings, flow),
-        request.settings,
-        home,
-        flow,
-        home.storage,
-        folder=f"{home.trials}/{uuid.uuid4().hex}",
-    )
+    verdict = try_flow(open_session(request.settings, flow), request.settings, home, flow)
     verdict = with_impact(request.settings, verdict)
     if verdict.compatibility in (Compatibility.INCOMPATIBLE, Compatibility.UNKNOWN):
         return Change(flow.fingerprint, ChangeState.REFUSED, verdict)

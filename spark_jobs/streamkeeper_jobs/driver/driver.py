@@ -46,10 +46,10 @@ from streamkeeper.manifest.environment import opened_flow
 from streamkeeper.manifest.import_file import fingerprint
 from streamkeeper.manifest.manifest import UNREADABLE, Flow
 from streamkeeper.observe.observed import Observed
-from streamkeeper.preflight import change, last_run
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import owners
+from streamkeeper.trial import change, last_run
 from streamkeeper.watch.batch_numbers import UI
 from streamkeeper_jobs.driver.progress import Progress
 from streamkeeper_jobs.generation.begin import begin, learn_schemas

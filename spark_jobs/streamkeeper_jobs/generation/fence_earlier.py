@@ -15,8 +15,8 @@ from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import ADOPTED, AFTER_LAST, BATCH, EARLIEST, OFFSETS, Generation, Start
 from streamkeeper.observe import adopted_checkpoint, past_positions
 from streamkeeper.observe.position import CommittedPosition, sources_of
-from streamkeeper.preflight import last_run
 from streamkeeper.support.amounts import DUPLICATES
+from streamkeeper.trial import last_run
 from streamkeeper_jobs.sinks.expectations import fence_quarantine
 from streamkeeper_jobs.sinks.file_sink import FileSink
 from streamkeeper_jobs.sinks.job import Job

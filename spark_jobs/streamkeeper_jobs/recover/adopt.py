@@ -10,17 +10,16 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from streamkeeper.checkpoint import Checkpoint
-from streamkeeper.drivers.failures import FailureClass
 from streamkeeper.errors import RecoveryError
 from streamkeeper.manifest.environment import opened_flow
 from streamkeeper.manifest.import_file import load_pipeline
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.observe import adopted_checkpoint
-from streamkeeper.recover.moves import adoption_rehearsal
+from streamkeeper.recover.kinds.adopt import check_still, remove_trials
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper_jobs.driver.driver import declared_in, find
-from streamkeeper_jobs.preflight.dry_run import DoesNotFit, Rehearsal, rehearse
 from streamkeeper_jobs.spark.stateful_operators import stateful_operators
+from streamkeeper_jobs.trial.trial import DoesNotFit, Trial, dry_run
 
 
 def act(spark: SparkSession, work: Work) -> dict[str, Any]:
@@ -31,7 +30,7 @@ def act(spark: SparkSession, work: Work) -> dict[str, Any]:
     """
     planned = work.plan.flows[0]
     checkpoint = adopted_checkpoint.open_adopted(planned.start)
-    adoption_rehearsal.check_still(checkpoint, planned)
+    check_still(checkpoint, planned)
     home, file = find(work.settings, planned.flow)
     flow = declared_in(load_pipeline(file, work.settings.data), home.flow)
     if flow.fingerprint != planned.fingerprint:
@@ -40,26 +39,22 @@ def act(spark: SparkSession, work: Work) -> dict[str, Any]:
             f" {flow.fingerprint}). Nothing was changed. Give this recovery up (streamkeeper abandon"
             f" {work.plan.recovery_id}) and plan again."
         )
-    adoption_rehearsal.remove_rehearsals(home, planned, work.plan.recovery_id)
-    attempt = sum(event.event == f"{work.step}.started" for event in work.book.events())
-    folder = f"{adoption_rehearsal.rehearsals(home, planned, work.plan.recovery_id)}{attempt:03d}"
+    remove_trials(work)
+    folder = f"{home.trials}/{work.plan.recovery_id}/{work.attempt:03d}"
     opened, batch = opened_flow(flow, work.settings), int(planned.position["batch"])
+    trial = Trial(home.storage, opened, checkpoint, batch, folder, {}, work.check_stop, adopted=True)
     try:
-        frame = rehearse(
-            spark,
-            work.settings,
-            Rehearsal(home.storage, opened, checkpoint, batch, folder, work.check_stop, adopted=True),
-        )
+        frame = dry_run(spark, work.settings, trial)
     except DoesNotFit as refused:
         raise _refusal(flow, checkpoint, refused) from refused
-    adoption_rehearsal.check_still(checkpoint, planned)
+    check_still(checkpoint, planned)
     operators = list(stateful_operators(frame))
     return {"checkpoint": planned.start.checkpoint, "batch": batch, "operators": operators}
 
 
 def _refusal(flow: Flow, checkpoint: Checkpoint, refused: DoesNotFit) -> RecoveryError:
     """Return the error of a dry run: the declaration does not fit, or a failure that may pass."""
-    if refused.failure.classed is FailureClass.TRANSIENT:
+    if not refused.is_certain:
         return RecoveryError(
             f"The rehearsal on a copy of {checkpoint.path()} failed, perhaps temporarily: {refused.message()}"
             " Run it again."

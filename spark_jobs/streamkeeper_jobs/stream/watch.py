@@ -19,9 +19,9 @@ from streamkeeper.errors import LeaseLost, StorageError
 from streamkeeper.flows import holds, leases
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.leases import Heartbeat, Lease
-from streamkeeper.preflight import change
-from streamkeeper.preflight.change import Change, ChangeState
 from streamkeeper.support.times import now
+from streamkeeper.trial import change
+from streamkeeper.trial.change import Change, ChangeState
 from streamkeeper_jobs.spark.log import say
 from streamkeeper_jobs.stream.declaration_watch import Changed, Declaration
 

@@ -8,14 +8,14 @@ read. The old job's query is fenced in the table first, so that its late commits
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.offsets import describe
 from streamkeeper.delta import log as delta_log
-from streamkeeper.errors import CheckpointError, RequestError
+from streamkeeper.errors import CheckpointError, RecoveryError, RequestError
 from streamkeeper.flows import generations
 from streamkeeper.flows.files import FlowHome, kept_flows, kept_pipelines, open_home
 from streamkeeper.flows.generations import ADOPTED, AFTER_LAST, COPIED, EMPTY, StartAt
@@ -25,13 +25,12 @@ from streamkeeper.observe.adopted_checkpoint import AdoptedCheckpoint, normal_pl
 from streamkeeper.observe.position import CommittedPosition
 from streamkeeper.recover.kinds import adopt_notes
 from streamkeeper.recover.moves.adopted_sources import match_sources
-from streamkeeper.recover.moves.adoption_rehearsal import check_still, remove_rehearsals
 from streamkeeper.recover.moves.next_generation import next_plan
 from streamkeeper.recover.moves.present import FlowNow, is_safe_to_repeat
 from streamkeeper.recover.plans.consent import refusals_of
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.move import Move
-from streamkeeper.recover.plans.plan import CopyPlan, Plan, Refusal
+from streamkeeper.recover.plans.plan import CopyPlan, FlowPlan, Plan, Refusal
 from streamkeeper.recover.requests.adopt import AdoptRequest
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
@@ -48,7 +47,6 @@ from streamkeeper.support.amounts import (
     in_words,
     unknown,
 )
-from streamkeeper.support.times import now
 
 RECOVERY = "adopt"
 _COUNTED = 2_000
@@ -109,11 +107,7 @@ def plan(settings: Settings, manifest: Manifest, request: AdoptRequest, recovery
     impacts = tuple(
         _impact(
             impact_of(
-                opened_if_possible(source, settings),
-                query.standing,
-                entry.sources,
-                from_last.restart,
-                False,
+                opened_if_possible(source, settings), query.standing, entry.sources, from_last.restart, False
             ),
             query,
             entry.sources,
@@ -132,18 +126,10 @@ def plan(settings: Settings, manifest: Manifest, request: AdoptRequest, recovery
         planned, generation=newest, previous=None, position={**planned.position, "planned": query.planned}
     )
     refusals = (*_refusals(settings, flow, request, query), *refusals_of(impacts, from_last, False))
-    return Plan(
-        recovery=RECOVERY,
-        recovery_id=recovery_id,
-        pipeline=flow.pipeline.name,
-        tables=(flow.declaration.target,),
-        request=asdict(request),
-        flows=(planned,),
-        steps=KIND.step_names,
-        copies=(_copy(query.standing.checkpoint, home, number),),
-        refusals=tuple(replace(refusal, flow=flow.full_name) for refusal in refusals),
-        at=now(),
-    )
+    refused = tuple(replace(refusal, flow=flow.full_name) for refusal in refusals)
+    tables, copy = (flow.declaration.target,), _copy(query.standing.checkpoint, home, number)
+    draft = KIND.draft(request, recovery_id, flow.pipeline.name, tables, [(planned, refused)])
+    return replace(draft, copies=(copy,))
 
 
 def _check_new(home: FlowHome) -> int | None:
@@ -340,9 +326,25 @@ def _see_still(work: Work) -> dict[str, Any]:
     return {"checkpoint": planned.start.checkpoint, "batch": planned.position["batch"]}
 
 
-def _remove_rehearsals(work: Work) -> None:
-    planned = work.plan.flows[0]
-    remove_rehearsals(work.home(planned), planned, work.plan.recovery_id)
+def check_still(checkpoint: Checkpoint, planned: FlowPlan) -> None:
+    """Check that a checkpoint is as it was planned upon.
+
+    :raises RecoveryError: it is not.
+    """
+    before = (planned.position["last_commit"], planned.position["planned"])
+    now = (checkpoint.last_commit(), max(checkpoint.offset_batches(), default=None))
+    if now != before:
+        raise RecoveryError(
+            f"The checkpoint at {planned.start.checkpoint} went from batch {before[0]} (planned:"
+            f" {before[1]}) to {now[0]} (planned: {now[1]}) since the plan was made: the old job still"
+            " runs. Nothing was changed. Stop it, and plan the adoption again."
+        )
+
+
+def remove_trials(work: Work) -> None:
+    """Remove what the recovery tried the declaration in: a JVM that is left of an attempt fails then."""
+    home = work.home(work.plan.flows[0])
+    home.storage.remove(f"{home.trials}/{work.plan.recovery_id}")
 
 
 REHEARSE = StepKind(
@@ -353,9 +355,7 @@ REHEARSE = StepKind(
     unasked=True,
 )
 SEE_STILL = StepKind(
-    "see_still",
-    "check that the checkpoint has not changed since: the old job must be stopped",
-    _see_still,
+    "see_still", "check that the checkpoint has not changed since: the old job must be stopped", _see_still
 )
 
 KIND = Kind(
@@ -366,16 +366,7 @@ KIND = Kind(
     ),
     request=AdoptRequest,
     plan=plan,
-    steps=(
-        REHEARSE,
-        shared_steps.HOLD,
-        shared_steps.PLAN_AGAIN,
-        SEE_STILL,
-        shared_steps.DECIDE,
-        shared_steps.VERIFY_TABLES,
-        shared_steps.RELEASE,
-        shared_steps.VERIFY_PROGRESS,
-    ),
+    steps=(REHEARSE, *shared_steps.STOP, SEE_STILL, shared_steps.DECIDE, *shared_steps.RUN_AGAIN),
     noun="adoption",
-    given_up=_remove_rehearsals,
+    given_up=remove_trials,
 )

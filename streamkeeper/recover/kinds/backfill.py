@@ -28,7 +28,6 @@ from streamkeeper.sources.base.format import Reading
 from streamkeeper.sources.formats import format_of
 from streamkeeper.storage import open_storage
 from streamkeeper.support.amounts import DUPLICATES, Amount, in_words
-from streamkeeper.support.times import now
 from streamkeeper.tables import backups
 
 RECOVERY = "backfill"
@@ -63,15 +62,8 @@ def plan(settings: Settings, manifest: Manifest, request: BackfillRequest, recov
         _check_schemas(flow, request, begun[1].schemas if begun else {})
     chosen, backup, reading = _resolve(settings, flow, home, request)
     keyed = flow.declaration.spec is not None
-    return Plan(
-        recovery=RECOVERY,
-        recovery_id=recovery_id,
-        pipeline=flow.pipeline.name,
-        tables=(flow.declaration.target,),
-        request=asdict(chosen),
-        flows=(),
-        steps=KIND.step_names,
-        at=now(),
+    return replace(
+        KIND.draft(chosen, recovery_id, flow.pipeline.name, (flow.declaration.target,)),
         details=asdict(FillingIn(flow.full_name, flow.fingerprint, reading.amount, backup)),
         notes=tuple(_notes(flow, chosen, reading, keyed)),
         refusals=() if keyed or DUPLICATES in request.accept else (_repeats(flow, reading.amount),),

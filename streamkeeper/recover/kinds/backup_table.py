@@ -7,7 +7,7 @@ versions. Only then they are listed as a backup. The table, its flows and their 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 from streamkeeper.delta import log as delta_log
@@ -54,15 +54,8 @@ def plan(settings: Settings, manifest: Manifest, request: BackupRequest, recover
     notes: list[str] = []
     copies = (_copy(path, f"{folder}/{TARGET}", notes),)
     flows = tuple(flow.name for flow in pipeline.flows if flow.target == table.name)
-    return Plan(
-        recovery=RECOVERY,
-        recovery_id=recovery_id,
-        pipeline=pipeline.name,
-        tables=(table.name,),
-        request=asdict(request),
-        flows=(),
-        steps=KIND.step_names,
-        at=now(),
+    return replace(
+        KIND.draft(request, recovery_id, pipeline.name, (table.name,)),
         copies=copies,
         details=asdict(Copying(folder, flows, path)),
         notes=(*notes, *_notes(request)),
@@ -158,11 +151,7 @@ KIND = Kind(
     request=BackupRequest,
     plan=plan,
     steps=(
-        StepKind(
-            PIN,
-            "choose the version that is copied",
-            "streamkeeper_jobs.recover.backup_table:pin",
-        ),
+        StepKind(PIN, "choose the version that is copied", "streamkeeper_jobs.recover.backup_table:pin"),
         StepKind(COPY, "copy their files; flows keep running", copy),
         StepKind(
             VERIFY,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -42,7 +42,6 @@ from streamkeeper.recover.steps.clean_up import (
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage
 from streamkeeper.support.times import in_iso
-from streamkeeper.support.times import now as in_words
 from streamkeeper.tables import backups, tombstone_retention
 from streamkeeper.tables.tombstone_retention import Forgets
 
@@ -106,14 +105,8 @@ def plan(
         for item in (*expired, *without_entry.unfinished)
         if item.pipeline == pipeline.name
     )
-    return Plan(
-        recovery=RECOVERY,
-        recovery_id=recovery_id,
-        pipeline=pipeline.name,
-        tables=(),
-        request=asdict(request),
-        flows=(),
-        steps=KIND.step_names,
+    return replace(
+        KIND.draft(request, recovery_id, pipeline.name, ()),
         details=asdict(CleanUp(removals, copies, tombstones, beside)),
         notes=(
             *(item.note for item in removals),
@@ -127,7 +120,6 @@ def plan(
             ),
             *_strange_notes(storage, manifest),
         ),
-        at=in_words(),
     )
 
 
@@ -360,11 +352,7 @@ KIND = Kind(
             "remove backups past their retention, and copies that were never finished",
             remove_backups,
         ),
-        StepKind(
-            "remove_side_table",
-            "remove unused side tables that recoveries built",
-            remove_side_table,
-        ),
+        StepKind("remove_side_table", "remove unused side tables that recoveries built", remove_side_table),
         StepKind(
             "forget_deletes",
             "let AUTO CDC tables forget deletes and truncates that are older than their retention, in the"

@@ -11,32 +11,24 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import asdict, replace
 
-from streamkeeper.declare.model import Source
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.summary import check_rows_may_go
-from streamkeeper.errors import CheckpointError, RequestError, StorageError
+from streamkeeper.errors import RequestError
 from streamkeeper.flows import generations
 from streamkeeper.flows.files import open_home
-from streamkeeper.flows.generations import EARLIEST, Restart, StartAt
-from streamkeeper.manifest.environment import opened_if_possible
+from streamkeeper.flows.generations import EARLIEST, StartAt
 from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.observe.observed import Observed
-from streamkeeper.recover.kinds import reset_checkpoint
-from streamkeeper.recover.moves import pinned_settings
-from streamkeeper.recover.moves.next_generation import Planned, never_begun, plan_next
-from streamkeeper.recover.moves.present import FlowNow, look_at
+from streamkeeper.recover.moves.next_generation import never_begun, plan_move
 from streamkeeper.recover.plans.consent import impact_of_others, impact_of_readers
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
-from streamkeeper.recover.plans.move import Move
-from streamkeeper.recover.plans.plan import Plan
+from streamkeeper.recover.plans.move import Move, TableEffect
+from streamkeeper.recover.plans.plan import Plan, Planned, refusals_of_all
 from streamkeeper.recover.requests.form import declared_table
 from streamkeeper.recover.requests.full_refresh import Emptying, RefreshRequest
 from streamkeeper.recover.steps import rehearse
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
-from streamkeeper.sources.impacts import impact_of
-from streamkeeper.support.amounts import NONE, SourceImpact, in_words, unknown
-from streamkeeper.support.times import now
 from streamkeeper.tables import other_writers
 from streamkeeper.tables.other_writers import OtherWriters
 from streamkeeper.tables.past_versions import is_emptied
@@ -68,19 +60,12 @@ def plan(
     felt = effects_on_readers(settings, manifest, path)
     others = other_writers.look(settings, pipeline.name, writers, path) if others_go else OtherWriters()
     check_rows_may_go(path)
-    return Plan(
-        recovery=RECOVERY,
-        recovery_id=recovery_id,
-        pipeline=pipeline.name,
-        tables=(table.name,),
-        request=asdict(request),
-        flows=tuple(flow for flow, _ in planned),
-        steps=KIND.step_names,
-        at=now(),
+    return replace(
+        KIND.draft(request, recovery_id, pipeline.name, (table.name,), planned),
         details=asdict(Emptying(path, felt.all, tuple(_notes_of_others(others)), newest)),
         notes=(*_notes(request, path, newest, felt.all), *_notes_of_others(others)),
         refusals=(
-            *reset_checkpoint.refusals_of_all(planned),
+            *refusals_of_all(planned),
             *impact_of_others(others.descriptions, request.accept),
             *impact_of_readers(felt, request.accept),
         ),
@@ -94,56 +79,9 @@ def _plan_flow(settings: Settings, flow: Flow, request: RefreshRequest) -> Plann
     if Observed(open_home(settings, flow.full_name)).begun is None:
         note = "The flow never ran: its first generation will read everything."
         return replace(never_begun(settings, flow, note), start=StartAt(EARLIEST)), ()
-    present = look_at(settings, flow, strict=False)
-    move = Move(StartAt(EARLIEST), accept=request.accept, keeps_schemas=not request.infer_schemas)
-    sources = [opened_if_possible(source, settings) for source in flow.sources]
-    impacts = tuple(_impact(source, present, move) for source in sources)
-    notes = (
-        *(("It runs once, and will be run again.",) if flow.declaration.once else ()),
-        *pinned_settings.changes(flow, present.standing),
-    )
-    return plan_next(flow, present, move, impacts, notes, free=True)
-
-
-def _impact(source: Source, present: FlowNow, move: Move) -> SourceImpact:
-    """Return what a source has lost since it was read. What it still has is read again into a table that is
-    empty: nothing comes twice.
-
-    What is gone is what a rebuild of all state from the history would lack.
-    """
-    again = impact_of(source, present.standing, present.position, move.restart, present.stateful)
-    if not source.kind.history:
-        doubt = unknown(f"{source.format} keeps no history: {HISTORY}")
-        return replace(again, lost=doubt, repeated=doubt)
-    try:
-        rebuilt = impact_of(
-            source,
-            present.standing,
-            present.position,
-            Restart(StartAt(generations.AFTER_LAST), move.state),
-            True,
-        )
-    except (CheckpointError, RequestError, StorageError) as error:
-        rebuilt = replace(again, gone=unknown(f"the rows read before cannot be counted: {error}"))
-    lost = rebuilt.gone
-    if rebuilt.blocked is not None and lost.nothing:
-        lost = unknown(rebuilt.blocked)
-    if again.otherwise and lost.nothing:
-        lost = unknown("rows that were read before are gone or have changed since")
-    if not again.lost.nothing:
-        lost = (
-            again.lost
-            if lost.nothing
-            else unknown(f"{in_words(again.lost)} unread, and {in_words(lost)} read before")
-        )
-    notes = (f"{in_words(again.repeated)} of the rows read before are read again", *again.notes)
-    return replace(
-        again,
-        lost=lost,
-        repeated=lost if lost.files is None and lost.rows is None else NONE,
-        gone=NONE,
-        notes=notes,
-    )
+    keeps = not request.infer_schemas
+    move = Move(StartAt(EARLIEST), accept=request.accept, table=TableEffect.EMPTIED, keeps_schemas=keeps)
+    return plan_move(settings, flow, move)
 
 
 def _notes(request: RefreshRequest, path: str, newest: int, felt: Collection[str]) -> Iterator[str]:
@@ -188,8 +126,7 @@ KIND = Kind(
     request=RefreshRequest,
     plan=plan,
     steps=(
-        shared_steps.HOLD,
-        shared_steps.PLAN_AGAIN,
+        *shared_steps.STOP,
         StepKind(
             "empty_tables",
             "fence the old generations in the table, then remove all its rows in one commit",
@@ -198,9 +135,7 @@ KIND = Kind(
             changed=_emptied_any,
         ),
         shared_steps.DECIDE,
-        shared_steps.VERIFY_TABLES,
-        shared_steps.RELEASE,
-        shared_steps.VERIFY_PROGRESS,
+        *shared_steps.RUN_AGAIN,
     ),
     rehearsal=rehearse.STEP,
     noun="full refresh",

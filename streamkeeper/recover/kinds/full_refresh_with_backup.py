@@ -17,8 +17,9 @@ from streamkeeper.flows.backfill_flow import BACKUP
 from streamkeeper.flows.files import open_home
 from streamkeeper.flows.generations import AFTER_LAST, EMPTY, REBUILT, StartAt
 from streamkeeper.manifest.manifest import Flow, Manifest
-from streamkeeper.recover.kinds import backfill, backup_table, full_refresh, reset_checkpoint
+from streamkeeper.recover.kinds import backfill, backup_table, full_refresh
 from streamkeeper.recover.moves.backfill_source import FILL, Backup, FillingIn
+from streamkeeper.recover.moves.next_generation import plan_move
 from streamkeeper.recover.moves.present import look_at
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.move import Move
@@ -120,7 +121,7 @@ def _goes_on(
     # be gone.
     state = EMPTY if look_at(settings, flow, strict=True).is_safe_to_repeat else REBUILT
     move = Move(StartAt(AFTER_LAST), state, request.accept)
-    going_on, refused = reset_checkpoint.plan_flow(settings, flow, move)
+    going_on, refused = plan_move(settings, flow, move)
     return going_on, tuple(item for item in refused if item.impact != DUPLICATES)
 
 
@@ -142,8 +143,7 @@ KIND = Kind(
     request=WithBackupRequest,
     plan=plan,
     steps=(
-        shared_steps.HOLD,
-        shared_steps.PLAN_AGAIN,
+        *shared_steps.STOP,
         backup_table.KIND.step(PIN),
         backup_table.KIND.step(COPY),
         backup_table.KIND.step(VERIFY),
@@ -157,9 +157,7 @@ KIND = Kind(
             idle=_nothing_to_fill,
         ),
         StepKind(VERIFY_FILLED, "check that all rows of the backup are in the table", verify_filled),
-        shared_steps.VERIFY_TABLES,
-        shared_steps.RELEASE,
-        shared_steps.VERIFY_PROGRESS,
+        *shared_steps.RUN_AGAIN,
     ),
     rehearsal=rehearse.STEP,
     noun="full refresh with backup",

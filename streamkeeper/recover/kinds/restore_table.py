@@ -26,7 +26,7 @@ from streamkeeper.recover.moves.next_generation import held_meanwhile
 from streamkeeper.recover.moves.put_back import Restoring, TableToRestore
 from streamkeeper.recover.plans.consent import impact_of_other_writers, impact_of_readers
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
-from streamkeeper.recover.plans.move import Move
+from streamkeeper.recover.plans.move import Move, TableEffect
 from streamkeeper.recover.plans.plan import CopyPlan, FlowPlan, Plan, Refusal
 from streamkeeper.recover.requests.form import declared_table
 from streamkeeper.recover.requests.restore_table import RestoreRequest
@@ -34,7 +34,6 @@ from streamkeeper.recover.steps import rehearse
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
-from streamkeeper.support.times import now
 from streamkeeper.tables import backups, flows_at_version, past_versions
 from streamkeeper.tables.backups import NEWEST, TARGET, Backup
 from streamkeeper.tables.flows_at_version import FlowAt
@@ -76,7 +75,7 @@ def plan(settings: Settings, manifest: Manifest, request: RestoreRequest, recove
             request, backup=backups.find(open_storage(settings.state), pipeline.name, table.name, NEWEST).id
         )
     chosen = _chosen(settings, pipeline, table.name, writers, request)
-    way = Move(StartAt(EARLIEST), request.state, request.accept, restores_table=True)
+    way = Move(StartAt(EARLIEST), request.state, request.accept, table=TableEffect.RESTORED)
     planned = [
         (
             (held_meanwhile(settings, flow), ())
@@ -91,15 +90,8 @@ def plan(settings: Settings, manifest: Manifest, request: RestoreRequest, recove
         *impact_of_other_writers(chosen.other_commits, chosen.version, request.accept),
         *impact_of_readers(felt, request.accept),
     )
-    return Plan(
-        recovery=RECOVERY,
-        recovery_id=recovery_id,
-        pipeline=pipeline.name,
-        tables=(table.name,),
-        request=asdict(request),
-        flows=tuple(flow for flow, _ in planned),
-        steps=KIND.step_names,
-        at=now(),
+    return replace(
+        KIND.draft(request, recovery_id, pipeline.name, (table.name,), planned),
         copies=chosen.copies,
         details=asdict(Restoring(chosen.table, request.backup, chosen.words)),
         notes=tuple(_notes(table.name, chosen, [flow for flow, _ in planned], felt.all)),
@@ -218,17 +210,14 @@ KIND = Kind(
     request=RestoreRequest,
     plan=plan,
     steps=(
-        shared_steps.HOLD,
-        shared_steps.PLAN_AGAIN,
+        *shared_steps.STOP,
         StepKind(
             "check_copy",
             "read the copy to be restored, and compare it with its entry",
             "streamkeeper_jobs.recover.restore_table:check_copy",
         ),
         StepKind(
-            "copy_back",
-            "copy its files into the table's folder, before any commit refers to them",
-            copy_back,
+            "copy_back", "copy its files into the table's folder, before any commit refers to them", copy_back
         ),
         shared_steps.DECIDE,
         PUT_BACK,

@@ -8,7 +8,7 @@ too; otherwise the plan is refused and names it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from streamkeeper.errors import RequestError
@@ -18,24 +18,17 @@ from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.observe import past_positions
 from streamkeeper.observe.observed import Observed
 from streamkeeper.observe.past_positions import Place
-from streamkeeper.recover.kinds import reset_checkpoint
-from streamkeeper.recover.moves.next_generation import (
-    Planned,
-    held_meanwhile,
-    plan_beginning,
-    plan_place,
-)
+from streamkeeper.recover.moves.next_generation import held_meanwhile, plan_beginning, plan_move
 from streamkeeper.recover.moves.put_back import Rewinding, VersionToRestore, versions_of
 from streamkeeper.recover.plans.consent import impact_of_other_writers, impact_of_readers
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
-from streamkeeper.recover.plans.move import Move
-from streamkeeper.recover.plans.plan import Plan, Refusal
+from streamkeeper.recover.plans.move import Move, TableEffect
+from streamkeeper.recover.plans.plan import Plan, Planned, Refusal, refusals_of_all
 from streamkeeper.recover.requests.rewind import RESTORED, RewindRequest
 from streamkeeper.recover.steps import rehearse
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.recover.steps.verify_files import verify_files
 from streamkeeper.settings import Settings
-from streamkeeper.support.times import now
 from streamkeeper.tables import flows_at_version, past_versions
 from streamkeeper.tables.flows_at_version import FlowAt, PastVersion
 from streamkeeper.tables.readers import effects_on_readers
@@ -78,18 +71,11 @@ def plan(settings: Settings, manifest: Manifest, request: RewindRequest, recover
     if rewinding.put_back:
         felt = effects_on_readers(settings, manifest, table.path)
         notes, refusals = (*notes, *felt.all), (*refusals, *impact_of_readers(felt, request.accept))
-    return Plan(
-        recovery=RECOVERY,
-        recovery_id=recovery_id,
-        pipeline=flow.pipeline.name,
-        tables=(target,),
-        request=asdict(request),
-        flows=tuple(item for item, _ in planned),
-        steps=KIND.step_names,
+    return replace(
+        KIND.draft(request, recovery_id, flow.pipeline.name, (target,), planned),
         details={name: value for name, value in asdict(rewinding).items() if value is not None},
         notes=notes,
-        refusals=(*reset_checkpoint.refusals_of_all(planned), *refusals),
-        at=now(),
+        refusals=(*refusals_of_all(planned), *refusals),
     )
 
 
@@ -100,10 +86,11 @@ def _planned(table: _Table, flow: Flow, request: RewindRequest) -> Parts:
     """Return the plans of the flows, what is restored, and what is to be said of the table."""
     if request.to.mode == OFFSETS:
         move = Move(request.to, request.state, request.accept)
-        return [reset_checkpoint.plan_flow(table.settings, flow, move)], Rewinding(), (), ()
+        return [plan_move(table.settings, flow, move)], Rewinding(), (), ()
     place = _place(table, flow, request)
-    way = Move(request.to, request.state, request.accept, restores_table=request.target == RESTORED)
-    first = plan_place(table.settings, flow, place, way)
+    effect = TableEffect.RESTORED if request.target == RESTORED else TableEffect.KEPT
+    way = Move(request.to, request.state, request.accept, table=effect)
+    first = plan_move(table.settings, flow, replace(way, place=place))
     if not way.restores_table:
         return [first], Rewinding(place=str(place)), (), ()
     past = flows_at_version.look_back(
@@ -167,7 +154,7 @@ def _along(table: _Table, flow: Flow, stood: FlowAt, way: Move) -> Planned:
         return plan_beginning(table.settings, flow, way)
     home = open_home(table.settings, flow.full_name)
     place = past_positions.at_batch(home, table.path, stood.generation, stood.batch)
-    return plan_place(table.settings, flow, place, way)
+    return plan_move(table.settings, flow, replace(way, place=place))
 
 
 def _table_refusals(
@@ -209,9 +196,7 @@ PUT_BACK = StepKind(
 )
 
 VERIFY_FILES = StepKind(
-    "verify_files",
-    "check that every file that the restore brought back exists",
-    verify_files,
+    "verify_files", "check that every file that the restore brought back exists", verify_files
 )
 
 KIND = Kind(
@@ -222,15 +207,6 @@ KIND = Kind(
     ),
     request=RewindRequest,
     plan=plan,
-    steps=(
-        shared_steps.HOLD,
-        shared_steps.PLAN_AGAIN,
-        shared_steps.DECIDE,
-        PUT_BACK,
-        VERIFY_FILES,
-        shared_steps.VERIFY_TABLES,
-        shared_steps.RELEASE,
-        shared_steps.VERIFY_PROGRESS,
-    ),
+    steps=(*shared_steps.STOP, shared_steps.DECIDE, PUT_BACK, VERIFY_FILES, *shared_steps.RUN_AGAIN),
     rehearsal=rehearse.STEP,
 )

@@ -26,7 +26,6 @@ from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.requests.tidy_tables import TidyRequest
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage
-from streamkeeper.support.times import now as in_words
 from streamkeeper.tables import recovery_lock
 from streamkeeper.tables.readers import Need, needs_of, readers
 
@@ -85,11 +84,7 @@ class _Around:
 
 
 def plan(
-    settings: Settings,
-    manifest: Manifest,
-    request: TidyRequest,
-    recovery_id: str,
-    now: float | None = None,
+    settings: Settings, manifest: Manifest, request: TidyRequest, recovery_id: str, now: float | None = None
 ) -> Plan:
     """Plan what is done to each table that was asked for. A table that cannot be looked at is left alone,
     with the reason.
@@ -103,17 +98,10 @@ def plan(
         for table in pipeline.tables
         if f"{pipeline.name}.{table.name}" in request.tables
     )
-    return Plan(
-        recovery=RECOVERY,
-        recovery_id=recovery_id,
-        pipeline=pipeline.name,
-        tables=(),
-        request=asdict(request),
-        flows=(),
-        steps=KIND.step_names,
+    return replace(
+        KIND.draft(request, recovery_id, pipeline.name, ()),
         details=asdict(Tidying(tidies)),
         notes=tuple(tidy.describe() for tidy in tidies),
-        at=in_words(),
     )
 
 

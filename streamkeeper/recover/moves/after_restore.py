@@ -22,15 +22,10 @@ from streamkeeper.manifest.manifest import Flow
 from streamkeeper.observe import past_positions
 from streamkeeper.observe.observed import Observed
 from streamkeeper.observe.past_positions import Place
-from streamkeeper.recover.moves.next_generation import (
-    Planned,
-    held_meanwhile,
-    plan_beginning,
-    plan_place,
-)
+from streamkeeper.recover.moves.next_generation import held_meanwhile, plan_beginning, plan_move
 from streamkeeper.recover.moves.present import look_at
 from streamkeeper.recover.plans.move import Move
-from streamkeeper.recover.plans.plan import Refusal
+from streamkeeper.recover.plans.plan import Planned, Refusal
 from streamkeeper.settings import Settings
 from streamkeeper.support.amounts import DUPLICATES, IMPACTS, UNKNOWN_IMPACT, unknown
 from streamkeeper.tables.flows_at_version import FlowAt, flow_at, query_ids
@@ -63,11 +58,7 @@ class KeptPlace(Place):
 
 
 def plan_restored(
-    settings: Settings,
-    flow: Flow,
-    stood: FlowAt | None,
-    way: Move,
-    wrote: Mapping[str, int] | None = None,
+    settings: Settings, flow: Flow, stood: FlowAt | None, way: Move, wrote: Mapping[str, int] | None = None
 ) -> Planned:
     """Plan what one flow does after its table was restored to where it stood so.
 
@@ -97,14 +88,14 @@ def plan_restored(
         return plan_beginning(settings, flow, way)
     path = settings.table_path(flow.declaration.target)
     try:
-        return plan_place(
-            settings, flow, past_positions.at_batch(home, path, stood.generation, stood.batch), way
-        )
+        place = past_positions.at_batch(home, path, stood.generation, stood.batch)
+        return plan_move(settings, flow, replace(way, place=place))
     except RequestError:
-        place = _kept_place(home, stood)
-        if place is None:
+        kept_place = _kept_place(home, stood)
+        if kept_place is None:
             raise
-        return _with_kept(plan_place(settings, flow, place, way), place, way)
+        move = replace(way, place=kept_place)
+        return _with_kept(plan_move(settings, flow, move), kept_place, way)
 
 
 def _by_transactions(home: FlowHome, wrote: Mapping[str, int]) -> FlowAt | None:

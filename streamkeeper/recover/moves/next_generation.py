@@ -7,82 +7,81 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from streamkeeper.declare.model import FILE_SINKS, UPDATE, quarantine_of
+from streamkeeper.declare.model import FILE_SINKS, Source
 from streamkeeper.errors import RequestError
 from streamkeeper.flows.files import open_home
 from streamkeeper.flows.generations import (
     ADOPTED,
+    AFTER_LAST,
     BATCH,
     COPIED,
     EARLIEST,
     EMPTY,
     REBUILT,
-    InitialState,
     StartAt,
-    given_before,
 )
 from streamkeeper.manifest.environment import opened_if_possible
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.observe.observed import Observed
-from streamkeeper.observe.past_positions import Place, state_from
-from streamkeeper.recover.moves import other_batches, pinned_settings
+from streamkeeper.observe.past_positions import state_from
+from streamkeeper.recover.moves import other_batches, words
 from streamkeeper.recover.moves.passed_over import impact_of_begun_anew
 from streamkeeper.recover.moves.present import FlowNow, look_at
 from streamkeeper.recover.moves.repeats import written_again
 from streamkeeper.recover.plans.consent import refusals_of
-from streamkeeper.recover.plans.move import Move
-from streamkeeper.recover.plans.plan import FlowPlan, Refusal
+from streamkeeper.recover.plans.move import Move, TableEffect
+from streamkeeper.recover.plans.plan import FlowPlan, Planned, Refusal
 from streamkeeper.settings import Settings
 from streamkeeper.sources.base.format import SourceMove, read_again
-from streamkeeper.sources.impacts import impact_from, impact_of
+from streamkeeper.sources.impacts import impact_from, impact_of, impact_of_emptied
 from streamkeeper.support.amounts import DATA_LOSS, DUPLICATES, IMPACTS, Amount, SourceImpact
 
-Planned = tuple[FlowPlan, tuple[Refusal, ...]]
 
+def plan_move(settings: Settings, flow: Flow, move: Move) -> Planned:
+    """Plan the generation to which a move takes a flow, and give the impacts that the move does not accept.
 
-def plan_place(settings: Settings, flow: Flow, place: Place, way: Move) -> Planned:
-    """Plan a generation that begins after a place, and give the impacts that were not accepted.
-
-    :param way: its state, what is accepted, and whether the table goes back, too; its start is the place's.
-    :raises RequestError: the flow has no checkpoint, or the place's position is none of its sources any more.
+    :param move: its start, or the place of its start. After a place the state is copied if it can be, unless
+        an empty one is asked for.
+    :raises RequestError: the flow has no checkpoint, or the position is none of its checkpoint or sources.
     :raises CheckpointError: a checkpoint cannot be read as far as the plan needs it.
     """
-    present = look_at(settings, flow, strict=False)
+    present = look_at(settings, flow, strict=move.place is None and move.start.mode == AFTER_LAST)
     sources = [opened_if_possible(source, settings) for source in flow.sources]
-
-    def impacts_with(state: InitialState) -> tuple[SourceImpact, ...]:
-        position, restores = present.position, way.restores_table
-        move = SourceMove(present.standing, position, place, state, present.stateful, restores)
-        return tuple(impact_from(source, move) for source in sources)
-
-    state, reason = state_from(place, flow.fingerprint, way.state)
-    impacts = impacts_with(state)
-    if state == COPIED and (gone := [impact.source for impact in impacts if impact.expired]):
-        state, reason = REBUILT, f"a copied one would continue with data that {', '.join(gone)} no longer has"
-        impacts = impacts_with(state)
-    move = replace(way, start=place.start_at, state=state, place=place)
-    again = written_again(settings, flow, present, impacts, move)
+    move, impacts, reason = _settled(flow, present, sources, move)
+    place, replaces = move.place, flow.declaration.replaces
+    empties = move.table is TableEffect.EMPTIED
+    again = None if empties else written_again(settings, flow, present, impacts, move)
     notes = (
-        f"It begins after {place} ({place.found_by}).",
-        f"Its state is {state}: {reason}.",
-        *_table_notes(flow, present, move, again),
-        *(pinned_settings.changes(flow, place.standing) if state != COPIED else ()),
+        *words.of_move(flow, present, move, again, reason),
+        *(words.of_results(flow) if replaces else ()),
     )
-    free = present.is_safe_to_repeat and move.start.mode == BATCH
-    planned, refused = plan_next(flow, present, move, impacts, notes, free=free, again=again)
-    if move.restores_table:
-        return planned, refused
-    return planned, (*refused, *impact_of_begun_anew(settings, flow, place.generation.number, move))
+    stateful = False if move.state == COPIED else present.stateful  # history is not looked at for a copy
+    standing = present.standing
+    missing = standing.missing_in_sink if place is None else None
+    after = (standing if place is None else place).generation.number
+    refused = (
+        *refusals_of(impacts, move, stateful, missing, target=flow.declaration.target, again=again),
+        *_given_again(flow, present, move),
+        *other_batches.impact_of(flow, present, move),
+        *(_totals_lost(flow, move, impacts) if replaces else ()),
+        *(() if move.restores_table else impact_of_begun_anew(settings, flow, after, move)),
+    )
+    # Rows that are read again cost nothing in a table where they change nothing, or replace what was there.
+    safe = present.is_safe_to_repeat and (place is None or move.start.mode == BATCH)
+    free = empties or replaces or safe
+    planned = next_plan(flow, present, move, impacts, notes, again=again)
+    return planned, tuple(
+        replace(item, flow=flow.full_name) for item in refused if not (free and item.impact == DUPLICATES)
+    )
 
 
-def plan_beginning(settings: Settings, flow: Flow, way: Move) -> Planned:
-    """Plan a generation that reads everything again, for a flow that had written nothing at the version that
-    its table is restored to.
+def plan_beginning(settings: Settings, flow: Flow, move: Move) -> Planned:
+    """Plan a generation that reads everything again, for a flow that had written nothing where its table goes
+    back to.
 
     :raises RequestError: a source is declared to start elsewhere than at its beginning, which cannot be had
         again.
     """
-    present = look_at(settings, flow, strict=False)
     elsewhere = [source.name for source in flow.sources if source.start != "earliest"]
     if elsewhere:
         raise RequestError(
@@ -90,17 +89,40 @@ def plan_beginning(settings: Settings, flow: Flow, way: Move) -> Planned:
             " were declared to start elsewhere than at their beginning. That position is no longer known."
             " Keep the target, or reset the flow on its own."
         )
-    move = replace(way, start=StartAt(EARLIEST), state=REBUILT, place=None)
-    sources = (opened_if_possible(source, settings) for source in flow.sources)
-    restart_impacts = (
-        impact_of(source, present.standing, present.position, move.restart, present.stateful)
-        for source in sources
-    )
-    impacts = tuple(read_again(impact, impact.repeated, move.restores_table) for impact in restart_impacts)
-    again = written_again(settings, flow, present, impacts, move)
-    first = "It had written nothing at that version. It starts with all that its sources have."
-    notes = (first, *_table_notes(flow, present, move, again))
-    return plan_next(flow, present, move, impacts, notes, free=present.is_safe_to_repeat, again=again)
+    beginning = replace(move, start=StartAt(EARLIEST), state=REBUILT, place=None, of_nothing=True)
+    return plan_move(settings, flow, beginning)
+
+
+def _settled(
+    flow: Flow, present: FlowNow, sources: Sequence[Source], move: Move
+) -> tuple[Move, tuple[SourceImpact, ...], str]:
+    """Return a move with its start and state as they will be, its impact on each source, and the reason of
+    its state; that is empty unless a place decides the state.
+    """
+    place = move.place
+    if place is None:
+        return move, tuple(_impact(source, present, move) for source in sources), ""
+    state, reason = state_from(place, flow.fingerprint, move.state)
+    move = replace(move, start=place.start_at, state=state)
+    impacts = tuple(_impact(source, present, move) for source in sources)
+    if state == COPIED and (gone := [impact.source for impact in impacts if impact.expired]):
+        move, reason = (
+            replace(move, state=REBUILT),
+            (f"a copied one would continue with data that {', '.join(gone)} no longer has"),
+        )
+        impacts = tuple(_impact(source, present, move) for source in sources)
+    return move, impacts, reason
+
+
+def _impact(source: Source, present: FlowNow, move: Move) -> SourceImpact:
+    """Return the impact of a move on one source."""
+    standing, position, restores = present.standing, present.position, move.restores_table
+    if move.place is not None:
+        earlier = SourceMove(standing, position, move.place, move.state, present.stateful, restores)
+        return impact_from(source, earlier)
+    of_source = impact_of_emptied if move.table is TableEffect.EMPTIED else impact_of
+    impact = of_source(source, standing, position, move.restart, present.stateful)
+    return read_again(impact, impact.repeated, restores)
 
 
 def held_meanwhile(settings: Settings, flow: Flow) -> FlowPlan:
@@ -183,45 +205,13 @@ def next_plan(
         notes=(
             *notes,
             *other_batches.notes_of(present, move),
-            *_initial_state_notes(flow, present, move),
-            *_quarantine_notes(flow),
+            *words.of_initial_state(flow, present, move),
+            *words.of_quarantine(flow),
         ),
         keeps_schemas=move.keeps_schemas,
         once=flow.declaration.once,
         failure=present.failure,
         written_again=again,
-    )
-
-
-def plan_next(
-    flow: Flow,
-    present: FlowNow,
-    move: Move,
-    impacts: tuple[SourceImpact, ...],
-    notes: tuple[str, ...],
-    *,
-    free: bool,
-    again: Amount | None = None,
-    missing: str | None = None,
-) -> Planned:
-    """Return the plan of a flow's next generation by a move, and the impacts that were not accepted.
-
-    :param free: whether rows that are read again cost nothing in the table.
-    :param missing: the batches that the checkpoint counts as done and the table has not, in words.
-    """
-    stateful = False if move.state == COPIED else present.stateful  # history is not looked at for a copy
-    replaces = flow.declaration.replaces
-    refused = [
-        *refusals_of(impacts, move, stateful, missing, target=flow.declaration.target, again=again),
-        *_given_again(flow, present, move),
-        *other_batches.impact_of(flow, present, move),
-        *(_totals_lost(flow, move, impacts) if replaces else ()),
-    ]
-    notes = (*notes, *_result_notes(flow)) if replaces else notes
-    planned = next_plan(flow, present, move, impacts, notes, again=again)
-    free = free or replaces  # what it writes again replaces what it wrote
-    return planned, tuple(
-        replace(item, flow=flow.full_name) for item in refused if not (free and item.impact == DUPLICATES)
     )
 
 
@@ -263,63 +253,3 @@ def _totals_lost(flow: Flow, move: Move, impacts: Sequence[SourceImpact]) -> Ite
         f" anyway, accept `{DATA_LOSS}`.",
         covers=("from the results",),
     )
-
-
-def _result_notes(flow: Flow) -> Iterator[str]:
-    target = flow.declaration.target
-    if flow.declaration.mode == UPDATE:
-        yield (
-            f"A row of {target} is replaced when the new generation writes its key, whatever an older one"
-            " wrote; rows of keys that it never writes stay."
-        )
-    else:
-        yield f"The first batch of the new generation replaces all rows of {target}."
-
-
-def _initial_state_notes(flow: Flow, present: FlowNow, move: Move) -> Iterator[str]:
-    """Yield whether a flow's initial state is given to the next generation."""
-    initial_state = flow.declaration.initial_state
-    if initial_state is None:
-        return
-    before, read = given_before(present.standing.start.evidence, initial_state, move.restart), ""
-    if initial_state.table is not None:
-        read = " It is read as it is when the generation begins."
-        if before is not None:
-            number = present.standing.generation.number
-            read = f" It is read at version {before['version']}, as for generation {number}."
-    if move.state == COPIED:
-        yield f"Initial state {initial_state}: not given again, since the copied state began with its own."
-    elif move.state == REBUILT:
-        yield f"Initial state {initial_state}: given again, and history after it.{read}"
-    else:
-        yield f"Initial state {initial_state}: given again; the state starts with it and nothing else.{read}"
-
-
-def _quarantine_notes(flow: Flow) -> Iterator[str]:
-    table = quarantine_of(flow.declaration)
-    if table is not None:
-        yield (
-            f"The quarantine {table} is kept: rows that are read again and dropped again are set aside again,"
-            " under the new generation's number."
-        )
-
-
-def _table_notes(flow: Flow, present: FlowNow, move: Move, again: Amount | None) -> Iterator[str]:
-    target = flow.declaration.target
-    if move.restores_table:
-        yield f"The table {target} is restored with it."
-    elif present.is_safe_to_repeat:
-        yield (
-            f"The table {target} is kept. It is updated by key and sequence, so changes that are read again"
-            " have no effect."
-        )
-    elif flow.declaration.replaces:
-        yield f"The table {target} is kept: rows that are read again are counted into the state as of there."
-    elif again is None:
-        yield f"The table {target} is kept: rows that are read again are duplicated."
-    else:
-        yield (
-            f"The table {target} is kept, with all that was written since: rows that the flow writes again"
-            " are duplicated."
-        )
-    yield f"The old checkpoint {present.standing.start.checkpoint} stays."

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.ledger import GIVEN_UP, Ledger
 from streamkeeper.manifest.manifest import Manifest
-from streamkeeper.recover.plans.plan import FlowPlan, Plan
+from streamkeeper.recover.plans.plan import FlowPlan, Plan, Planned, refusals_of_all
 from streamkeeper.recover.requests.form import NONE_ILL, FormField, Request
 from streamkeeper.settings import Settings
 from streamkeeper.support.json_values import read_as
+from streamkeeper.support.times import now
 
 KINDS: dict[str, str] = {
     "adopt": "streamkeeper.recover.kinds.adopt:KIND",
@@ -54,6 +55,11 @@ class Work:
     def home(self, flow: FlowPlan) -> FlowHome:
         """Return where a flow is kept; it need not be declared any more."""
         return FlowHome(self.book.storage, self.plan.pipeline, flow.name)
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt at the step this is, from 1 on."""
+        return sum(event.event == f"{self.step}.started" for event in self.book.events())
 
     def evidence(self, step: str) -> dict[str, Any] | None:
         """Return the evidence of a completed step; else None."""
@@ -169,6 +175,31 @@ class Kind:
     def read_request(self, value: Mapping[str, Any]) -> Any:
         """Read a request back from a plan."""
         return self.request.from_json(value)
+
+    def draft(
+        self,
+        request: Any,
+        recovery_id: str,
+        pipeline: str,
+        tables: tuple[str, ...],
+        planned: Sequence[Planned] = (),
+    ) -> Plan:
+        """Return a plan of this kind, made now, without its notes and details.
+
+        :param request: a dataclass, which the plan keeps as JSON.
+        :param planned: the plans of its flows, with their refusals.
+        """
+        return Plan(
+            recovery=self.name,
+            recovery_id=recovery_id,
+            pipeline=pipeline,
+            tables=tables,
+            request=asdict(request),
+            flows=tuple(flow for flow, _ in planned),
+            steps=self.step_names,
+            refusals=refusals_of_all(planned),
+            at=now(),
+        )
 
     def step(self, name: str) -> StepKind:
         """Return a step by its name.

@@ -7,8 +7,8 @@ streamkeeper.recover.plans.kind).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, TypeVar, cast
 
 from streamkeeper.errors import StorageError
@@ -151,6 +151,19 @@ class Plan:
     def flow(self, name: str) -> FlowPlan | None:
         """Return the part of one flow, by its full name."""
         return next((flow for flow in self.flows if flow.flow == name), None)
+
+
+Planned = tuple[FlowPlan, tuple[Refusal, ...]]
+"""The plan of one flow, and what keeps it from being carried out as it was asked for."""
+
+
+def refusals_of_all(planned: Sequence[Planned]) -> tuple[Refusal, ...]:
+    """Return the refusals of the flows of a plan, with the flow's name where there are several flows."""
+    return tuple(
+        replace(item, message=f"{item.flow}: {item.message}") if item.flow and len(planned) > 1 else item
+        for _, refused in planned
+        for item in refused
+    )
 
 
 def to_json(plan: Plan) -> dict[str, Any]:

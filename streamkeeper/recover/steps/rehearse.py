@@ -53,8 +53,7 @@ def folder(settings: Settings, recovery: str) -> str:
 
 def copy_settings(work: Work, rehearsal: Rehearsed) -> Settings:
     """Return the settings under which everything happens on the copy."""
-    tries = sum(event.event == f"{work.step}.started" for event in work.book.events())
-    root = f"{folder(work.settings, work.plan.recovery_id)}/{tries:03d}"
+    root = f"{folder(work.settings, work.plan.recovery_id)}/{work.attempt:03d}"
     return replace(
         work.settings,
         state=f"{root}/state",
@@ -78,6 +77,6 @@ STEP = StepKind(
     REHEARSE,
     "before the approval: carry it out on a copy of the tables and checkpoints, and compare; then remove the"
     " copy",
-    "streamkeeper_jobs.rehearse.rehearse:act",
+    "streamkeeper_jobs.trial.rehearse:act",
     unasked=True,
 )

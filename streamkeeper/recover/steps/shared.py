@@ -368,9 +368,7 @@ def _version(settings: Settings, table: str) -> int | None:
 
 
 LOCK = StepKind(
-    "lock",
-    "take the tables' locks, so that no other recovery changes them; their flows keep running",
-    lock,
+    "lock", "take the tables' locks, so that no other recovery changes them; their flows keep running", lock
 )
 HOLD = StepKind(
     "hold",
@@ -406,3 +404,8 @@ VERIFY_PROGRESS = StepKind(
     verify_progress,
     patient=True,
 )
+
+STOP = (HOLD, PLAN_AGAIN)
+"""How a recovery begins that changes flows."""
+RUN_AGAIN = (VERIFY_TABLES, RELEASE, VERIFY_PROGRESS)
+"""How it ends."""

@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.model import Source
+from streamkeeper.declare.offsets import describe
 from streamkeeper.errors import CheckpointError, RequestError, SourceError, StorageError
 from streamkeeper.flows.generations import EARLIEST, EMPTY, REBUILT, Restart, StartAt, StartMode
 from streamkeeper.observe.past_positions import Place
@@ -133,6 +134,23 @@ class Case:
     def before(self) -> Before:
         """What was read of the source, as :meth:`SourceFormat.resolve` takes it."""
         return Before.of(self.standing, self.source.name, self.offset, strict=False)
+
+    def words(self, after_last: str, everything: str, later: str, timed: str) -> str:
+        """Return in words where the start begins to read, in the words of a format.
+
+        :param after_last: where a start after the last batch does; ``everything`` is what there is from the
+            beginning on, ``later`` what comes, and ``timed`` what has the time of a start by timestamp.
+        """
+        match self.start.mode:
+            case StartMode.AFTER_LAST:
+                return after_last
+            case StartMode.EARLIEST:
+                return f"the beginning: {everything}"
+            case StartMode.LATEST:
+                return f"only {later} after the new generation has begun"
+            case StartMode.TIMESTAMP:
+                return f"{timed} at or after {self.moment}"
+        return describe((self.start.offsets or {})[self.source.name])
 
     def unreadable(self) -> SourceImpact:
         """Return the impact where the old offsets cannot be read, and nothing else tells what was read."""

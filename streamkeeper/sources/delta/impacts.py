@@ -7,18 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from streamkeeper.declare.model import Source
-from streamkeeper.declare.offsets import describe
-from streamkeeper.delta.history import (
-    Between,
-    History,
-    between,
-    commits,
-    is_gone,
-    read_history,
-    skipped,
-)
+from streamkeeper.delta.history import Between, History, between, commits, is_gone, read_history, skipped
 from streamkeeper.errors import RequestError, SourceError, StorageError
-from streamkeeper.flows.generations import AFTER_LAST, EARLIEST, LATEST, StartMode
+from streamkeeper.flows.generations import AFTER_LAST, EARLIEST, LATEST
 from streamkeeper.sources.base.format import UNREADABLE, Case, Resolved, SourceMove
 from streamkeeper.sources.base.format import read_again as with_read_again
 from streamkeeper.sources.delta import statistics as delta_statistics
@@ -100,28 +91,17 @@ def _impact_of(case: Case, table: _Table, resolved: Resolved[DeltaPosition]) -> 
 
 def _words(case: Case, resolved: Resolved[DeltaPosition]) -> str:
     """Return in words where a start begins to read."""
-    match case.start.mode:
-        case StartMode.AFTER_LAST if case.offset is None:
-            return "the beginning, as the source declares it"
-        case StartMode.AFTER_LAST:
-            return "what is there" if resolved.lost else "after the last processed batch"
-        case StartMode.EARLIEST:
-            return "the beginning: the whole current table, then new commits"
-        case StartMode.LATEST:
-            return "only versions that are committed after the new generation has begun"
-        case StartMode.TIMESTAMP if resolved.position is not None:
-            return (
-                f"version {resolved.position.version}, the first that was committed at or after {case.moment}"
-            )
-        case (
-            StartMode.OFFSETS
-            | StartMode.BATCH
-            | StartMode.GENERATION
-            | StartMode.SIDE_TABLE
-            | StartMode.ADOPTED
-            | StartMode.TIMESTAMP
-        ):
-            return describe((case.start.offsets or {})[case.source.name])
+    after_last = "what is there" if resolved.lost else "after the last processed batch"
+    if case.offset is None:
+        after_last = "the beginning, as the source declares it"
+    position = resolved.position
+    version = "a version" if position is None else f"version {position.version}"
+    return case.words(
+        after_last,
+        "the whole current table, then new commits",
+        "versions that are committed",
+        f"{version}, the first that was committed",
+    )
 
 
 def _with_state(
@@ -260,9 +240,7 @@ def _unseen(case: Case, reason: str) -> SourceImpact:
         )
         return case.impact("after the last processed batch", notes=(note,))
     return case.impact(
-        f"start {mode}",
-        lost=NONE if mode == EARLIEST else doubt,
-        repeated=NONE if mode == LATEST else doubt,
+        f"start {mode}", lost=NONE if mode == EARLIEST else doubt, repeated=NONE if mode == LATEST else doubt
     )
 
 

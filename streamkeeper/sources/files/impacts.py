@@ -12,9 +12,9 @@ from typing import Any
 
 from streamkeeper.checkpoint import FileEntry, files_log
 from streamkeeper.declare.model import Source
-from streamkeeper.declare.offsets import check_fits
+from streamkeeper.declare.offsets import check_fits, describe
 from streamkeeper.errors import CheckpointError, RequestError
-from streamkeeper.flows.generations import AFTER_LAST, LATEST, OFFSETS, TIMESTAMP, StartMode
+from streamkeeper.flows.generations import AFTER_LAST, LATEST, OFFSETS, TIMESTAMP
 from streamkeeper.observe.position import CommittedPosition
 from streamkeeper.sources.base.format import Case, Resolved, SourceMove, read_again
 from streamkeeper.sources.files import listing as file_listing
@@ -218,25 +218,13 @@ def _files_impact(case: Case, files: _Files) -> SourceImpact:
 
 def _words(case: Case, files: _Files) -> str:
     """Return in words where a start begins to read."""
-    match case.start.mode:
-        case StartMode.AFTER_LAST if files.renamed:
-            return "the beginning: the checkpoint knows no source of this name, but its files under another"
-        case StartMode.AFTER_LAST:
-            return "after the last processed batch"
-        case StartMode.EARLIEST:
-            return f"the beginning: all {len(files.present):,} files that are there"
-        case StartMode.LATEST:
-            return "only files that appear after the new generation has begun"
-        case StartMode.TIMESTAMP:
-            return f"files changed at or after {case.moment}"
-        case (
-            StartMode.OFFSETS
-            | StartMode.BATCH
-            | StartMode.GENERATION
-            | StartMode.SIDE_TABLE
-            | StartMode.ADOPTED
-        ):
-            return f"after files log {(case.start.offsets or {})[case.source.name]['logOffset']}"
+    if case.start.mode == OFFSETS:
+        return f"after {describe((case.start.offsets or {})[case.source.name])}"
+    after_last = "after the last processed batch"
+    if files.renamed:
+        after_last = "the beginning: the checkpoint knows no source of this name, but its files under another"
+    there = f"all {len(files.present):,} files that are there"
+    return case.words(after_last, there, "files that appear", "files changed")
 
 
 @dataclass(frozen=True)

@@ -10,21 +10,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 from streamkeeper.declare.model import Source
-from streamkeeper.declare.offsets import describe
 from streamkeeper.errors import RequestError, SourceError
 from streamkeeper.flows.generations import AFTER_LAST, EARLIEST, StartMode
 from streamkeeper.observe.position import CommittedPosition
 from streamkeeper.sources.base.format import LOOKED_AT_AGAIN, UNREADABLE, Before, Case, Resolved, SourceMove
 from streamkeeper.sources.base.format import read_again as with_read_again
 from streamkeeper.sources.kafka import client as kafka_client
-from streamkeeper.sources.kafka.offsets import (
-    Offsets,
-    Onward,
-    Topics,
-    go_on,
-    history_of,
-    records_between,
-)
+from streamkeeper.sources.kafka.offsets import Offsets, Onward, Topics, go_on, history_of, records_between
 from streamkeeper.sources.kafka.start import KafkaLook, KafkaPosition
 from streamkeeper.support.amounts import NONE, Amount, SourceImpact, unknown
 
@@ -163,26 +155,12 @@ _DECLARED = "the beginning, as the source declares it"
 
 def _words(case: Case, snapshot: KafkaSnapshot) -> str:
     """Return in words where a start begins to read."""
-    match case.start.mode:
-        case StartMode.AFTER_LAST:
-            if snapshot.offset is not None:
-                return "after the last processed batch"
-            begun = snapshot.initial is not None or snapshot.topics is None
-            return "where the old generation was to begin" if begun else _DECLARED
-        case StartMode.EARLIEST:
-            return "the beginning: all records in the topics"
-        case StartMode.LATEST:
-            return "only records that are written after the new generation has begun"
-        case StartMode.TIMESTAMP:
-            return f"records written at or after {case.moment}"
-        case (
-            StartMode.OFFSETS
-            | StartMode.BATCH
-            | StartMode.GENERATION
-            | StartMode.SIDE_TABLE
-            | StartMode.ADOPTED
-        ):
-            return describe((case.start.offsets or {})[case.source.name])
+    after_last = "after the last processed batch"
+    if snapshot.offset is None:
+        begun = snapshot.initial is not None or snapshot.topics is None
+        after_last = "where the old generation was to begin" if begun else _DECLARED
+    everything, later = "all records in the topics", "records that are written"
+    return case.words(after_last, everything, later, "records written")
 
 
 def _unseen(case: Case, snapshot: KafkaSnapshot) -> SourceImpact:

@@ -22,10 +22,10 @@ from streamkeeper.flows.files import FlowHome, open_home
 from streamkeeper.flows.generations import Start
 from streamkeeper.flows.leases import ClusterDriver, Heartbeat, Process
 from streamkeeper.manifest.manifest import Flow, read_manifest
-from streamkeeper.preflight import change, last_run
-from streamkeeper.preflight.change import ChangeState
 from streamkeeper.settings import Settings
 from streamkeeper.support.times import now
+from streamkeeper.trial import change, last_run
+from streamkeeper.trial.change import ChangeState
 from tests.airflow.conftest import a_try, elsewhere, lease
 
 FLOW = "first.first_flow"

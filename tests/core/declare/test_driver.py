@@ -14,8 +14,8 @@ from streamkeeper.drivers import submit
 from streamkeeper.errors import DeclarationError
 from streamkeeper.manifest.import_file import fingerprint
 from streamkeeper.manifest.manifest import Flow
-from streamkeeper.preflight.differences import differences
 from streamkeeper.settings import Settings
+from streamkeeper.trial.differences import differences
 from tests.worlds.pipelines import load
 
 SOURCE = (

@@ -19,7 +19,7 @@ from streamkeeper.declare.model import (
 from streamkeeper.errors import DeclarationError
 from streamkeeper.manifest.import_file import fingerprint
 from streamkeeper.manifest.manifest import Flow
-from streamkeeper.preflight.differences import differences
+from streamkeeper.trial.differences import differences
 from tests.worlds.pipelines import load
 
 HEAD = """

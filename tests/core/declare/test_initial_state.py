@@ -11,8 +11,8 @@ from streamkeeper.declare.model import pipeline_from_json, pipeline_to_json
 from streamkeeper.errors import DeclarationError
 from streamkeeper.manifest.import_file import fingerprint
 from streamkeeper.manifest.manifest import Flow
-from streamkeeper.preflight.differences import differences
 from streamkeeper.support.ddl import Column, columns_of
+from streamkeeper.trial.differences import differences
 from tests.worlds.pipelines import load
 
 ROWS = 'rows=[{"fruit": "apple", "pieces": 3}], schema="fruit STRING, pieces BIGINT"'

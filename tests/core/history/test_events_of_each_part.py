@@ -9,11 +9,11 @@ import pytest
 from streamkeeper.flows import generations, holds, leases, ledger
 from streamkeeper.history import events
 from streamkeeper.history.events import Kind
-from streamkeeper.preflight import change, last_run
-from streamkeeper.preflight.change import Change, ChangeState
-from streamkeeper.preflight.last_run import LastRun
-from streamkeeper.preflight.verdict import Compatibility, Verdict
 from streamkeeper.storage import LocalStorage
+from streamkeeper.trial import change, last_run
+from streamkeeper.trial.change import Change, ChangeState
+from streamkeeper.trial.last_run import LastRun
+from streamkeeper.trial.verdict import Compatibility, Verdict
 from streamkeeper.watch import alerts
 from streamkeeper.watch.alerts import Alert, AlertKind
 from tests.worlds.small_world import World

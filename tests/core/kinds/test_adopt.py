@@ -37,7 +37,7 @@ from streamkeeper.flows.files import query_id
 from streamkeeper.flows.generations import ADOPTED, COPIED, StartAt
 from streamkeeper.observe import adopted_checkpoint
 from streamkeeper.recover import engine
-from streamkeeper.recover.moves import adopted_sources, adoption_rehearsal
+from streamkeeper.recover.moves import adopted_sources
 from streamkeeper.recover.plans import explain
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.steps import shared as shared_steps
@@ -542,17 +542,13 @@ def test_adopting_decides_the_first_generation_under_the_flows_own_query_id(worl
 
 
 def test_before_the_decision_an_adoption_is_given_up_and_leaves_nothing(world: World) -> None:
-    planned = approve(world, plan(world, old_job(world)))
+    approve(world, plan(world, old_job(world)))
     carry_out(world, "rehearse", "hold", "plan_again", "see_still")
-    left = f"{world.home.root}/checkpoints/000001-000000"
-    world.home.storage.create(
-        f"{adoption_rehearsal.rehearsals(world.home, planned.flows[0], 'r1')}001/metadata", b"{}"
-    )
-    world.home.storage.create(f"{left}{'7' * 18}/metadata", b"{}")
+    world.home.storage.create(f"{world.home.trials}/r1/001/metadata", b"{}")
+    world.home.storage.create(f"{world.home.trials}/r2/001/metadata", b"{}")
     assert engine.give_up(world.settings, "events", "r1", "it does not fit")
     assert (world.home.generations(), world.home.owners()) == ([], [])
-    kept = world.home.storage.names(f"{world.home.root}/checkpoints")
-    assert kept == [f"000001-000000{'7' * 18}"], (
+    assert world.home.storage.names(world.home.trials) == ["r2"], (
         "what a killed rehearsal left is gone, that of another recovery is not"
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from streamkeeper.preflight.verdict import Compatibility
+from streamkeeper.trial.verdict import Compatibility
 from tests.worlds.preflight.catalogue import BY_NAME, CATALOGUE
 
 

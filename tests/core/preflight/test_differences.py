@@ -13,9 +13,9 @@ from streamkeeper.declare.model import AppendFlow, AutoCdcFlow, Source, Table, V
 from streamkeeper.manifest.environment import opened_flow
 from streamkeeper.manifest.import_file import load_pipeline
 from streamkeeper.manifest.manifest import Flow
-from streamkeeper.preflight import last_run
-from streamkeeper.preflight.differences import differences
 from streamkeeper.settings import Settings
+from streamkeeper.trial import last_run
+from streamkeeper.trial.differences import differences
 
 TEXT = """
 from streamkeeper import pipelines as dp

@@ -13,10 +13,10 @@ from streamkeeper.delta.log import last_transaction
 from streamkeeper.errors import SourceError
 from streamkeeper.observe import position
 from streamkeeper.observe.observed import Observed
-from streamkeeper.preflight.standing import standing
-from streamkeeper.preflight.verdict import Compatibility, Verdict
 from streamkeeper.sources.kafka.offsets import OffsetRange, Topics
 from streamkeeper.sources.kafka.start import KafkaLook
+from streamkeeper.trial.standing import standing
+from streamkeeper.trial.verdict import Compatibility, Verdict
 from tests.worlds.small_world import World
 from tests.worlds.sources.source_impacts import KAFKA, STOOD, begun
 

@@ -9,14 +9,14 @@ import pytest
 from streamkeeper.flows import holds
 from streamkeeper.flows.rename import rename
 from streamkeeper.manifest.manifest import declared
-from streamkeeper.preflight import change, last_run
-from streamkeeper.preflight.change import Change, ChangeState, ill
-from streamkeeper.preflight.look import look, verdicts
-from streamkeeper.preflight.verdict import EXIT_CODES, Compatibility, Verdict, to_line, worst
 from streamkeeper.recover import engine
 from streamkeeper.recover.kinds.reset_checkpoint import KIND
 from streamkeeper.recover.plans import explain
 from streamkeeper.support.json_values import read_as
+from streamkeeper.trial import change, last_run
+from streamkeeper.trial.change import Change, ChangeState, ill
+from streamkeeper.trial.look import look, verdicts
+from streamkeeper.trial.verdict import EXIT_CODES, Compatibility, Verdict, to_line, worst
 from tests.worlds.pipelines import edited
 from tests.worlds.small_world import World
 

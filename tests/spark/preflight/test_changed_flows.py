@@ -11,9 +11,9 @@ from streamkeeper.declare.model import ASK, TRY
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import holds
 from streamkeeper.manifest.manifest import declared
-from streamkeeper.preflight import change
-from streamkeeper.preflight.change import ChangeState
-from streamkeeper.preflight.verdict import Compatibility
+from streamkeeper.trial import change
+from streamkeeper.trial.change import ChangeState
+from streamkeeper.trial.verdict import Compatibility
 from tests.oracle import first_per
 from tests.worlds.flow_world import DEDUPE, NAME, Flowbed, pipeline
 

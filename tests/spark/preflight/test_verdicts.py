@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from streamkeeper_jobs.preflight.try_flow import try_flow
+from streamkeeper_jobs.trial.try_flow import try_flow
 
 from streamkeeper.drivers import submit
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.manifest.manifest import declared, read_manifest
-from streamkeeper.preflight.look import look, verdicts
-from streamkeeper.preflight.verdict import Compatibility, Verdict
 from streamkeeper.storage import open_storage
+from streamkeeper.trial.look import look, verdicts
+from streamkeeper.trial.verdict import Compatibility, Verdict
 from tests.worlds.flow_world import NAME, Flowbed
 from tests.worlds.flows.sinks import make_topic
 from tests.worlds.preflight.catalogue import (
@@ -95,7 +95,7 @@ def verdict_on(bed: Flowbed, scratch: Path) -> Verdict:
     if found is not None:
         return found
     scratch.mkdir()
-    return try_flow(bed.spark, bed.settings, bed.home, bed.flow(), open_storage(str(scratch)), folder=NAME)
+    return try_flow(bed.spark, bed.settings, bed.home, bed.flow(), open_storage(str(scratch)))
 
 
 def state_of(bed: Flowbed) -> list[tuple[str, int]]:

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from streamkeeper_jobs.preflight.analyze import analyze
-from streamkeeper_jobs.preflight.sample import sample
+from streamkeeper_jobs.trial.analyze import analyze
+from streamkeeper_jobs.trial.sample import sample
 
 from streamkeeper.declare.model import AppendFlow, AutoCdcFlow
 from streamkeeper.errors import RequestError
 from streamkeeper.manifest.import_file import load_pipeline
 from streamkeeper.manifest.manifest import Flow
-from streamkeeper.preflight.verdict import Compatibility, Verdict
+from streamkeeper.trial.verdict import Compatibility, Verdict
 from tests.worlds.flow_world import NAME, Flowbed, event, pipeline
 from tests.worlds.sources.source_world import WITHIN
 from tests.worlds.states.given import COLUMNS, TABLE, numbering, put_table
@@ -197,17 +197,6 @@ def test_a_table_of_an_initial_state_has_the_declared_columns(
     put_table(bed, {1: "ten"}, columns="user_id INT, seen STRING")
     (said,) = analyzed(bed, spark, tmp_path).reasons
     assert "which has the columns user_id INT,seen STRING. Declared are user_id INT, seen INT" in said
-
-
-def test_a_column_that_the_table_lacks_is_found(bed: Flowbed, spark: SparkSession, tmp_path: Path) -> None:
-    bed.arrive(1)
-    bed.run()
-    bed.declare(pipeline(flow='events.withColumn("more", events.n)'))
-    verdict = analyzed(bed, spark, tmp_path)
-    assert (verdict.compatibility, "has the columns more, which the table" in verdict.reasons[0]) == (
-        Compatibility.INCOMPATIBLE,
-        True,
-    )
 
 
 def test_a_sample_is_of_what_the_sources_hold(bed: Flowbed, spark: SparkSession) -> None:

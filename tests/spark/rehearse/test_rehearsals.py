@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from streamkeeper_jobs.rehearse.differences import compare
+from streamkeeper_jobs.trial.differences import compare
 
 from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.exit_codes import Outcome

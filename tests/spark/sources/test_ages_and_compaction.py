@@ -13,7 +13,7 @@ from streamkeeper.errors import SourceError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows.generations import AFTER_LAST, StartAt
 from streamkeeper.manifest.environment import opened, opened_flow
-from streamkeeper.recover.kinds import reset_checkpoint
+from streamkeeper.recover.moves.next_generation import plan_move
 from streamkeeper.recover.plans.move import Move
 from streamkeeper.recover.plans.plan import FlowPlan, Refusal
 from streamkeeper.sources.base.format import Lag
@@ -24,7 +24,7 @@ from tests.worlds.sources.source_world import DEDUPE, KafkaBed
 
 
 def plan(bed: Flowbed) -> tuple[FlowPlan, tuple[Refusal, ...]]:
-    return reset_checkpoint.plan_flow(bed.settings, bed.flow(), Move(StartAt(AFTER_LAST)))
+    return plan_move(bed.settings, bed.flow(), Move(StartAt(AFTER_LAST)))
 
 
 def with_age(age: str) -> str:

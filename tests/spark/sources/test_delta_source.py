@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from streamkeeper_jobs.preflight.try_flow import try_flow
+from streamkeeper_jobs.trial.try_flow import try_flow
 
 from streamkeeper.delta.history import offset_before, require_history
 from streamkeeper.delta.log import latest_version
@@ -17,9 +17,9 @@ from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows.generations import EMPTY, LATEST, OFFSETS, REBUILT, TIMESTAMP, StartAt
 from streamkeeper.history import events
 from streamkeeper.history.events import Kind
-from streamkeeper.preflight.verdict import Compatibility, Verdict
 from streamkeeper.storage import open_storage
 from streamkeeper.support.amounts import DUPLICATES
+from streamkeeper.trial.verdict import Compatibility, Verdict
 from streamkeeper.watch.batch_numbers import recent
 from tests.oracle import all_rows, counted
 from tests.worlds.flow_world import NAME, event
@@ -310,7 +310,7 @@ def mapped(delta: Make, **text: str) -> DeltaBed:
 def verdict_on(flow: DeltaBed) -> Verdict:
     bed, folder = flow.bed, flow.bed.root / "tried"
     folder.mkdir(exist_ok=True)
-    return try_flow(bed.spark, bed.settings, bed.home, bed.flow(), open_storage(str(folder)), folder=NAME)
+    return try_flow(bed.spark, bed.settings, bed.home, bed.flow(), open_storage(str(folder)))
 
 
 def add_e2(flow: DeltaBed, values: str) -> None:

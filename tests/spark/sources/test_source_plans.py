@@ -15,7 +15,7 @@ from streamkeeper.errors import SourceError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows.generations import EARLIEST, LATEST, OFFSETS, TIMESTAMP, StartAt
 from streamkeeper.manifest.environment import opened
-from streamkeeper.recover.kinds import reset_checkpoint
+from streamkeeper.recover.moves.next_generation import plan_move
 from streamkeeper.recover.plans.move import Move
 from streamkeeper.sources.delta.statistics import amount_at, rows_of
 from streamkeeper.sources.kafka import client as kafka_client
@@ -29,7 +29,7 @@ Delta = Callable[..., DeltaBed]
 
 def impact(bed: Flowbed, start: StartAt | str = "after-last", state: str = "rebuilt") -> SourceImpact:
     wanted = StartAt(start) if isinstance(start, str) else start
-    planned, _ = reset_checkpoint.plan_flow(bed.settings, bed.flow(), Move(wanted, state))
+    planned, _ = plan_move(bed.settings, bed.flow(), Move(wanted, state))
     return planned.impacts[0]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows.generations import AFTER_LAST, BATCH, COPIED, EMPTY, REBUILT, StartAt
-from streamkeeper.recover.kinds import reset_checkpoint
+from streamkeeper.recover.moves.next_generation import plan_move
 from streamkeeper.recover.plans.move import Move
 from streamkeeper.testing import PipelineTest
 from tests.oracle import counted
@@ -92,7 +92,7 @@ def test_a_state_that_begins_anew_takes_the_table_as_it_is_and_a_rebuilt_one_as_
         (EMPTY, "given again; the state starts with it and nothing else. It is read as it is when the"),
     ):
         request = Move(StartAt(AFTER_LAST), state)
-        planned, _ = reset_checkpoint.plan_flow(bed.settings, bed.flow(), request)
+        planned, _ = plan_move(bed.settings, bed.flow(), request)
         assert any(said in note for note in planned.notes), planned.notes
     bed.reset(state=REBUILT)
     bed.arrive(10, 22, 4)

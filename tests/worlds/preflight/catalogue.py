@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from streamkeeper.exit_codes import Outcome
-from streamkeeper.preflight.verdict import Compatibility
+from streamkeeper.trial.verdict import Compatibility
 from tests.worlds.flow_world import DEDUPE, SCHEMA, pipeline
 from tests.worlds.preflight import meanwhile
 from tests.worlds.sources.source_world import DELTA, KAFKA

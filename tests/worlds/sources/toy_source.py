@@ -61,7 +61,7 @@ class Numbered(PlannedFormat[None, Offset]):
         return case.impact(words, lost=_rows(case.offset, start), repeated=_rows(start, case.offset))
 
     def impact_again(self, source: Source, move: SourceMove, impact: SourceImpact) -> SourceImpact:
-        return read_again(impact, _rows(move.then(source), move.offset(source)), move)
+        return read_again(impact, _rows(move.then(source), move.offset(source)), move.restored)
 
     def waiting(self, source: Source, checkpoint: Checkpoint | None, key: str, end: Any) -> Waiting:
         return Waiting(True, f"rows always wait in {source.name}")

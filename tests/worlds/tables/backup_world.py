@@ -50,7 +50,7 @@ class Recoverer:
 
     def step(self, name: str, step: str) -> dict[str, Any]:
         """Carry out one step."""
-        from streamkeeper_jobs.recover.steps import perform
+        from streamkeeper_jobs.steps import perform
 
         return engine.carry_out(
             self.settings, self.pipeline, name, step, lambda act, work: perform(self.spark, act, work)

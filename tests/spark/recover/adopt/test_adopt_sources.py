@@ -16,9 +16,8 @@ from pyspark.sql import functions as F
 
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.delta import log as delta_log
-from streamkeeper.errors import RecoveryError, RequestError
+from streamkeeper.errors import RequestError
 from streamkeeper.exit_codes import Outcome
-from streamkeeper.recover import engine
 from streamkeeper.storage import LocalStorage
 from streamkeeper.support.amounts import UNKNOWN_IMPACT
 from tests.oracle import all_rows, first_per
@@ -173,26 +172,3 @@ def read_by(bed: CustomersBed) -> list[str]:
     logs = Path(bed.checkpoint().path()).glob("sources/*/[0-9]*")
     lines = [json.loads(line) for file in logs for line in file.read_text().splitlines()[1:]]
     return [line["path"] for line in lines if line["batchId"] > bed.start().seed_batch]
-
-
-def test_a_table_that_no_auto_cdc_flow_made_is_found_before_anything_is_changed(
-    tmp_path: Path, spark: SparkSession
-) -> None:
-    """Adopted, its flow would have failed at its first batch."""
-    bed = CustomersBed.make(tmp_path / "a bed", spark)
-    bed.change(upsert(1, 1), upsert(2, 1))
-    folder = old_merge_job(bed, Path(bed.table))
-    version = delta_log.latest_version(bed.table)
-    with pytest.raises(
-        RecoveryError, match=r"no AUTO CDC flow made it.*fill it from this one.*Nothing was changed"
-    ):
-        adopt(
-            Recoverer.of(bed.of()),
-            f"customers.{INCREMENTAL}",
-            folder,
-            accept=[UNKNOWN_IMPACT],
-        )
-    assert delta_log.latest_version(bed.table) == version
-    assert not bed.runs()
-    assert engine.give_up(bed.settings, "customers", "r1", "it does not fit")
-    assert (bed.home().generations(), bed.home().storage.names(f"{bed.home().root}/checkpoints")) == ([], [])

@@ -15,8 +15,8 @@ import pytest
 from pyspark.sql import SparkSession
 from streamkeeper_jobs.recover import full_refresh as emptying
 from streamkeeper_jobs.recover.rewind import put_remembered_back
-from streamkeeper_jobs.recover.steps import perform
 from streamkeeper_jobs.spark.delta_commit import carrying
+from streamkeeper_jobs.steps import perform
 
 from streamkeeper.delta import log as delta_log
 from streamkeeper.drivers import submit

@@ -11,22 +11,20 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from pyspark.errors import PySparkException, PythonException
+from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
 from streamkeeper.declare.driver import heap_note
 from streamkeeper.declare.model import Source
-from streamkeeper.drivers.failures import classify
-from streamkeeper.errors import DeclarationError, SettingsError, SourceError, StorageError, StreamkeeperError
+from streamkeeper.errors import DeclarationError
 from streamkeeper.manifest.environment import opened_flow, opened_if_possible
 from streamkeeper.manifest.manifest import Flow
-from streamkeeper.preflight.verdict import Compatibility, Verdict
 from streamkeeper.settings import Settings
-from streamkeeper_jobs.preflight.dry_run import DoesNotFit, plan_query, schemas_of, session_of
-from streamkeeper_jobs.spark.exceptions import causes_of
+from streamkeeper.trial.verdict import Compatibility, Verdict
 from streamkeeper_jobs.stream.data_frame import frames_of
 from streamkeeper_jobs.stream.given_state import given_frame
 from streamkeeper_jobs.stream.readers import is_empty, is_there, read_stream
+from streamkeeper_jobs.trial.trial import DoesNotFit, judged, plan_query, schemas_of, session_of
 
 MOST_GIVEN = 1_000
 """Rows of an initial state that are given to a query's code at most, to try it."""
@@ -42,32 +40,26 @@ def analyze(spark: SparkSession, settings: Settings, flow: Flow, empty: Path) ->
     :param empty: a folder without files.
     """
     verdict = Verdict(flow.full_name, Compatibility.COMPATIBLE, ("Spark plans it.",))
-    location = flow.declaration.location
-    try:
-        opened = opened_flow(flow, settings, opened_if_possible)
-        awaited = tuple(_awaited(spark, opened))
-        if awaited:
-            return replace(verdict, compatibility=Compatibility.UNKNOWN, reasons=awaited)
-        session, without_rows = session_of(spark, flow), _without_rows(opened, empty)
-        frame = plan_query(session, settings, without_rows, {})
-        _give_initial_state(session, without_rows)
-    except PySparkException as error:
-        message = DoesNotFit(classify(causes_of(error))).message()
-        return replace(
-            verdict, compatibility=Compatibility.INCOMPATIBLE, reasons=(f"{location}: Spark says {message}",)
-        )
-    except (SourceError, StorageError, SettingsError) as error:
-        return replace(
-            verdict, compatibility=Compatibility.UNKNOWN, reasons=(str(error), "It may pass: run it again.")
-        )
-    except StreamkeeperError as error:
-        return replace(verdict, compatibility=Compatibility.INCOMPATIBLE, reasons=(str(error),))
+
+    def refused(refusal: DoesNotFit, verdict: Verdict) -> Verdict:
+        reason = f"{flow.declaration.location}: Spark says {refusal.message()}"
+        return replace(verdict, compatibility=Compatibility.INCOMPATIBLE, reasons=(reason,))
+
+    return judged(verdict, lambda: _planned(spark, settings, flow, empty, verdict), refused)
+
+
+def _planned(spark: SparkSession, settings: Settings, flow: Flow, empty: Path, verdict: Verdict) -> Verdict:
+    opened = opened_flow(flow, settings, opened_if_possible)
+    awaited = tuple(_awaited(spark, opened))
+    if awaited:
+        return replace(verdict, compatibility=Compatibility.UNKNOWN, reasons=awaited)
+    session, without_rows = session_of(spark, flow), _without_rows(opened, empty)
+    frame = plan_query(session, settings, without_rows, {})
+    _give_initial_state(session, without_rows)
     note = heap_note(flow.declaration, len(frame.columns))
-    return (
-        verdict
-        if note is None
-        else replace(verdict, compatibility=Compatibility.RESULTS_DIFFER, reasons=(note,))
-    )
+    if note is None:
+        return verdict
+    return replace(verdict, compatibility=Compatibility.RESULTS_DIFFER, reasons=(note,))
 
 
 def _give_initial_state(spark: SparkSession, flow: Flow) -> None:

@@ -18,12 +18,12 @@ from streamkeeper.flows.generations import AFTER_LAST, Generation, Start, StartA
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.observe import position
 from streamkeeper.observe.position import CommittedPosition
-from streamkeeper.preflight.verdict import Compatibility, Verdict
 from streamkeeper.settings import Settings
 from streamkeeper.sources.base.format import LOOKED_AT_AGAIN, Before
 from streamkeeper.sources.files.listing import is_rewritten, list_files
 from streamkeeper.sources.kafka.options import fails_on_loss
 from streamkeeper.sources.starts import starts_of
+from streamkeeper.trial.verdict import Compatibility, Verdict
 
 Look = Callable[[Source], Any]
 

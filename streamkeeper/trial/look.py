@@ -18,15 +18,15 @@ from streamkeeper.manifest import names
 from streamkeeper.manifest.environment import opened_flow, opened_if_possible
 from streamkeeper.manifest.manifest import Flow, Manifest, read_manifest
 from streamkeeper.observe.observed import Observed
-from streamkeeper.preflight import last_run
-from streamkeeper.preflight.change import read as read_change
-from streamkeeper.preflight.standing import standing
-from streamkeeper.preflight.verdict import SAMPLE, UNCHANGED, VERDICT, Compatibility, Verdict
 from streamkeeper.settings import DEFAULT_MASTER, Settings
 from streamkeeper.sources.formats import format_of
 from streamkeeper.storage import open_storage
 from streamkeeper.support.json_values import read_as
 from streamkeeper.support.user_environment import environment
+from streamkeeper.trial import last_run
+from streamkeeper.trial.change import read as read_change
+from streamkeeper.trial.standing import standing
+from streamkeeper.trial.verdict import SAMPLE, UNCHANGED, VERDICT, Compatibility, Verdict
 
 
 def verdicts(

@@ -16,10 +16,10 @@ from streamkeeper.errors import RequestError
 from streamkeeper.manifest.environment import opened_flow
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.settings import Settings
-from streamkeeper_jobs.preflight.dry_run import session_of
 from streamkeeper_jobs.spark.session import spark_url
 from streamkeeper_jobs.stream.data_frame import frames_of
 from streamkeeper_jobs.stream.given_state import given_frame
+from streamkeeper_jobs.trial.trial import session_of
 
 READ = 10_000
 """Rows that are read of each source at most."""

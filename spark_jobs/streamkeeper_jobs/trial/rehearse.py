@@ -6,9 +6,11 @@ are processes of their own. Whatever fails, the copy is removed.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -18,7 +20,7 @@ from streamkeeper.flows.backfill_flow import name_of
 from streamkeeper.flows.files import FlowHome, open_home
 from streamkeeper.flows.side_flow import side_home
 from streamkeeper.manifest.manifest import Flow, Manifest, read_manifest
-from streamkeeper.recover import engine
+from streamkeeper.recover import course, engine
 from streamkeeper.recover.moves.backfill_source import FILL, FillingIn
 from streamkeeper.recover.plans.kind import Work, kind
 from streamkeeper.recover.plans.plan import Plan
@@ -26,11 +28,12 @@ from streamkeeper.recover.plans.rehearsal import DriverEvidence, Evidence, StepT
 from streamkeeper.recover.steps import rehearse as rehearsals
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
-from streamkeeper_jobs.recover.steps import perform
-from streamkeeper_jobs.rehearse.copied import Copying
-from streamkeeper_jobs.rehearse.differences import compare
-from streamkeeper_jobs.rehearse.drivers import AT_BOUNDS, Bounds, evidence_of, run_driver
 from streamkeeper_jobs.spark.log import say
+from streamkeeper_jobs.steps import perform
+from streamkeeper_jobs.trial.copied import Copying
+from streamkeeper_jobs.trial.differences import compare
+from streamkeeper_jobs.trial.drivers import AT_BOUNDS, evidence_of, run_driver
+from streamkeeper_jobs.trial.trial import Bounds
 
 
 def act(spark: SparkSession, work: Work) -> dict[str, Any]:
@@ -70,15 +73,10 @@ class _BoundedWork(Work):
     """Work whose flows, which run within a step, are stopped at the bounds of the rehearsal."""
 
     bounds: Bounds
-    began: float
 
     def progress(self, **numbers: Any) -> None:
         super().progress(**numbers)
-        if not {"batch", "rows"} <= {*numbers}:
-            return
-        if time.monotonic() - self.began >= self.bounds.seconds or (
-            self.bounds.one_batch and numbers["rows"]
-        ):
+        if {"batch", "rows"} <= {*numbers} and self.bounds.are_reached(lambda: numbers["rows"]):
             raise _Enough(str(numbers.get("flow") or self.plan.details_as(FillingIn).flow))
 
 
@@ -134,23 +132,25 @@ class _Rehearsal:
         engine.propose(self._copy, plan)
         impacts = {item.impact for item in plan.refusals if item.impact is not None}
         engine.approve(self._copy, plan.pipeline, plan.recovery_id, plan.by, accepted=impacts)
-        for number, step in enumerate(plan.steps):
-            self._work.check_stop()
-            began, since = time.monotonic(), time.time()
-            if step == shared_steps.VERIFY_PROGRESS.name:
-                manifest = read_manifest(self._copy)
-                self._drive(
-                    manifest.find(flow.flow) for flow in plan.flows if flow.next_generation is not None
-                )
-            try:
-                engine.carry_out(self._copy, plan.pipeline, plan.recovery_id, step, self._in_spark)
-            except _Enough as enough:
-                self._drivers.append(_read_within(self._copy, plan, step, enough.flow, since))
-                self._omitted_steps = plan.steps[number + 1 :]
+        with contextlib.suppress(_Enough):
+            # Both approvals are granted: whoever approves the real recovery has seen what this one came to.
+            course.carry_through(plan, partial(self._carry_out, plan), lambda stage, evidence: None)
+
+    def _carry_out(self, plan: Plan, step: str) -> dict[str, Any]:
+        self._work.check_stop()
+        began, since = time.monotonic(), time.time()
+        if step == shared_steps.VERIFY_PROGRESS.name:
+            manifest = read_manifest(self._copy)
+            self._drive(manifest.find(flow.flow) for flow in plan.flows if flow.next_generation is not None)
+        try:
+            return engine.carry_out(self._copy, plan.pipeline, plan.recovery_id, step, self._in_spark)
+        except _Enough as enough:
+            self._drivers.append(_read_within(self._copy, plan, step, enough.flow, since))
+            self._omitted_steps = plan.steps[plan.steps.index(step) + 1 :]
+            raise
+        finally:
             self._steps.append(StepTime(step, round(time.monotonic() - began, 1)))
             self._work.progress(step=step)
-            if self._omitted_steps:
-                return
 
     def evidence(self, seconds: float) -> Evidence:
         """Return what it came to."""
@@ -168,14 +168,15 @@ class _Rehearsal:
         )
 
     def _in_spark(self, act: str, work: Work) -> dict[str, Any]:
-        bounds = Bounds.of(self._rehearsed)
-        bounded = _BoundedWork(work.settings, work.plan, work.book, work.step, bounds, time.monotonic())
+        bounded = _BoundedWork(work.settings, work.plan, work.book, work.step, self._bounds())
         return perform(self._spark, act, bounded)
 
     def _drive(self, flows: Iterator[Flow]) -> None:
-        bounds = Bounds.of(self._rehearsed)
         for flow in flows:
-            self._drivers.append(run_driver(self._copy, flow, bounds, self._work.check_stop))
+            self._drivers.append(run_driver(self._copy, flow, self._bounds(), self._work.check_stop))
+
+    def _bounds(self) -> Bounds:
+        return Bounds(self._rehearsed.minutes * 60, self._rehearsed.files is not None)
 
     def _flows(self, manifest: Manifest) -> Iterator[Flow]:
         """Yield the flows of the plan, and all that write a table of it."""

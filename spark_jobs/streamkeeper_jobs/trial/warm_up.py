@@ -7,29 +7,22 @@ the newest state and into a table that is removed.
 
 from __future__ import annotations
 
-import time
-import uuid
 from dataclasses import replace
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.model import UPDATE
 from streamkeeper.errors import StreamkeeperError
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.manifest.environment import opened_flow
 from streamkeeper.manifest.manifest import Flow
-from streamkeeper.observe.observed import Observed
 from streamkeeper.settings import Settings
-from streamkeeper_jobs.generation.copy_checkpoint import copy_checkpoint
-from streamkeeper_jobs.preflight.dry_run import QUERY_ID, session_of
 from streamkeeper_jobs.spark.log import say
 from streamkeeper_jobs.spark.session import spark_url
-from streamkeeper_jobs.stream.batch_header import pin_state_partitions
 from streamkeeper_jobs.stream.data_frame import flow_frame
-from streamkeeper_jobs.stream.given_state import as_recorded
 from streamkeeper_jobs.stream.query import ended, last_batch, writer_of
+from streamkeeper_jobs.trial.trial import Bounds, Trial, of_newest, session_of
 
 SECONDS = 120.0
 """Longest time that is spent on it: a flow that is slow anyway gains little."""
@@ -43,33 +36,25 @@ def warm_up(spark: SparkSession, settings: Settings, home: FlowHome, flow: Flow)
     opened = opened_flow(flow, replace(settings, read_at_most=1))
     if any(source.takes_files for source in opened.pipeline.sources_of(opened.declaration)):
         return
-    folder = f"{home.trials}/{uuid.uuid4().hex}"
     try:
-        _run(session_of(spark, flow), home, opened, folder)
+        newest = of_newest(spark, home, opened)
+        if newest is not None and newest[0].batch is not None:
+            with newest[0].scratch():
+                _run(session_of(spark, flow), newest[0])
     except (PySparkException, StreamkeeperError) as error:
         say(f"{home.full_name} begins cold, since its batch for nothing failed: {error}")
-    finally:
-        home.storage.remove(folder)
 
 
-def _run(spark: SparkSession, home: FlowHome, flow: Flow, folder: str) -> None:
-    begun = Observed(home).begun
-    checkpoint = Checkpoint(home.storage, begun[1].checkpoint) if begun else None
-    last = checkpoint.last_commit() if checkpoint is not None else None
-    if begun is None or checkpoint is None or last is None:
-        return
-    copy_checkpoint(checkpoint, last, folder, QUERY_ID, lambda: None, home.storage)
-    pin_state_partitions(spark, Checkpoint(home.storage, folder))
-    path = home.storage.path(folder)
-    flow = as_recorded(spark, flow, begun[1].evidence, spent=True)
-    frame = flow_frame(spark, flow, begun[1].schemas, checkpoint=path)
-    mode = flow.declaration.mode
-    writer = writer_of(frame, f"{home.full_name} (for nothing)", path, None, mode)
+def _run(session: SparkSession, trial: Trial) -> None:
+    trial.copy(session)
+    frame = flow_frame(session, trial.flow, trial.schemas, checkpoint=trial.path)
+    mode = trial.flow.declaration.mode
+    writer = writer_of(frame, f"{trial.flow.full_name} (for nothing)", trial.path, None, mode)
     # Delta's own sink does not take updates.
     writer = writer.format("noop" if mode == UPDATE else "delta")
-    until = time.monotonic() + SECONDS
-    query = writer.start(spark_url(f"{path}/table"))
+    bounds = Bounds(SECONDS, one_batch=True)
+    query = writer.start(spark_url(f"{trial.path}/table"))
     with ended(query):
-        while not query.awaitTermination(0.1) and last_batch(query) is None:  # type: ignore[arg-type]
-            if time.monotonic() > until:
+        while not query.awaitTermination(0.1):  # type: ignore[arg-type]
+            if bounds.are_reached(lambda: last_batch(query) is not None):
                 return

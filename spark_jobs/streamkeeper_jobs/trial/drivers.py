@@ -13,7 +13,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.drivers import submit, supervision
@@ -23,27 +22,14 @@ from streamkeeper.flows import generations, holds, leases
 from streamkeeper.flows.files import FlowHome, open_home
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.recover.plans.rehearsal import DriverEvidence
-from streamkeeper.recover.steps.rehearse import Rehearsed
 from streamkeeper.settings import Settings
+from streamkeeper_jobs.trial.trial import Bounds
 
 OWNER = "rehearsal"
 AT_BOUNDS, ALL_READ = "at its bounds", "all input read"
 _LOOK = 0.5
 _PATIENCE = 120.0
 """Seconds for a driver to end its batch after its bounds; then it is killed."""
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """When a driver has read enough: after some seconds or, if ``one_batch``, after a batch with rows."""
-
-    seconds: float
-    one_batch: bool
-
-    @classmethod
-    def of(cls, rehearsed: Rehearsed) -> Bounds:
-        """Return the bounds of a rehearsal."""
-        return cls(rehearsed.minutes * 60, rehearsed.files is not None)
 
 
 def run_driver(
@@ -56,7 +42,7 @@ def run_driver(
     """
     home = open_home(settings, flow.full_name)
     job = submit.driver(settings, [flow], available_now=True)
-    began, since, is_held = time.monotonic(), time.time(), False
+    since, is_held = time.time(), False
     with subprocess.Popen(
         job.command(),
         env={**job.environment, submit.SUPERVISED_VARIABLE: "1"},
@@ -70,18 +56,17 @@ def run_driver(
                     break
                 check_stop()
                 supervision.beat(home, count, OWNER)
-                spent = time.monotonic() - began
-                if not is_held and (spent >= bounds.seconds or (bounds.one_batch and _has_read(home))):
+                if not is_held and bounds.are_reached(lambda: _has_read(home)):
                     holds.put(home, holds.person(OWNER), "the rehearsal has read enough", OWNER)
                     is_held = True
-                if is_held and spent >= bounds.seconds + _PATIENCE:
+                if is_held and time.monotonic() >= bounds.began + bounds.seconds + _PATIENCE:
                     break
                 time.sleep(_LOOK)
         finally:
             if driver.poll() is None:
                 os.killpg(driver.pid, signal.SIGKILL)
         code = driver.wait()
-    seconds = time.monotonic() - began
+    seconds = time.monotonic() - bounds.began
     if is_held:
         holds.release(home, holds.person(OWNER))
     _check(home, code, is_held)

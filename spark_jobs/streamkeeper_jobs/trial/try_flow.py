@@ -14,63 +14,51 @@ from pyspark.sql import SparkSession
 
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.checkpoint.log_entries import PARTITIONS
-from streamkeeper.drivers.failures import FailureClass
-from streamkeeper.errors import SettingsError, SourceError, StorageError, StreamkeeperError
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.manifest.environment import opened_flow
 from streamkeeper.manifest.manifest import Flow
-from streamkeeper.observe.observed import Observed
-from streamkeeper.preflight import last_run
-from streamkeeper.preflight.differences import differences, moved_files
-from streamkeeper.preflight.last_run import LastRun
-from streamkeeper.preflight.standing import standing
-from streamkeeper.preflight.verdict import UNCHANGED, Compatibility, Verdict
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage
+from streamkeeper.trial import last_run
+from streamkeeper.trial.differences import differences, moved_files
+from streamkeeper.trial.last_run import LastRun
+from streamkeeper.trial.standing import standing
+from streamkeeper.trial.verdict import UNCHANGED, Compatibility, Verdict
 from streamkeeper_jobs.generation.consistency import check_sources
-from streamkeeper_jobs.preflight.dry_run import DoesNotFit, Rehearsal, rehearse
 from streamkeeper_jobs.sources.formats import look_with_spark
-from streamkeeper_jobs.stream.given_state import as_recorded
 from streamkeeper_jobs.stream.in_flight import made_with
 from streamkeeper_jobs.stream.logical_plan import normal_plan
 from streamkeeper_jobs.stream.readers import is_empty, is_there
+from streamkeeper_jobs.trial.trial import dry_run, judged, of_newest
 
 
 def try_flow(
-    spark: SparkSession, settings: Settings, home: FlowHome, flow: Flow, scratch: Storage, *, folder: str
+    spark: SparkSession, settings: Settings, home: FlowHome, flow: Flow, scratch: Storage | None = None
 ) -> Verdict:
     """Try a declaration on a copy of the newest state of its flow, and return the verdict.
 
     :param flow: as imported, functions included.
-    :param scratch: where the copy is made, in ``folder``, and removed again.
+    :param scratch: where the copy is made, and removed again; by default in the flow's folder for trials.
     """
     verdict = Verdict(flow.full_name, Compatibility.COMPATIBLE, tried=True)
-    try:
-        return _tried(spark, settings, home, flow, scratch, folder=folder)
-    except DoesNotFit as refused:
-        return _refused(verdict, refused)
-    except (SourceError, StorageError, SettingsError) as error:
-        return replace(
-            verdict, compatibility=Compatibility.UNKNOWN, reasons=(str(error), "It may pass: run it again.")
-        )
-    except StreamkeeperError as error:
-        return replace(verdict, compatibility=Compatibility.INCOMPATIBLE, reasons=(str(error),))
+    return judged(verdict, lambda: _tried(spark, settings, home, flow, scratch, verdict))
 
 
-def _tried(
-    spark: SparkSession, settings: Settings, home: FlowHome, flow: Flow, scratch: Storage, *, folder: str
+def _tried(  # noqa: PLR0917 - as try_flow, and the verdict to begin with
+    spark: SparkSession,
+    settings: Settings,
+    home: FlowHome,
+    flow: Flow,
+    scratch: Storage | None,
+    verdict: Verdict,
 ) -> Verdict:
-    verdict = Verdict(flow.full_name, Compatibility.COMPATIBLE, tried=True)
-    begun = Observed(home).begun
-    assert begun is not None, "a flow that never began needs no Spark"
-    generation, start = begun
-    checkpoint = Checkpoint(home.storage, start.checkpoint)
-    last = checkpoint.last_commit()
-    opened = opened_flow(flow, settings)
-    opened = as_recorded(spark, opened, start.evidence, spent=last is not None)
-    check_sources(opened, checkpoint, generation)
+    newest = of_newest(spark, home, opened_flow(flow, settings), scratch)
+    assert newest is not None, "a flow that never began needs no Spark"
+    trial, begun = newest
+    opened, checkpoint, last = trial.flow, trial.checkpoint, trial.batch
+    check_sources(opened, checkpoint, begun[0])
     first = replace(verdict, reasons=("It has no batch yet, so there is no state that must fit.",))
-    awaited = tuple(_awaited(spark, opened, start.schemas))
+    awaited = tuple(_awaited(spark, opened, trial.schemas))
     if awaited:
         return (
             first if last is None else replace(verdict, compatibility=Compatibility.UNKNOWN, reasons=awaited)
@@ -78,11 +66,10 @@ def _tried(
     standing_verdict = standing(settings, home, opened, begun, partial(look_with_spark, spark))
     if standing_verdict.compatibility is Compatibility.INCOMPATIBLE:
         return replace(standing_verdict, tried=True)
-    rehearsal = Rehearsal(scratch, opened, checkpoint, last, folder, lambda: None)
-    frame = rehearse(spark, settings, rehearsal, start.schemas)
+    frame = dry_run(spark, settings, trial)
     if last is None:
         return first
-    before = last_run.read(home, generation.number)
+    before = last_run.read(home, begun[0].number)
     if before is None:
         note = "Spark goes on. What the flow ran before is not known, so nothing was compared."
         return replace(
@@ -129,25 +116,6 @@ def _declared(before: LastRun, flow: Flow, conf: Mapping[str, str]) -> Iterator[
             yield f"{name} is declared as {has[name]}, and the checkpoint keeps {conf[name]} until a reset."
     if ran is not None:
         yield from differences(ran, flow, conf)
-
-
-def _refused(verdict: Verdict, refused: DoesNotFit) -> Verdict:
-    failure = refused.failure
-    reasons = (f"Spark says {refused.message()}", f"That is: {failure.meaning}.")
-    match failure.classed:
-        case FailureClass.NEEDS_RECOVERY | FailureClass.NEEDS_CORRECTION:
-            return replace(
-                verdict, compatibility=Compatibility.INCOMPATIBLE, reasons=reasons, recovery=failure.recovery
-            )
-        case FailureClass.TRANSIENT | FailureClass.RESTART:
-            again = "It may pass: run it again."
-            return replace(verdict, compatibility=Compatibility.UNKNOWN, reasons=(*reasons, again))
-        case FailureClass.BAD_INPUT:
-            return replace(
-                verdict,
-                compatibility=Compatibility.UNKNOWN,
-                reasons=(*reasons, *failure.particulars, failure.remedy),
-            )
 
 
 def _compared(verdict: Verdict, before: LastRun, now: LastRun, more: tuple[str, ...]) -> Verdict:

@@ -17,11 +17,11 @@ from streamkeeper.history import events
 from streamkeeper.history.events import Kind
 from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.observe.observed import Observed
-from streamkeeper.preflight import last_run
-from streamkeeper.preflight.last_run import LastRun
-from streamkeeper.preflight.verdict import Verdict
 from streamkeeper.storage import Storage, read_record, to_json
 from streamkeeper.support.times import now
+from streamkeeper.trial import last_run
+from streamkeeper.trial.last_run import LastRun
+from streamkeeper.trial.verdict import Verdict
 
 
 class ChangeState(StrEnum):

@@ -1,1 +1,0 @@
-"""A recovery, or a declaration, carried out on a copy, and what it came to."""
