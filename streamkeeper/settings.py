@@ -72,6 +72,7 @@ _BACKUPS_IN = (
 )
 _PREFIX = re.compile(r"[A-Za-z0-9_.-]{0,50}")
 _NAME = re.compile(r"[A-Za-z0-9_. -]{1,100}")
+_USER = re.compile(r"[^\s,\x00-\x1f]{1,256}")
 _VARIABLES = re.compile(r"[A-Za-z_*][A-Za-z0-9_*]*")
 _ENVIRONMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _LINE = re.compile(r"(?:export )?((?:STREAMKEEPER|AIRFLOW_CONN_STREAMKEEPER)_[A-Z0-9_]+)=(.*)")
@@ -132,6 +133,16 @@ class Settings:
     """Folders or URLs, with commas between them, that a backfill and an adoption may read and a sink of files
     may write, beside warehouse, data and backups; empty means any but ``/proc``, ``/sys`` and ``/dev``.
     """
+    approvers: tuple[str, ...] = ()
+    """Users, by the names with which they log in to Airflow, who alone may approve a recovery, with commas;
+    none means whoever may answer in Airflow.
+    """
+    approval_always: bool = False
+    """Whether a recovery that a person asks for needs an approval, whatever the form says; schedules may do
+    without.
+    """
+    approver_differs: bool = False
+    """Whether a recovery is approved by another person than the one who asked for it."""
     spark_ui: bool = False
     """Whether drivers serve Spark's own UI, on a port that Spark chooses."""
     event_log: str = ""
@@ -553,6 +564,17 @@ def _names(name: str, text: str | None, default: tuple[str, ...]) -> tuple[str, 
     return tuple(_name(name, part, "") for part in names) or default
 
 
+def _users(name: str, text: str | None, default: tuple[str, ...]) -> tuple[str, ...]:
+    users = tuple(part.strip() for part in (text or "").split(",") if part.strip())
+    wrong = [user for user in users if not _USER.fullmatch(user)]
+    if wrong or (text and not users):
+        raise SettingsError(
+            f"{name} is {text!r}. Allowed are names of users as Airflow has them, with commas between several,"
+            " such as ada,grace@example.org. Correct it, or unset it."
+        )
+    return users or default
+
+
 def _local(name: str, value: str | None, default: Path) -> Path:
     if value and "://" in value:
         raise SettingsError(
@@ -618,7 +640,8 @@ _NEEDED = tuple(_EXAMPLES)
 _READERS: Mapping[str, Callable[[str, str | None, Any], Any]] = {
     **dict.fromkeys(("pipelines", "jars"), _local),
     **dict.fromkeys(("state", "warehouse", "data", "backups", "event_log"), _location),
-    **dict.fromkeys(("untested_storage", "spark_ui"), _yes),
+    **dict.fromkeys(("untested_storage", "spark_ui", "approval_always", "approver_differs"), _yes),
+    "approvers": _users,
     "allowed_roots": _locations,
     "environment": lambda _, text, default: text or default,
     "history_server": _page,

@@ -15,7 +15,7 @@ from streamkeeper.errors import PlanRefused, RecoveryError, StreamkeeperError, T
 from streamkeeper.exit_codes import Outcome, described
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover import course, engine
-from streamkeeper.recover.plans import rehearsal
+from streamkeeper.recover.plans import approvers, rehearsal
 from streamkeeper.recover.plans.kind import kind
 from streamkeeper.recover.plans.plan import FlowPlan, Plan
 from streamkeeper.recover.steps import submission
@@ -80,6 +80,8 @@ class Session:
         # What was accepted with the approval is in the ledger, which the steps ask.
         approved = engine.was_approved(self.settings, self.plan)
         if not approved:
+            if kind(self.plan.recovery).after_approval:
+                self._check_approver()
             course.check(self.plan, asks=False)
             self.try_out()
         evidence: dict[str, dict[str, Any]] = {}
@@ -93,6 +95,15 @@ class Session:
                 self._approve()
         return evidence
 
+    def _check_approver(self) -> None:
+        """Check, before anything is written, that whoever runs this may approve its own plan.
+
+        :raises PlanRefused: the settings forbid it.
+        """
+        if self.yes:
+            approvers.check_off(self.settings)
+        approvers.check(self.settings, self.plan, running.user())
+
     def _approve(self) -> None:
         """Ask, and write plan and approval to the ledger; a rehearsal has nothing that needs approval.
 
@@ -105,7 +116,7 @@ class Session:
                 engine.give_up(*self._named, "the plan was not approved")
             raise PlanRefused("The plan was not approved. Nothing was changed.")
         engine.propose(self.settings, self.plan)
-        engine.approve(*self._named, self.plan.by)
+        engine.approve(*self._named, running.user())
         self.tell(f"recovery {self.plan.recovery_id}; if it is interrupted, continue with: {self.again}")
 
     def carry_out(self, step: str) -> dict[str, Any]:
@@ -153,7 +164,7 @@ class Session:
             raise PlanRefused(
                 "The plan got worse and was not approved again. The flows are released; nothing was changed."
             )
-        engine.approve(*self._named, self.plan.by, again=True)
+        engine.approve(*self._named, running.user(), again=True)
 
     def _submit(self, step: str) -> None:
         """Run a step in an application of its own; its evidence and its error are in the ledger."""

@@ -24,7 +24,7 @@ from streamkeeper.errors import (
 )
 from streamkeeper.manifest.manifest import Manifest, read_manifest
 from streamkeeper.recover import course, engine
-from streamkeeper.recover.plans import explain
+from streamkeeper.recover.plans import approvers, explain
 from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.kind import Kind, kind
 from streamkeeper.recover.plans.plan import Plan
@@ -138,6 +138,8 @@ class PlanRecovery(BaseOperator, SkipMixin):
 
     def _check(self, context: Context, plan: Plan, manifest: Manifest, *, asks: bool) -> None:
         try:
+            if not asks and context["dag_run"].run_type == "manual":
+                approvers.check_off(Settings.from_environment())
             course.check(plan, asks=asks)
         except PlanRefused as error:
             if not asks:

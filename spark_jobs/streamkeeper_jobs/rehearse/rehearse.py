@@ -133,7 +133,7 @@ class _Rehearsal:
         shared_steps.check_possible(plan)
         engine.propose(self._copy, plan)
         impacts = {item.impact for item in plan.refusals if item.impact is not None}
-        engine.approve(self._copy, plan.pipeline, plan.recovery_id, plan.by, accepted=impacts)
+        engine.approve(self._copy, plan.pipeline, plan.recovery_id, plan.by, accepted=impacts, asked=False)
         for number, step in enumerate(plan.steps):
             self._work.check_stop()
             began, since = time.monotonic(), time.time()

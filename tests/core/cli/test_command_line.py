@@ -28,7 +28,7 @@ from streamkeeper.cli.commands import app
 from streamkeeper.cli.output import Grid, lines_of
 from streamkeeper.drivers import failures, submit
 from streamkeeper.drivers.causes import Cause
-from streamkeeper.errors import StreamkeeperError
+from streamkeeper.errors import PlanRefused, StreamkeeperError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, holds, leases, ledger
 from streamkeeper.history.rows import Totals
@@ -614,6 +614,31 @@ def test_recover_that_was_interrupted_goes_on(
     assert runner("--resume", recovery).exit_code == 0
     assert not engine.is_open(stands.settings, "events", recovery)
     assert (runner("--resume", recovery).exit_code, driver.calls) == (0, 2), "what is done is not done again"
+
+
+@pytest.mark.usefixtures("driver")
+@pytest.mark.parametrize(
+    ("setting", "value", "option", "words"),
+    [
+        ("STREAMKEEPER_APPROVERS", "grace,linus", "--yes", "STREAMKEEPER_APPROVERS names grace, linus"),
+        ("STREAMKEEPER_APPROVER_DIFFERS", "true", "--yes", "demands another person"),
+        ("STREAMKEEPER_APPROVAL_ALWAYS", "true", "--yes", "without --yes"),
+    ],
+)
+def test_recover_by_whom_the_settings_forbid_it_writes_nothing(
+    setting: str,
+    value: str,
+    option: str,
+    words: str,
+    runner: Callable[..., Any],
+    stands: World,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(setting, value)
+    before = stands.tree()
+    refused = runner(option)
+    assert isinstance(refused.exception, PlanRefused) and words in str(refused.exception)
+    assert stands.tree() == before
 
 
 @pytest.mark.usefixtures("driver")
