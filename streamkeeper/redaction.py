@@ -122,6 +122,37 @@ def redact_text(text: str) -> str:
     return text
 
 
+_KEY_BEGINS = re.compile(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----(?!.*-----END)")
+_KEY_LINE = re.compile(r"\s*[A-Za-z0-9+/]*={0,2}\s*")
+_KEY_PART = 16
+"""Characters from which on such a line, of which the beginning may be cut off, is hidden."""
+_KEY_LINES = 150
+"""Lines that a private key has at most."""
+
+
+class Lines:
+    """Hides the secrets of a text that comes line by line, private keys over several lines included.
+
+    :param cut: whether the first line may be in the middle of a text: lines that read like a key's are then
+        hidden until another one comes.
+    """
+
+    def __init__(self, *, cut: bool = False) -> None:
+        self._cut, self._of_key = cut, 0
+
+    def __call__(self, line: str) -> str:
+        """Return the next line without its secrets."""
+        if self._of_key:
+            self._of_key = 0 if "-----END" in line else self._of_key - 1
+            return HIDDEN
+        self._cut = self._cut and _KEY_LINE.fullmatch(line) is not None
+        if self._cut and len(line) >= _KEY_PART:
+            return HIDDEN
+        if _KEY_BEGINS.search(line):
+            self._of_key = _KEY_LINES
+        return redact_text(line)
+
+
 def secrets_in(value: Any) -> Iterator[str]:
     """Return the texts that :func:`redact` hides by their keys, for callers that hide them elsewhere."""
     if isinstance(value, dict):

@@ -72,6 +72,7 @@ _BACKUPS_IN = (
 )
 _PREFIX = re.compile(r"[A-Za-z0-9_.-]{0,50}")
 _NAME = re.compile(r"[A-Za-z0-9_. -]{1,100}")
+_PAGE = re.compile(r"https?://[^\s/@]+(?:/[^\s@]*)?")
 _USER = re.compile(r"[^\s,\x00-\x1f]{1,256}")
 _VARIABLES = re.compile(r"[A-Za-z_*][A-Za-z0-9_*]*")
 _ENVIRONMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
@@ -159,6 +160,10 @@ class Settings:
     """Airflow's pool of the drivers' tasks: one slot a running driver."""
     connection: str = "streamkeeper_spark"
     """Airflow's connection to Spark's master, such as ``spark_default``."""
+    cluster_pages: tuple[str, ...] = ()
+    """Addresses of the pages of clusters that run drivers, with commas, which the command line and the page
+    may ask; Airflow's tasks may ask those of their connection, too.
+    """
     history_server: str = ""
     """Address of Spark's history server, for links; empty means none."""
     pipeline_env: tuple[str, ...] = (
@@ -457,6 +462,15 @@ def pipeline_env(environment: Mapping[str, str] | None = None) -> tuple[str, ...
     return names
 
 
+def cluster_pages() -> tuple[str, ...]:
+    """Return the addresses of the clusters' pages that the environment's setting names.
+
+    :raises SettingsError: one is no address.
+    """
+    name = variable("cluster_pages")
+    return _pages(name, with_airflows(os.environ).get(name), ())
+
+
 def _location(name: str, value: str | None, default: Path | str) -> str:
     if not value:
         return str(default)
@@ -533,12 +547,17 @@ def _yes(name: str, text: str | None, default: bool) -> bool:
 
 
 def _page(name: str, text: str | None, default: str) -> str:
-    if text and not text.startswith(("http://", "https://")):
+    if text and not _PAGE.fullmatch(text):
         raise SettingsError(
-            f"{name} is {text!r}; it must be an address such as http://history:18080. Correct it, or"
-            " unset it."
+            f"{name} is {text!r}; it must be an address without a login, such as http://history:18080."
+            " Correct it, or unset it."
         )
     return (text or default).rstrip("/")
+
+
+def _pages(name: str, text: str | None, default: tuple[str, ...]) -> tuple[str, ...]:
+    pages = tuple(part.strip() for part in (text or "").split(",") if part.strip())
+    return tuple(_page(name, part, "") for part in pages) or default
 
 
 def _prefix(name: str, text: str | None, default: str) -> str:
@@ -569,7 +588,7 @@ def _users(name: str, text: str | None, default: tuple[str, ...]) -> tuple[str, 
     wrong = [user for user in users if not _USER.fullmatch(user)]
     if wrong or (text and not users):
         raise SettingsError(
-            f"{name} is {text!r}. Allowed are names of users as Airflow has them, with commas between several,"
+            f"{name} is {text!r}. Allowed are names of users as Airflow has them, with commas between them,"
             " such as ada,grace@example.org. Correct it, or unset it."
         )
     return users or default
@@ -645,6 +664,7 @@ _READERS: Mapping[str, Callable[[str, str | None, Any], Any]] = {
     "allowed_roots": _locations,
     "environment": lambda _, text, default: text or default,
     "history_server": _page,
+    "cluster_pages": _pages,
     "dag_prefix": _prefix,
     "dag_tags": _names,
     **dict.fromkeys(("dag_owner", "pool", "connection"), _name),

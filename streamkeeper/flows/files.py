@@ -290,28 +290,24 @@ def table_owner(table: str) -> str:
     return f"tables/{table}.json"
 
 
-def table_lock(storage: Storage, pipeline: str, table: str) -> str:
-    """The file of a table's recovery lock."""
-    return f"{table_folder(storage, pipeline, table)}/lock/recovery.json"
-
-
 def vacuums_folder(storage: Storage, pipeline: str, table: str) -> str:
     """The folder in which VACUUMs of a table note themselves while they are under way."""
     return f"{table_folder(storage, pipeline, table)}/vacuums"
 
 
 @dataclass(frozen=True)
-class WriteLockFiles:
-    """The names of the files of a table's write lock."""
+class LockFiles:
+    """The names of the files of a table's lock: its ``write_lock`` or its ``recovery_lock``."""
 
     storage: Storage
     pipeline: str
     table: str
+    kind: str = "write_lock"
 
     @cached_property
     def root(self) -> str:
         """The folder of the locks."""
-        return f"{table_folder(self.storage, self.pipeline, self.table)}/write_lock"
+        return f"{table_folder(self.storage, self.pipeline, self.table)}/{self.kind}"
 
     def lock(self, number: int) -> str:
         """The file of a lock: who holds it."""

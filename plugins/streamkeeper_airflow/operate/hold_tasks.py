@@ -45,8 +45,12 @@ class StopDrivers(BaseOperator):
         :raises AirflowFailException: some driver still runs; the holds stay, and the message says what to do.
         """
         hold = context["ti"].xcom_pull(task_ids=HOLD)
+        # Here, for it loads Spark's provider, which would take each parsed file a second.
+        from streamkeeper_airflow.flow import submit as submitting
+
         settings = Settings.from_environment()
         homes = [open_home(settings, flow) for flow in hold["flows"]]
+        submitting.trust_pages(settings.connection)
         try:
             stops = stopping.stop_all(homes, hold["deadline"], term=settings.lease_term, say=self.log.warning)
         except StreamkeeperError as error:

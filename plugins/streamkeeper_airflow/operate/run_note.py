@@ -11,12 +11,12 @@ import json
 import logging
 from typing import Any
 from urllib.parse import quote
-from urllib.request import Request, urlopen
 
 from airflow.sdk import BaseHook, Connection
 from airflow.sdk.exceptions import AirflowNotFoundException, AirflowRuntimeError
 
 from streamkeeper.redaction import redact_text
+from streamkeeper.support.pages import ask
 
 CONNECTION = "streamkeeper_airflow"
 NOTE_LIMIT = 1000
@@ -60,11 +60,11 @@ def _login(connection: Connection) -> dict[str, Any]:
 
 
 def _call(method: str, url: str, body: dict[str, Any], token: str | None = None) -> dict[str, Any]:
-    """Send JSON and return the JSON of the answer.
+    """Send JSON and return the JSON of the answer. No proxy sees it: it carries a login.
 
     :raises OSError: no answer, or an error status (urllib's errors are OSErrors).
     """
     headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
-    with urlopen(Request(url, json.dumps(body).encode(), headers, method=method), timeout=20) as answer:
-        value: dict[str, Any] = json.load(answer)
+    answer = ask(url, json.dumps(body).encode(), headers, method=method, seconds=20, by_proxy=False)
+    value: dict[str, Any] = json.loads(answer)
     return value

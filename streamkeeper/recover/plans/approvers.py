@@ -25,8 +25,8 @@ def check(settings: Settings, plan: Plan, user: str) -> None:
     if settings.approver_differs and user == plan.by:
         raise ApprovalRefused(
             f"{user} asked for {plan.recovery_id} and may not approve it:"
-            f" STREAMKEEPER_APPROVER_DIFFERS demands another person. {_UNCHANGED} Let somebody else approve it"
-            " in Airflow."
+            f" STREAMKEEPER_APPROVER_DIFFERS demands another person. {_UNCHANGED} Let somebody else approve"
+            " it in Airflow."
         )
 
 

@@ -170,6 +170,10 @@ BAD_SINKS = {
         '"out", "kafka", {"kafka.bootstrap.servers": "b:1", "kafka.ssl.key.password": "x"}',
         "the Kafka sink out has a secret in its option 'kafka.ssl.key.password'.*write '{env:NAME}' here",
     ),
+    "files with a password": (
+        '"out", "json", {"path": "/out", "password": "hunter2"}',
+        "the sink out has a secret in its option 'password'",
+    ),
     "files without a path": ('"out", "parquet"', "the sink out has no path. Give the folder of its files"),
     "a relative folder": ('"out", "json", {"path": "out"}', "the path 'out' of sink out is relative"),
 }
