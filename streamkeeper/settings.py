@@ -549,8 +549,8 @@ def _yes(name: str, text: str | None, default: bool) -> bool:
 def _page(name: str, text: str | None, default: str) -> str:
     if text and not _PAGE.fullmatch(text):
         raise SettingsError(
-            f"{name} is {text!r}; it must be an address without a login, such as http://history:18080."
-            " Correct it, or unset it."
+            f"{name} is {text!r}; it must be an address such as http://history:18080,"
+            " without a login. Correct it, or unset it."
         )
     return (text or default).rstrip("/")
 

@@ -16,6 +16,7 @@ from airflow.sdk import BaseHook, Connection
 from airflow.sdk.exceptions import AirflowNotFoundException, AirflowRuntimeError
 
 from streamkeeper.redaction import redact_text
+from streamkeeper.support.markdown import plain_lines
 from streamkeeper.support.pages import ask
 
 CONNECTION = "streamkeeper_airflow"
@@ -26,7 +27,8 @@ _log = logging.getLogger(__name__)
 
 
 def set_run_note(dag_id: str, run_id: str, note: str) -> None:
-    """Set the note of a DAG run, without secrets; the log says why, if it could not be set.
+    """Set the note of a DAG run, without secrets, and as text where Airflow shows Markdown; the log says why,
+    if it could not be set.
 
     The connection ``streamkeeper_airflow`` (type ``http``: host, port, login, password, schema http or https)
     names the API server.
@@ -44,7 +46,7 @@ def set_run_note(dag_id: str, run_id: str, note: str) -> None:
         f":{connection.port}" if connection.port else ""
     )
     path = f"/api/v2/dags/{quote(dag_id, safe='')}/dagRuns/{quote(run_id, safe='')}"
-    note = redact_text(note)
+    note = plain_lines(redact_text(note))
     shortened = note if len(note) <= NOTE_LIMIT else note[: NOTE_LIMIT - 1] + "…"
     try:
         token = _call("POST", f"{base}/auth/token", _login(connection))["access_token"]

@@ -36,6 +36,7 @@ from streamkeeper.recover.steps import submission
 from streamkeeper.recover.steps.rehearse import rehearsed
 from streamkeeper.redaction import secrets_in
 from streamkeeper.settings import Settings, dag_id
+from streamkeeper.support.markdown import plain
 from streamkeeper_airflow import forms
 from streamkeeper_airflow.flow.submit import SubmitJob
 from streamkeeper_airflow.recovery.alerts import (
@@ -338,7 +339,7 @@ def _handed_on(
     """Log a step's evidence, alert after the last step, and return what later tasks need of it."""
     task.log.info("%s: %s", task.task_id, {key: value for key, value in evidence.items() if key != "plan"})
     if task.task_id == shared_steps.PLAN_AGAIN.name:
-        worse = "\n".join(f"- {item}" for item in evidence["reasons"])
+        worse = "\n".join(f"- {plain(item)}" for item in evidence["reasons"])
         again = plans.from_json(evidence["plan"])
         evidence = {
             **evidence,

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from airflow.sdk import BaseNotifier
 from airflow.sdk.log import mask_secret
+from markdown_it import MarkdownIt
 from streamkeeper_airflow.operate import notify
 from streamkeeper_airflow.operate.notify import deliver, unusable
 from streamkeeper_airflow.operate.run_note import CONNECTION, set_run_note
@@ -89,6 +90,17 @@ def test_what_answers_and_is_no_airflow_sets_no_note_and_the_task_goes_on(
     chat.says = says
     set_run_note("flow__first__first_flow", "manual__1", "It is parked.")
     assert "The note of the run could not be set" in caplog.text
+
+
+def test_a_note_is_text_whatever_people_typed(chat: Inbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"AIRFLOW_CONN_{CONNECTION.upper()}", f"http://ada:secret@127.0.0.1:{chat.port}")
+    chat.says = b'{"access_token": "t"}'
+    typed = "a_b [click](https://evil.example) ![x](https://evil.example/x.png) <b>\u202e\n# Yes\n==\n---"
+    set_run_note("flow__first__first_flow", "manual__1", f"Refused: {typed}\n\nRun `streamkeeper flows`.")
+    html = MarkdownIt().render(chat.bodies[-1]["note"])
+    assert not [mark for mark in ("<a", "<img", "<b>", "<h1", "<h2", "<hr", "\u202e") if mark in html], html
+    assert "a_b [click](https://evil.example)" in html, "it is there to be read"
+    assert "<code>streamkeeper flows</code>" in html
 
 
 def test_two_tasks_at_once_tell_once(project: Path, chat: Inbox) -> None:
