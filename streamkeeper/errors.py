@@ -120,6 +120,10 @@ class PlanRefused(StreamkeeperError):
     """A plan whose impact was not accepted; nothing was touched."""
 
 
+class ApprovalRefused(PlanRefused):
+    """An approval by somebody who may not give it; nothing was touched."""
+
+
 LONGEST_REASON = 2_000
 """Characters that a person's reason may have."""
 

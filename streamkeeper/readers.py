@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from streamkeeper.errors import SourceError
+from streamkeeper.web import ask
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -64,6 +64,8 @@ FAIL, NULL = "fail", "null"
 """What becomes of a value with an unknown schema id: its batch fails, or it is read as null."""
 _ANSWER = 10.0
 """Seconds that a registry may take to answer."""
+_LONGEST = 16 * 2**20
+"""Bytes that its answer may have."""
 _HEADER = 5
 """Bytes before the payload: 0, and the schema's id as four bytes, the greatest first."""
 
@@ -77,7 +79,7 @@ def registry_schemas(address: str, subject: str, headers: Mapping[str, str] | No
 
     :param address: of the registry's REST API, as Confluent's clients take it, such as
         ``http://registry:8081``.
-    :param headers: of each request, such as ``Authorization``.
+    :param headers: of each request, such as ``Authorization``. With headers, no redirect is followed.
     :raises SourceError: the registry does not answer, or does not know the subject: a driver tries again.
     :raises ValueError: a schema refers to others.
     """
@@ -194,9 +196,7 @@ def _message_path(message: Sequence[int]) -> bytes:
 
 def _registry_answer(address: str, headers: Mapping[str, str] | None) -> Any:
     try:
-        request = urllib.request.Request(address, headers=dict(headers or {}))
-        with urllib.request.urlopen(request, timeout=_ANSWER) as answer:
-            return json.load(answer)
+        return json.loads(ask(address, headers=headers, seconds=_ANSWER, most=_LONGEST))
     except (OSError, ValueError) as error:
         body = error.read().decode(errors="replace") if isinstance(error, urllib.error.HTTPError) else ""
         raise SourceError(

@@ -51,6 +51,12 @@ _OPTION = re.compile(
     r"(?P<key>(?<!\S)--?[\w-]{0,60}(?:password|passwd|passphrase|secret|token|api-key)\s{1,9})(?P<value>[^\s-]\S{0,999})",
     re.IGNORECASE,
 )
+_LOGIN = re.compile(
+    r"(?P<key>(?:(?<!\S)(?:-u|--user)\s{1,9}|basic[._]auth[._](?:user[._]info|credentials)\s{0,9}[=:]\s{0,9})[^\s:]{1,100}:)"
+    r"(?P<value>\S{1,999})",
+    re.IGNORECASE,
+)
+"""A name and a password behind one key."""
 _JAAS = re.compile(
     r"(?P<key>(?<![\w.])[\w.]{1,200}LoginModule\s{1,20}(?:required|requisite|sufficient|optional)\s)"
     r"""(?P<value>(?:"(?:[^"\\]|\\.)*"|[^;])*;?)"""
@@ -65,19 +71,26 @@ _TOKEN_FOR_USER = re.compile(
 )
 _WEBHOOK = re.compile(
     r"(?P<key>https://(?:hooks\.slack\.com/|[\w-]{1,63}\.webhook\.office\.com/|outlook\.office(?:365)?\.com/webhook|"
-    r"discord(?:app)?\.com/api/webhooks/|chat\.googleapis\.com/v1/spaces/))(?P<value>[^\s\"'<>]+)",
+    r"discord(?:app)?\.com/api/webhooks/|chat\.googleapis\.com/v1/spaces/|api\.telegram\.org/bot|"
+    r"(?:events|api)\.(?:eu\.)?pagerduty\.com/integration/|[\w.-]{1,99}\.logic\.azure\.com/|hooks\.zapier\.com/))(?P<value>[^\s\"'<>]+)",
     re.IGNORECASE,
 )
 _BARE = re.compile(
     r"(?P<key>(?<![\w-]))(?P<value>(?:AKIA|ASIA)[A-Z0-9]{16}(?![\w-])|gh[pousr]_[A-Za-z0-9]{20,255}|xox[abeprs]-[\w-]{10,255}|"
+    r"github_pat_\w{20,255}|glpat-[\w-]{16,255}|hv[sb]\.[\w-]{16,255}|(?:sk|rk|pk)_(?:live|test)_\w{10,255}|sk-[\w-]{20,255}|"
+    r"AIza[\w-]{30,60}|npm_[A-Za-z0-9]{30,60}|ya29\.[\w-]{16,2000}|dapi[0-9a-f]{32}(?:-\d)?|SG\.[\w-]{16,64}\.[\w-]{16,64}|"
+    r"pypi-[\w-]{16,255}|xapp-[\w-]{10,255}|"
     r"eyJ[\w-]{5,4000}\.[\w-]{5,8000}\.[\w-]{0,1000})"
 )
 _SIGNED = re.compile(
-    r"(?P<key>[?&](?:sig|X-Amz-Signature|X-Amz-Credential|X-Goog-Signature)=)(?P<value>[^\s&'\"]+)",
+    r"(?P<key>[?&](?:sig|X-Amz-Signature|X-Amz-Credential|X-Goog-Signature|Signature|Policy|Key-Pair-Id)=)(?P<value>[^\s&'\"]+)",
     re.IGNORECASE,
 )
 _PEM = re.compile(r"(?P<key>-----BEGIN [A-Z ]*PRIVATE KEY-----)(?P<value>.*?)(?=-----END|$)", re.DOTALL)
 _BEARER = re.compile(r"(?P<key>\b(?:Bearer|Basic)\s+)(?P<value>[A-Za-z0-9._~+/=-]{8,})")
+
+
+_OF_TEXTS = (_PEM, _JAAS, _PAIR, _OPTION, _LOGIN, _USER, _TOKEN_FOR_USER, _WEBHOOK, _SIGNED, _BEARER, _BARE)
 
 
 def is_secret(key: str) -> bool:
@@ -117,9 +130,40 @@ def redact_text(text: str) -> str:
     """Return a text with its secrets hidden: after a key, in a JAAS configuration, in an address, or by their
     form.
     """
-    for pattern in (_PEM, _JAAS, _PAIR, _OPTION, _USER, _TOKEN_FOR_USER, _WEBHOOK, _SIGNED, _BEARER, _BARE):
+    for pattern in _OF_TEXTS:
         text = pattern.sub(lambda match: f"{match['key']}{HIDDEN}", text)
     return text
+
+
+_KEY_BEGINS = re.compile(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----(?!.*-----END)")
+_KEY_LINE = re.compile(r"\s*[A-Za-z0-9+/]*={0,2}\s*")
+_KEY_PART = 16
+"""Characters from which on such a line, of which the beginning may be cut off, is hidden."""
+_KEY_LINES = 150
+"""Lines that a private key has at most."""
+
+
+class Lines:
+    """Hides the secrets of a text that comes line by line, private keys over several lines included.
+
+    :param cut: whether the first line may be in the middle of a text: lines that read like a key's are then
+        hidden until another one comes.
+    """
+
+    def __init__(self, *, cut: bool = False) -> None:
+        self._cut, self._of_key = cut, 0
+
+    def __call__(self, line: str) -> str:
+        """Return the next line without its secrets."""
+        if self._of_key:
+            self._of_key = 0 if "-----END" in line else self._of_key - 1
+            return HIDDEN
+        self._cut = self._cut and _KEY_LINE.fullmatch(line) is not None
+        if self._cut and len(line) >= _KEY_PART:
+            return HIDDEN
+        if _KEY_BEGINS.search(line):
+            self._of_key = _KEY_LINES
+        return redact_text(line)
 
 
 def secrets_in(value: Any) -> Iterator[str]:

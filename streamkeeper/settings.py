@@ -72,6 +72,8 @@ _BACKUPS_IN = (
 )
 _PREFIX = re.compile(r"[A-Za-z0-9_.-]{0,50}")
 _NAME = re.compile(r"[A-Za-z0-9_. -]{1,100}")
+_PAGE = re.compile(r"https?://[^\s/@]+(?:/[^\s@]*)?")
+_USER = re.compile(r"[^\s,\x00-\x1f]{1,256}")
 _VARIABLES = re.compile(r"[A-Za-z_*][A-Za-z0-9_*]*")
 _ENVIRONMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _LINE = re.compile(r"(?:export )?((?:STREAMKEEPER|AIRFLOW_CONN_STREAMKEEPER)_[A-Z0-9_]+)=(.*)")
@@ -132,6 +134,16 @@ class Settings:
     """Folders or URLs, with commas between them, that a backfill and an adoption may read and a sink of files
     may write, beside warehouse, data and backups; empty means any but ``/proc``, ``/sys`` and ``/dev``.
     """
+    approvers: tuple[str, ...] = ()
+    """Users, by the names with which they log in to Airflow, who alone may approve a recovery, with commas;
+    none means whoever may answer in Airflow.
+    """
+    approval_always: bool = False
+    """Whether a recovery that a person asks for needs an approval, whatever the form says; schedules may do
+    without.
+    """
+    approver_differs: bool = False
+    """Whether a recovery is approved by another person than the one who asked for it."""
     spark_ui: bool = False
     """Whether drivers serve Spark's own UI, on a port that Spark chooses."""
     event_log: str = ""
@@ -148,6 +160,10 @@ class Settings:
     """Airflow's pool of the drivers' tasks: one slot a running driver."""
     connection: str = "streamkeeper_spark"
     """Airflow's connection to Spark's master, such as ``spark_default``."""
+    cluster_pages: tuple[str, ...] = ()
+    """Addresses of the pages of clusters that run drivers, with commas, which the command line and the page
+    may ask; Airflow's tasks may ask those of their connection, too.
+    """
     history_server: str = ""
     """Address of Spark's history server, for links; empty means none."""
     pipeline_env: tuple[str, ...] = (
@@ -446,6 +462,15 @@ def pipeline_env(environment: Mapping[str, str] | None = None) -> tuple[str, ...
     return names
 
 
+def cluster_pages() -> tuple[str, ...]:
+    """Return the addresses of the clusters' pages that the environment's setting names.
+
+    :raises SettingsError: one is no address.
+    """
+    name = variable("cluster_pages")
+    return _pages(name, with_airflows(os.environ).get(name), ())
+
+
 def _location(name: str, value: str | None, default: Path | str) -> str:
     if not value:
         return str(default)
@@ -522,12 +547,17 @@ def _yes(name: str, text: str | None, default: bool) -> bool:
 
 
 def _page(name: str, text: str | None, default: str) -> str:
-    if text and not text.startswith(("http://", "https://")):
+    if text and not _PAGE.fullmatch(text):
         raise SettingsError(
-            f"{name} is {text!r}; it must be an address such as http://history:18080. Correct it, or"
-            " unset it."
+            f"{name} is {text!r}; it must be an address such as http://history:18080,"
+            " without a login. Correct it, or unset it."
         )
     return (text or default).rstrip("/")
+
+
+def _pages(name: str, text: str | None, default: tuple[str, ...]) -> tuple[str, ...]:
+    pages = tuple(part.strip() for part in (text or "").split(",") if part.strip())
+    return tuple(_page(name, part, "") for part in pages) or default
 
 
 def _prefix(name: str, text: str | None, default: str) -> str:
@@ -551,6 +581,17 @@ def _name(name: str, text: str | None, default: str) -> str:
 def _names(name: str, text: str | None, default: tuple[str, ...]) -> tuple[str, ...]:
     names = tuple(part.strip() for part in (text or "").split(",") if part.strip())
     return tuple(_name(name, part, "") for part in names) or default
+
+
+def _users(name: str, text: str | None, default: tuple[str, ...]) -> tuple[str, ...]:
+    users = tuple(part.strip() for part in (text or "").split(",") if part.strip())
+    wrong = [user for user in users if not _USER.fullmatch(user)]
+    if wrong or (text and not users):
+        raise SettingsError(
+            f"{name} is {text!r}. Allowed are names of users as Airflow has them, with commas between them,"
+            " such as ada,grace@example.org. Correct it, or unset it."
+        )
+    return users or default
 
 
 def _local(name: str, value: str | None, default: Path) -> Path:
@@ -618,10 +659,12 @@ _NEEDED = tuple(_EXAMPLES)
 _READERS: Mapping[str, Callable[[str, str | None, Any], Any]] = {
     **dict.fromkeys(("pipelines", "jars"), _local),
     **dict.fromkeys(("state", "warehouse", "data", "backups", "event_log"), _location),
-    **dict.fromkeys(("untested_storage", "spark_ui"), _yes),
+    **dict.fromkeys(("untested_storage", "spark_ui", "approval_always", "approver_differs"), _yes),
+    "approvers": _users,
     "allowed_roots": _locations,
     "environment": lambda _, text, default: text or default,
     "history_server": _page,
+    "cluster_pages": _pages,
     "dag_prefix": _prefix,
     "dag_tags": _names,
     **dict.fromkeys(("dag_owner", "pool", "connection"), _name),

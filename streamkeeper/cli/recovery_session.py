@@ -16,7 +16,7 @@ from streamkeeper.exit_codes import Outcome, described
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover import course, engine
 from streamkeeper.recover.course import Undone
-from streamkeeper.recover.plans import rehearsal
+from streamkeeper.recover.plans import approvers, rehearsal
 from streamkeeper.recover.plans.kind import kind
 from streamkeeper.recover.plans.plan import FlowPlan, Plan
 from streamkeeper.recover.steps import submission
@@ -81,6 +81,8 @@ class Session:
         # What was accepted with the approval is in the ledger, which the steps ask.
         approved = engine.was_approved(self.settings, self.plan)
         if not approved:
+            if kind(self.plan.recovery).after_approval:
+                self._check_approver()
             course.check(self.plan, asks=False)
             self.try_out()
 
@@ -91,6 +93,15 @@ class Session:
                 self._approve()
 
         return course.carry_through(self.plan, self.carry_out, approval)
+
+    def _check_approver(self) -> None:
+        """Check, before anything is written, that whoever runs this may approve its own plan.
+
+        :raises PlanRefused: the settings forbid it.
+        """
+        if self.yes:
+            approvers.check_off(self.settings)
+        approvers.check(self.settings, self.plan, running.user())
 
     def _approve(self) -> None:
         """Ask, and write plan and approval to the ledger; a rehearsal has nothing that needs approval.
@@ -104,7 +115,7 @@ class Session:
                 engine.give_up(*self._named, Undone.REJECTED)
             raise PlanRefused("The plan was not approved. Nothing was changed.")
         engine.propose(self.settings, self.plan)
-        engine.approve(*self._named, self.plan.by)
+        engine.approve(*self._named, running.user())
         self.tell(f"recovery {self.plan.recovery_id}; if it is interrupted, continue with: {self.again}")
 
     def carry_out(self, step: str) -> dict[str, Any]:
@@ -157,7 +168,7 @@ class Session:
         except PlanRefused:
             engine.give_up(*self._named, Undone.WORSE)
             raise
-        engine.approve(*self._named, self.plan.by, again=True)
+        engine.approve(*self._named, running.user(), again=True)
 
     def _submit(self, step: str) -> None:
         """Run a step in an application of its own; its evidence and its error are in the ledger."""

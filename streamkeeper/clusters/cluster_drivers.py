@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 from streamkeeper.clusters import kubernetes, standalone, yarn
@@ -15,6 +17,7 @@ from streamkeeper.clusters.pages import GONE, Unbegun
 from streamkeeper.flows import leases
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.leases import ClusterDriver, Lease
+from streamkeeper.settings import cluster_pages
 
 PAGE_VARIABLE = "STREAMKEEPER_CLUSTER_PAGE"
 """Variable by which a driver that a cluster runs learns the address of the cluster's pages."""
@@ -54,6 +57,17 @@ class Cluster(Protocol):
 KINDS: tuple[Cluster, ...] = (standalone, yarn, kubernetes)
 
 
+_trusted: set[str] = set()
+"""Pages of the connections that this process has read."""
+
+
+def trust(page: str) -> None:
+    """Let a page be asked that Airflow's connection names. One that a lease alone names is never asked: the
+    code of a pipeline can write leases.
+    """
+    _trusted.add(page.rstrip("/"))
+
+
 def here() -> ClusterDriver | None:
     """Return what this process is to its cluster; None if no cluster started it."""
     page = os.environ.get(PAGE_VARIABLE)
@@ -74,14 +88,15 @@ def ended(driver: ClusterDriver) -> str | None:
 
     :raises OSError: a page does not answer.
     """
-    return _kind(driver).ended(driver)
+    with _kind(driver) as kind:
+        return kind.ended(driver)
 
 
 def ended_if_known(driver: ClusterDriver) -> str | None:
     """Return what :func:`ended` does; None too where a page does not answer, which says nothing."""
     try:
         return ended(driver)
-    except (OSError, ValueError):
+    except OSError:
         return None
 
 
@@ -92,8 +107,9 @@ def unbegun(driver: ClusterDriver) -> Unbegun:
     another has the lease.
     """
     try:
-        return _kind(driver).unbegun(driver)
-    except (OSError, ValueError, KeyError):
+        with _kind(driver) as kind:
+            return kind.unbegun(driver)
+    except OSError:
         return Unbegun()
 
 
@@ -115,7 +131,8 @@ def end(driver: ClusterDriver) -> None:
 
     :raises OSError: the cluster does not answer, or refuses.
     """
-    _kind(driver).end(driver)
+    with _kind(driver) as kind:
+        kind.end(driver)
 
 
 def output(driver: ClusterDriver, start: int, size: int) -> tuple[bytes, int]:
@@ -123,7 +140,8 @@ def output(driver: ClusterDriver, start: int, size: int) -> tuple[bytes, int]:
 
     :raises OSError: a page does not answer.
     """
-    return _kind(driver).output(driver, start, size)
+    with _kind(driver) as kind:
+        return kind.output(driver, start, size)
 
 
 def near_end(driver: ClusterDriver, size: int) -> int:
@@ -131,8 +149,26 @@ def near_end(driver: ClusterDriver, size: int) -> int:
 
     :raises OSError: a page does not answer.
     """
-    return _kind(driver).near_end(driver, size)
+    with _kind(driver) as kind:
+        return kind.near_end(driver, size)
 
 
-def _kind(driver: ClusterDriver) -> Cluster:
-    return next(kind for kind in KINDS if kind.ID.fullmatch(driver.id))
+@contextmanager
+def _kind(driver: ClusterDriver) -> Iterator[Cluster]:
+    """Yield the kind of a driver's cluster. Whatever its pages answer in the block is an :class:`OSError` if
+    it cannot be read.
+
+    :raises OSError: no kind has such ids, or nothing but a lease names the page.
+    """
+    kind = next((kind for kind in KINDS if kind.ID.fullmatch(driver.id)), None)
+    if kind is None:
+        raise OSError(f"No cluster names its drivers as {driver.id!r}.")
+    if driver.page.rstrip("/") not in (*_trusted, *cluster_pages()):
+        raise OSError(
+            f"{driver.page} is not asked after {driver.id}: a lease names it, which a pipeline's code can"
+            " write. If it is the cluster's, add it to STREAMKEEPER_CLUSTER_PAGES."
+        )
+    try:
+        yield kind
+    except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
+        raise OSError(f"{driver.page} answers in a shape that is not its kind's: {error!r}") from error

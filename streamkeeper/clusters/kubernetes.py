@@ -18,8 +18,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from streamkeeper.clusters.pages import ANSWER, GONE, Unbegun
+from streamkeeper.clusters.pages import GONE, Unbegun
 from streamkeeper.flows.leases import ClusterDriver
+from streamkeeper.web import ANSWER, MOST
 
 if TYPE_CHECKING:
     from kubernetes.client import CoreV1Api, V1Pod
@@ -153,7 +154,7 @@ def _lines(driver: ClusterDriver, **part: int) -> Iterator[tuple[int, bytes]]:
         answer = api.read_namespaced_pod_log(
             **at, **part, timestamps=True, _preload_content=False, _request_timeout=ANSWER
         )
-        text: bytes = answer.read()
+        text: bytes = answer.read(MOST)
     stamp = 0
     for line in text.splitlines(keepends=True):
         match = _STAMP.match(line)

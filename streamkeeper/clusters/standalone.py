@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import re
 import urllib.parse
-import urllib.request
 from pathlib import Path
 from typing import Any
 
-from streamkeeper.clusters.pages import ANSWER, GONE, Unbegun, read, read_json
+from streamkeeper.clusters.pages import GONE, Unbegun, read_json
 from streamkeeper.flows.leases import ClusterDriver
+from streamkeeper.web import ask
 
 RUNNER = "org.apache.spark.deploy.PythonRunner"
 """Class that runs a Python application as a driver, since standalone masters take no Python file."""
@@ -66,8 +66,7 @@ def end(driver: ClusterDriver) -> None:
     :raises OSError: the master's page does not answer, or refuses (``spark.ui.killEnabled``).
     """
     form = urllib.parse.urlencode({"id": driver.id, "terminate": "true"}).encode()
-    with urllib.request.urlopen(f"{driver.page}/driver/kill/", form, timeout=ANSWER):
-        pass
+    ask(f"{driver.page}/driver/kill/", form)
 
 
 def output(driver: ClusterDriver, start: int, size: int) -> tuple[bytes, int]:
@@ -99,7 +98,7 @@ def _log(driver: ClusterDriver, start: int, size: int) -> tuple[re.Match[bytes] 
     if worker is None:
         return None, b""
     query = {"driverId": driver.id, "logType": "stdout", "offset": start, "byteLength": size}
-    text = read(f"{worker['webuiaddress']}/log/?{urllib.parse.urlencode(query)}")
+    text = ask(f"{worker['webuiaddress']}/log/?{urllib.parse.urlencode(query)}")
     head = _BYTES.match(text)
     return head, text[head.end() :] if head else b""
 

@@ -11,11 +11,11 @@ import json
 import os
 import re
 import urllib.error
-import urllib.request
 from dataclasses import dataclass
 
-from streamkeeper.clusters.pages import ANSWER, GONE, Unbegun, read, read_json
+from streamkeeper.clusters.pages import GONE, Unbegun, read_json
 from streamkeeper.flows.leases import ClusterDriver
+from streamkeeper.web import ask
 
 ID = re.compile(r"application_[0-9]{13}_[0-9]{4,}")
 AWAITED = "spark.yarn.submit.waitAppCompletion"
@@ -92,14 +92,8 @@ def end(driver: ClusterDriver) -> None:
 
     :raises OSError: it does not answer, or refuses.
     """
-    request = urllib.request.Request(
-        f"{_application(driver)}/state",
-        json.dumps({"state": "KILLED"}).encode(),
-        {"Content-Type": "application/json"},
-        method="PUT",
-    )
-    with urllib.request.urlopen(request, timeout=ANSWER):
-        pass
+    form = json.dumps({"state": "KILLED"}).encode()
+    ask(f"{_application(driver)}/state", form, {"Content-Type": "application/json"}, method="PUT")
 
 
 def output(driver: ClusterDriver, start: int, size: int) -> tuple[bytes, int]:
@@ -128,7 +122,7 @@ def _output(driver: ClusterDriver, start: int) -> bytes:
     while attempt is not None and start < length:
         # A node gives the beginning or, by a negative size, the end; never a part between them.
         size = length - start
-        text = read(f"{attempt.page}/logs/stdout?size={-size}")
+        text = ask(f"{attempt.page}/logs/stdout?size={-size}")
         head = _HEAD.search(text)
         if head is None:
             return b""

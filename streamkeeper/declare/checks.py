@@ -29,7 +29,7 @@ from streamkeeper.declare.model import (
 )
 from streamkeeper.declare.registry import Registry, listed
 from streamkeeper.errors import DeclarationError
-from streamkeeper.redaction import is_secret
+from streamkeeper.redaction import redact
 from streamkeeper.settings import pipeline_env, why_refused_place
 from streamkeeper.support.ddl import Column, as_json, columns_of
 from streamkeeper.support.user_environment import variables_in, why_refused
@@ -253,10 +253,28 @@ def filled_path(path: object, subject: str, registry: Registry, location: Locati
     return filled.rstrip("/") or "/"
 
 
+IN_THE_ENVIRONMENT = "put the secret into an environment variable of the driver, and write '{env:NAME}' here."
+_OF_SPARK = (
+    "it is given to spark-submit as an argument. Put it into spark-defaults.conf (SPARK_CONF_DIR), or into a"
+    " credential store that spark.hadoop.hadoop.security.credential.provider.path names."
+)
+
+
 def options_of(
-    subject: str, options: object, location: Location, reserved: Sequence[str] = _OURS
+    subject: str,
+    options: object,
+    location: Location,
+    reserved: Sequence[str] = _OURS,
+    *,
+    called: str = "option",
+    instead: str = IN_THE_ENVIRONMENT,
 ) -> dict[str, str]:
-    """Return options as texts, after a check that none is reserved for Streamkeeper."""
+    """Return options as texts, after a check that none is reserved for Streamkeeper, and that none is a
+    secret, by its name or by the form of its value.
+
+    :param called: what one of them is called.
+    :param instead: where a secret belongs, as the error says it.
+    """
     if options is None:
         return {}
     if not isinstance(options, Mapping):
@@ -277,7 +295,19 @@ def options_of(
                 " out."
             )
         plain[key] = str(value).lower() if isinstance(value, bool) else str(value)
+        if _holds_secret(key, plain[key]):
+            raise DeclarationError(
+                f"{location}: {subject} has a secret in its {called} {key!r}. What is declared is kept in the"
+                f" manifest, for all to read: {instead}"
+            )
     return plain
+
+
+def _holds_secret(key: str, value: str) -> bool:
+    if "{env:" in value:
+        return False
+    named = {"" if key.endswith("keytab") else key: value}
+    return bool(redact(named) != named)
 
 
 def check_variables(subject: str, options: Mapping[str, str], location: Location) -> None:
@@ -359,18 +389,10 @@ def spark_conf_of(subject: str, conf: object, location: Location) -> dict[str, s
 
     :param subject: whose they are, such as ``flow f``.
     """
-    plain = options_of(subject, conf, location, reserved=())
+    # Settings are in the manifest and in the application's command line, which all users of a host can read.
+    plain = options_of(f"the {subject}", conf, location, reserved=(), called="spark_conf", instead=_OF_SPARK)
     check_settings(subject, plain, location)
     for name, value in plain.items():
-        # Settings are in the manifest and in the application's command line, which all users of a host can
-        # read.
-        if is_secret(name) and not name.endswith("keytab"):
-            raise DeclarationError(
-                f"{location}: the {subject} has a secret in its spark_conf: {name}. What is declared is kept"
-                " in the manifest and given to spark-submit as an argument, for all to read. Put it into"
-                " spark-defaults.conf (SPARK_CONF_DIR), or into a credential store that"
-                " spark.hadoop.hadoop.security.credential.provider.path names."
-            )
         if "{env:" in value:
             raise DeclarationError(
                 f"{location}: the {subject} has {name}={value!r} in its spark_conf. Only options of sources"

@@ -186,7 +186,7 @@ def create_source(
     check_new(registry, name, location)
     _check_format(format, name, schema, track_schema, location)
     _check_place(format, name, path, table, location)
-    plain = options_of(f"source {name}", options, location)
+    plain = options_of(f"the source {name}", options, location)
     check_variables(f"source {name}", plain, location)
     if format in CHECKS:
         CHECKS[format](name, plain, location)
@@ -362,7 +362,14 @@ def create_streaming_table(
             f"{location}: the partition_cols of table {name} are {partition_cols!r}. Give a list of names,"
             " such as ['day']."
         )
-    properties = options_of(f"table {name}", table_properties, location, reserved=())
+    properties = options_of(
+        f"the table {name}",
+        table_properties,
+        location,
+        reserved=(),
+        called="property",
+        instead="Delta keeps it in the table's log, too. Leave it out.",
+    )
     forgetful = [key for key in properties if key.lower() == "delta.settransactionretentionduration"]
     if forgetful:
         raise DeclarationError(

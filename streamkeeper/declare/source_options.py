@@ -36,7 +36,6 @@ _NUMBER: _Fits = (lambda text: bool(_WHOLE.fullmatch(text)), "a whole number abo
 _TRUTH: _Fits = (("true", "false").__contains__, "true or false")
 _BYTES: _Fits = (lambda text: bool(_SIZE.fullmatch(text)), "a size such as 10m or 1g")
 _PORT: _Fits = (lambda text: bool(_WHOLE.fullmatch(text)) and int(text) < 65536, "a port, 1 to 65535")
-_SECRET = re.compile(r"(password|secret|jaas\.config|keystore\.key|credentials)$", re.IGNORECASE)
 _POSITIONS = (
     "positions belong to the flow's generation; create_source(start=…) says where the first one starts. Leave"
     " it out."
@@ -107,7 +106,6 @@ def check_kafka(name: str, options: Mapping[str, str], location: Location) -> No
             f"{subject} has {present}. Give exactly one of the options {', '.join(TOPICS)}."
         )
     _check_topics(subject, *ways[0])
-    _check_secrets(subject, options)
 
 
 def check_kafka_sink(name: str, options: Mapping[str, str], location: Location) -> None:
@@ -123,7 +121,6 @@ def check_kafka_sink(name: str, options: Mapping[str, str], location: Location) 
             f"{subject} has the option {others[0]!r}. Allowed are topic, and those of Kafka's producer, such"
             " as 'kafka.bootstrap.servers'."
         )
-    _check_secrets(subject, options)
 
 
 def check_file_sink(name: str, options: Mapping[str, str], location: Location) -> None:
@@ -132,7 +129,6 @@ def check_file_sink(name: str, options: Mapping[str, str], location: Location) -
     if not options.get("path"):
         raise DeclarationError(f"{subject} has no path. Give the folder of its files: {{'path': '…'}}.")
     _checked_options(subject, options, {"checkpointlocation": _CHECKPOINT, "retention": _RETENTION}, {})
-    _check_secrets(subject, options)
 
 
 def _check_broker(subject: str, options_by_name: Mapping[str, tuple[str, str]]) -> None:
@@ -141,16 +137,6 @@ def _check_broker(subject: str, options_by_name: Mapping[str, tuple[str, str]]) 
             f"{subject} names no broker. Give the option 'kafka.bootstrap.servers': 'host:9092,…', or"
             " '{env:NAME}' for what the environment variable NAME holds where the flow runs."
         )
-
-
-def _check_secrets(subject: str, options: Mapping[str, str]) -> None:
-    for key, value in options.items():
-        if _SECRET.search(key) and not _PLACEHOLDER.search(value):
-            raise DeclarationError(
-                f"{subject} has a secret in its option {key!r}. What is declared is kept in the manifest, for"
-                " all to read: put the secret into an environment variable of the driver, and write"
-                " '{env:NAME}' here."
-            )
 
 
 def check_delta(name: str, options: Mapping[str, str], location: Location) -> None:

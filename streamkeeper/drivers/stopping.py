@@ -3,7 +3,8 @@
 A hold makes a driver end its batch and leave. A driver still there at a deadline is signalled, but only if
 its lease proves that the very process is on this host: same boot, same pid namespace, same pid with the same
 start time. The signal goes through a pidfd opened before that proof. So it never reaches a process that got
-the pid later.
+the pid later. And the process must run one of our jobs: the code of a pipeline can write leases, which might
+name any process of this user.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 
 from streamkeeper.clusters import cluster_drivers
+from streamkeeper.drivers.submit import JOB, RECOVERY_JOB
 from streamkeeper.errors import LeaseHeld, StreamkeeperError
 from streamkeeper.flows import holds, leases
 from streamkeeper.flows.files import FlowHome
@@ -26,6 +29,7 @@ KILL_AFTER = 60.0
 """Seconds between SIGTERM and SIGKILL by default."""
 DYING = 30.0
 """Seconds for the system to end a killed process."""
+_JOBS = frozenset(job.name for job in (JOB, RECOVERY_JOB))
 AT_ONCE = 16
 """Flows waited for at the same time."""
 
@@ -147,8 +151,11 @@ def _signal(home: FlowHome, number: signal.Signals, waited: float, say: Callable
     except ProcessLookupError:
         return
     try:
+        runs_job = _runs_job(holder.pid)
         if process_started(holder.pid) != holder.started:
             return
+        if not runs_job:
+            raise LeaseHeld(_beyond(home, lease, waited, "and that process runs no job of Streamkeeper"))
         say(
             f"{home.full_name}: its driver ({leases.describe(lease)}) is still there after {waited:g} s;"
             f" sending it {number.name}."
@@ -180,6 +187,15 @@ def _end_in_cluster(
     until = time.monotonic() + DYING
     while not cluster_drivers.note_end(home, lease) and time.monotonic() < until:
         time.sleep(0.5)
+
+
+def _runs_job(pid: int) -> bool:
+    """Return whether a process has one of our jobs in its command line (proc_pid_cmdline(5))."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return any(Path(os.fsdecode(word)).name in _JOBS for word in words)
 
 
 def _kill_group(pid: int) -> None:

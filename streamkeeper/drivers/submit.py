@@ -242,7 +242,15 @@ def driver(
         ["--available-now"] if available_now else []
     )
     conf = application_settings(settings, flows[0], master)
-    return Submission(application_name(flows), JOB, tuple(arguments), conf, master, environment(settings))
+    return Submission(
+        application_name(flows), JOB, tuple(arguments), conf, master, environment_of(settings, master)
+    )
+
+
+def environment_of(settings: Settings, master: str) -> dict[str, str]:
+    """Return the whole environment of a job. On a local master, Spark's UI listens on the loopback alone."""
+    alone = {"SPARK_LOCAL_IP": "127.0.0.1"} if partitions(master) is not None else {}
+    return {**alone, **environment(settings)}
 
 
 def written_by(settings: Settings) -> dict[str, str]:
@@ -263,6 +271,7 @@ def _application(settings: Settings, declared: Mapping[str, str], master: str) -
     cores = partitions(master)
     defaults = {
         "spark.ui.enabled": str(settings.spark_ui).lower(),
+        "spark.ui.killEnabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "WARN",
         "spark.sql.codegen.cache.maxEntries": GENERATED,

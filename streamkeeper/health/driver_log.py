@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Protocol
 
 from streamkeeper.clusters import cluster_drivers
 from streamkeeper.flows.leases import ClusterDriver, Lease
-from streamkeeper.redaction import redact_text
+from streamkeeper.redaction import Lines
 
+DRIVERS = "drivers"
+"""Folder of Airflow's logs that holds those of drivers, each in a folder of its application."""
 CHUNK = 256 * 1024
 """Bytes of one read."""
 WIDTH = 2000
@@ -40,23 +45,51 @@ class Output(Protocol):
 
 
 class LogFile:
-    """Output in a file of this host, which need not be there yet."""
+    """Output in a file of this host, ``…/drivers/<application>/<name>.log``, which need not be there yet.
+
+    A lease names it, which the code of a pipeline can write: another file, a link, a pipe or a device is not
+    opened, and counts as not there.
+    """
 
     def __init__(self, file: Path) -> None:
         self._file, self.location = file, str(file)
 
     def is_readable(self) -> bool:
-        return self._file.exists()
+        with self._opened() as log:
+            return log is not None
 
     def near_end(self, size: int) -> int:
-        return max(0, self._file.stat().st_size - size) if self._file.exists() else 0
+        with self._opened() as log:
+            return 0 if log is None else max(0, os.fstat(log).st_size - size)
 
     def read(self, start: int) -> tuple[bytes, int]:
-        if not self._file.exists():
-            return b"", start
-        with self._file.open("rb") as log:
-            log.seek(start)
-            return log.read(CHUNK), log.tell()
+        with self._opened() as log:
+            content = b"" if log is None else os.pread(log, CHUNK, start)
+        return content, start + len(content)
+
+    @contextmanager
+    def _opened(self) -> Iterator[int | None]:
+        """Yield a descriptor of the file; None if it cannot be opened, or is no driver's log."""
+        *above, folder, application, name = ("", "", *self._file.parts)
+        if folder != DRIVERS or not name.endswith(".log") or ".." in self._file.parts:
+            yield None
+            return
+        with ExitStack() as handles:
+
+            def entered(path: str, flags: int, parent: int | None = None) -> int:
+                handle = os.open(path, flags | os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+                handles.callback(os.close, handle)
+                return handle
+
+            log = None
+            try:
+                parent = entered(str(Path(*above, folder)), os.O_DIRECTORY)
+                parent = entered(application, os.O_DIRECTORY, parent)
+                log = entered(name, os.O_NONBLOCK, parent)
+            except OSError:
+                yield None
+                return
+            yield log if stat.S_ISREG(os.fstat(log).st_mode) else None
 
 
 class ClusterLog:
@@ -69,13 +102,13 @@ class ClusterLog:
     def is_readable(self) -> bool:
         try:
             return cluster_drivers.near_end(self._driver, 0) >= 0
-        except (OSError, ValueError):
+        except OSError:
             return False
 
     def near_end(self, size: int) -> int:
         try:
             return cluster_drivers.near_end(self._driver, size)
-        except (OSError, ValueError):
+        except OSError:
             return 0
 
     def read(self, start: int) -> tuple[bytes, int]:
@@ -84,7 +117,7 @@ class ClusterLog:
         self._asked = time.monotonic()
         try:
             return cluster_drivers.output(self._driver, start, CHUNK)
-        except (OSError, ValueError):
+        except OSError:
             return b"", start
 
 
@@ -99,7 +132,8 @@ def last_lines(output: Output, number: int) -> list[str]:
     """Return the last lines of an output, of its last 256 KiB at most, without secrets."""
     start = output.near_end(CHUNK)
     lines = output.read(start)[0].decode(errors="replace").splitlines()
-    return [redact_text(line) for line in lines[1 if start else 0 :][-number:]]
+    shown = Lines(cut=bool(start))
+    return [shown(line) for line in lines[1 if start else 0 :]][-number:]
 
 
 class LogTail:
@@ -113,7 +147,7 @@ class LogTail:
     ) -> None:
         self._output, self._write, self._left = output, write, limit
         self._position = 0 if backlog is None else output.near_end(backlog)
-        self._rest = b""
+        self._rest, self._shown = b"", Lines(cut=bool(self._position))
 
     def pump(self) -> None:
         """Pass on what is new since the last call."""
@@ -128,7 +162,7 @@ class LogTail:
     def _show(self, line: str) -> None:
         if self._left <= 0:
             return
-        line = redact_text(line)
+        line = self._shown(line)
         self._write(line if len(line) <= WIDTH else f"{line[:WIDTH]}… ({len(line)} characters)")
         self._left -= 1
         if self._left == 0:

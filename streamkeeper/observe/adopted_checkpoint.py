@@ -18,6 +18,7 @@ from streamkeeper.delta.log import Transactions
 from streamkeeper.errors import CheckpointError
 from streamkeeper.flows.generations import EARLIEST, REBUILT, Generation, Start, StartAt
 from streamkeeper.observe.position import CommittedPosition
+from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 
 EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
@@ -95,6 +96,18 @@ def open_adopted(start: StartAt) -> AdoptedCheckpoint:
             " adoption of this one."
         )
     return checkpoint
+
+
+def open_allowed(settings: Settings, start: StartAt) -> AdoptedCheckpoint:
+    """Return the checkpoint that a generation adopts, if it may be read still: a link or the setting may have
+    changed since the plan was made.
+
+    :raises CheckpointError: as :func:`open_adopted`; or it lies in no folder that may be read.
+    """
+    refused = settings.why_outside(str(start.checkpoint))
+    if refused is not None:
+        raise CheckpointError(f"The checkpoint {refused} Nothing was copied.")
+    return open_adopted(start)
 
 
 def standing_of(

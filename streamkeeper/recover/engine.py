@@ -17,7 +17,7 @@ from streamkeeper.errors import PlanRefused, RecoveryError, RequestError, check_
 from streamkeeper.flows import ledger
 from streamkeeper.flows.ledger import ENDED, GIVEN_UP, OVER, PLANNED
 from streamkeeper.manifest.manifest import Manifest, read_manifest
-from streamkeeper.recover.plans import advice, rehearsal
+from streamkeeper.recover.plans import advice, approvers, rehearsal
 from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work, kind
 from streamkeeper.recover.plans.plan import FlowPlan, Plan
@@ -92,11 +92,16 @@ def approve(
     *,
     again: bool = False,
     accepted: Collection[str] = (),
+    asked: bool = True,
 ) -> None:
     """Record who approved the plan or, with ``again``, the plan that got worse under the hold.
 
     :param accepted: the impacts that the question named, which the approval accepts.
+    :param asked: whether somebody was asked; a schedule's recovery may go on without.
+    :raises ApprovalRefused: who was asked may not approve it, by the settings.
     """
+    if asked:
+        approvers.check(settings, read_plan(settings, pipeline, recovery), by)
     event = APPROVED_AGAIN if again else APPROVED
     book = ledger.open(open_storage(settings.state), pipeline, recovery)
     if book.find(event) is None:

@@ -1,11 +1,15 @@
-"""Lock of a table: one recovery of it at a time."""
+"""Lock of a table: one recovery of it at a time.
+
+Locks are numbered, as write locks are: the highest number counts until it is released. So a recovery that was
+paused and given up meanwhile releases its own lock when it goes on, never that of the next one.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from streamkeeper.errors import TableLocked
-from streamkeeper.flows.files import table_lock, tables_folder
+from streamkeeper.flows.files import LockFiles, tables_folder
 from streamkeeper.storage import Storage, read_record, to_json
 from streamkeeper.support.times import now
 from streamkeeper.tables import owners
@@ -21,10 +25,7 @@ class _Lock:
 
 def holder(storage: Storage, pipeline: str, table: str) -> str | None:
     """Return the id of the recovery that has the table's lock, or None."""
-    way = "Remove it if no recovery of the table runs."
-    name = table_lock(storage, pipeline, table)
-    lock = read_record(storage, name, _Lock, "a recovery's lock of a table", way)
-    return None if lock is None else lock.recovery
+    return _newest(_files(storage, pipeline, table))[1]
 
 
 def tables(storage: Storage, pipeline: str) -> list[str]:
@@ -43,13 +44,16 @@ def take(storage: Storage, pipeline: str, table: str, recovery: str) -> None:
             f"The table {table} belongs to the pipeline {owner}, not to {pipeline}, so {recovery} cannot"
             " start. Nothing was changed. Trigger the recovery for that pipeline."
         )
-    while not storage.create(
-        table_lock(storage, pipeline, table), to_json({"recovery": recovery, "at": now()})
-    ):
-        check_free(storage, pipeline, table, recovery)
-        if holder(storage, pipeline, table) == recovery:
+    locks = _files(storage, pipeline, table)
+    while True:
+        number, held_by = _newest(locks)
+        if held_by == recovery:
             return
-        # It was given back just now: take it again, else two could believe that they have it.
+        check_free(storage, pipeline, table, recovery)
+        content = to_json({"recovery": recovery, "at": now()})
+        if held_by is None and storage.create(locks.lock(number + 1), content):
+            return
+        # Another recovery took it, or gave it back, just now: look again.
 
 
 def check_free(storage: Storage, pipeline: str, table: str, recovery: str) -> None:
@@ -68,6 +72,27 @@ def check_free(storage: Storage, pipeline: str, table: str, recovery: str) -> No
 
 
 def give_back(storage: Storage, pipeline: str, table: str, recovery: str) -> None:
-    """Remove the table's lock if this recovery has it."""
-    if holder(storage, pipeline, table) == recovery:
-        storage.remove(table_lock(storage, pipeline, table))
+    """Release the table's lock if this recovery has it."""
+    locks = _files(storage, pipeline, table)
+    number, held_by = _newest(locks)
+    if held_by == recovery:
+        storage.create(locks.released(number), b"{}\n")
+
+
+def _files(storage: Storage, pipeline: str, table: str) -> LockFiles:
+    return LockFiles(storage, pipeline, table, "recovery_lock")
+
+
+def _newest(locks: LockFiles) -> tuple[int, str | None]:
+    """Return the highest number of a lock, 0 if there is none, and the recovery that holds it; None if it was
+    released.
+
+    :raises StorageError: its file is damaged.
+    """
+    numbers = locks.numbers()
+    if not numbers:
+        return 0, None
+    way = "Remove its folder if no recovery of the table runs."
+    lock = read_record(locks.storage, locks.lock(numbers[-1]), _Lock, "a recovery's lock of a table", way)
+    released = locks.storage.read(locks.released(numbers[-1])) is not None
+    return numbers[-1], None if lock is None or released else lock.recovery

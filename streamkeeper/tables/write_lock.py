@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 
 from streamkeeper.flows import leases
-from streamkeeper.flows.files import FlowHome, WriteLockFiles
+from streamkeeper.flows.files import FlowHome, LockFiles
 from streamkeeper.flows.leases import Process, Silence
 from streamkeeper.storage import read_record, to_json
 
@@ -70,7 +70,7 @@ class WriteLock:
 
     def __init__(
         self,
-        locks: WriteLockFiles,
+        locks: LockFiles,
         me: Holder,
         term: float,
         *,
@@ -173,7 +173,7 @@ class WriteLock:
         return True
 
 
-def read(locks: WriteLockFiles, number: int) -> Holder | None:
+def read(locks: LockFiles, number: int) -> Holder | None:
     """Return the holder of a lock; None if it was released, or there is none.
 
     :raises StorageError: its file is damaged.
@@ -183,7 +183,7 @@ def read(locks: WriteLockFiles, number: int) -> Holder | None:
     return None if locks.storage.read(locks.released(number)) is not None else holder
 
 
-def gone(locks: WriteLockFiles, holder: Holder) -> Gone:
+def gone(locks: LockFiles, holder: Holder) -> Gone:
     """Return what is known of a holder without waiting."""
     home = _home(locks, holder)
     if home.storage.read(home.left(holder.epoch)) is not None:
@@ -209,5 +209,5 @@ def _same(holder: Holder, me: Holder) -> bool:
     return (holder.flow, holder.epoch, holder.process) == (me.flow, me.epoch, me.process)
 
 
-def _home(locks: WriteLockFiles, holder: Holder) -> FlowHome:
+def _home(locks: LockFiles, holder: Holder) -> FlowHome:
     return FlowHome(locks.storage, locks.pipeline, holder.flow)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from streamkeeper.drivers.submit import PREFLIGHT_JOB, Submission, job_settings
+from streamkeeper.drivers.submit import PREFLIGHT_JOB, Submission, environment_of, job_settings
 from streamkeeper.errors import StreamkeeperError
 from streamkeeper.exit_codes import described
 from streamkeeper.flows import generations
@@ -22,7 +22,6 @@ from streamkeeper.settings import DEFAULT_MASTER, Settings
 from streamkeeper.sources.formats import format_of
 from streamkeeper.storage import open_storage
 from streamkeeper.support.json_values import read_as
-from streamkeeper.support.user_environment import environment
 from streamkeeper.trial import last_run
 from streamkeeper.trial.change import read as read_change
 from streamkeeper.trial.standing import standing
@@ -172,7 +171,12 @@ def _answers(
     flow_arguments = tuple(part for flow in flows for part in ("--flow", flow.full_name))
     conf = job_settings(settings, [flow.declaration for flow in flows])
     job = Submission(
-        "preflight", PREFLIGHT_JOB, (*flow_arguments, *more), conf, DEFAULT_MASTER, environment(settings)
+        "preflight",
+        PREFLIGHT_JOB,
+        (*flow_arguments, *more),
+        conf,
+        DEFAULT_MASTER,
+        environment_of(settings, DEFAULT_MASTER),
     )
     job.check_host()
     with subprocess.Popen(

@@ -100,11 +100,19 @@ def test_a_process_started_with_it_is_this_python_with_the_project_to_import() -
 CONF = {
     "a key of a store": (
         {"spark.hadoop.fs.s3a.secret.key": "AKIA"},
-        "has a secret in its spark_conf: spark.hadoop.fs.s3a.secret.key",
+        "has a secret in its spark_conf 'spark.hadoop.fs.s3a.secret.key'",
     ),
     "a password": (
         {"spark.ssl.keyPassword": "x"},
-        "has a secret in its spark_conf: spark.ssl.keyPassword.*Put it into spark-defaults",
+        "has a secret in its spark_conf 'spark.ssl.keyPassword'.*Put it into spark-defaults",
+    ),
+    "a password of the JVM": (
+        {"spark.driver.extraJavaOptions": "-Djavax.net.ssl.trustStorePassword=hunter2"},
+        "has a secret in its spark_conf 'spark.driver.extraJavaOptions'",
+    ),
+    "a login in an address": (
+        {"spark.sql.catalog.x.url": "jdbc:postgresql://ada:hunter2@db/shop"},
+        "has a secret in its spark_conf 'spark.sql.catalog.x.url'",
     ),
     "a placeholder": (
         {"spark.hadoop.a": "{env:ORDERS_BROKERS}"},

@@ -9,6 +9,7 @@ of the hook that this needs are pinned in tests/airflow.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -165,8 +166,16 @@ class Master:
     page: str | None
 
 
+def trust_pages(connection: str) -> None:
+    """Let the pages that the connection names be asked after drivers that run there already. Of one that
+    cannot be read, whoever submits is told.
+    """
+    with suppress(AirflowFailException):
+        find_master(connection)
+
+
 def find_master(connection: str) -> Master:
-    """Return Spark's master.
+    """Return Spark's master. Its pages may be asked from now on.
 
     Its pages are at the connection's extra ``cluster-page``; or, of a standalone master, at its host with
     Spark's usual port; of Kubernetes, the API server that the master names.
@@ -174,6 +183,13 @@ def find_master(connection: str) -> Master:
     :raises AirflowFailException: the connection does not exist, or names a deploy mode that cannot be
         supervised yet.
     """
+    master = _master_of(connection)
+    if master.page is not None:
+        cluster_drivers.trust(master.page)
+    return master
+
+
+def _master_of(connection: str) -> Master:
     extra = _read(connection).extra_dejson
     hook_connection = SparkSubmitHook(conn_id=connection)._connection
     master = str(hook_connection["master"])

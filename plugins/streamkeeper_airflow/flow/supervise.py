@@ -151,6 +151,7 @@ class FlowOperator(BaseOperator):
         settings = _settings()
         self._find_sharers(settings)
         homes = [open_home(settings, flow) for flow in self.flows]
+        submitting.trust_pages(settings.connection)
         heart = Heart(homes, settings.supervisor_timeout, name_of(context), self.log.warning)
         for _ in range(ATTACH_ATTEMPTS):
             self._skip_if_held(settings)

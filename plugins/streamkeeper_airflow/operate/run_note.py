@@ -11,12 +11,13 @@ import json
 import logging
 from typing import Any
 from urllib.parse import quote
-from urllib.request import Request, urlopen
 
 from airflow.sdk import BaseHook, Connection
 from airflow.sdk.exceptions import AirflowNotFoundException, AirflowRuntimeError
 
 from streamkeeper.redaction import redact_text
+from streamkeeper.support.markdown import plain_lines
+from streamkeeper.web import ask
 
 CONNECTION = "streamkeeper_airflow"
 NOTE_LIMIT = 1000
@@ -26,7 +27,8 @@ _log = logging.getLogger(__name__)
 
 
 def set_run_note(dag_id: str, run_id: str, note: str) -> None:
-    """Set the note of a DAG run, without secrets; the log says why, if it could not be set.
+    """Set the note of a DAG run, without secrets, and as text where Airflow shows Markdown; the log says why,
+    if it could not be set.
 
     The connection ``streamkeeper_airflow`` (type ``http``: host, port, login, password, schema http or https)
     names the API server.
@@ -44,7 +46,7 @@ def set_run_note(dag_id: str, run_id: str, note: str) -> None:
         f":{connection.port}" if connection.port else ""
     )
     path = f"/api/v2/dags/{quote(dag_id, safe='')}/dagRuns/{quote(run_id, safe='')}"
-    note = redact_text(note)
+    note = plain_lines(redact_text(note))
     shortened = note if len(note) <= NOTE_LIMIT else note[: NOTE_LIMIT - 1] + "…"
     try:
         token = _call("POST", f"{base}/auth/token", _login(connection))["access_token"]
@@ -60,11 +62,11 @@ def _login(connection: Connection) -> dict[str, Any]:
 
 
 def _call(method: str, url: str, body: dict[str, Any], token: str | None = None) -> dict[str, Any]:
-    """Send JSON and return the JSON of the answer.
+    """Send JSON and return the JSON of the answer. No proxy sees it: it carries a login.
 
     :raises OSError: no answer, or an error status (urllib's errors are OSErrors).
     """
     headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
-    with urlopen(Request(url, json.dumps(body).encode(), headers, method=method), timeout=20) as answer:
-        value: dict[str, Any] = json.load(answer)
+    answer = ask(url, json.dumps(body).encode(), headers, method=method, seconds=20, by_proxy=False)
+    value: dict[str, Any] = json.loads(answer)
     return value

@@ -56,11 +56,14 @@ class PlanApproval(ApprovalOperator):
         if self.stage.again:
             self.log.info("The impact has not changed since the approval.")
         else:
-            self._approved(context, f"{forms.asker(context)}, approval switched off in the form")
+            self._approved(context, f"{forms.asker(context)}, approval switched off in the form", asked=False)
         return None
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
-        """Record who approved; a rejection skips what follows."""
+        """Record who approved; a rejection skips what follows.
+
+        :raises ApprovalRefused: who answered may not approve it; the task's next try asks again.
+        """
         if "error" not in event and event["chosen_options"] == [self._consent(context)]:
             user = event.get("responded_by_user") or {}
             self._approved(context, str(user.get("name") or user.get("id") or "someone in Airflow"))
@@ -72,12 +75,12 @@ class PlanApproval(ApprovalOperator):
         plan = context["ti"].xcom_pull(task_ids=PLAN_AGAIN.name if self.stage.again else PLAN)
         return str(plan.get("consent", self.APPROVE))
 
-    def _approved(self, context: Context, by: str) -> None:
+    def _approved(self, context: Context, by: str, *, asked: bool = True) -> None:
         plan = context["ti"].xcom_pull(task_ids=PLAN)
         recovery_key = (Settings.from_environment(), plan["pipeline"], plan["recovery"])
         again = self.stage.again
         accepted = () if again else plan.get("impacts", ())
-        engine.approve(*recovery_key, by, again=again, accepted=accepted)
+        engine.approve(*recovery_key, by, again=again, accepted=accepted, asked=asked)
 
 
 class WorseImpactApproval(PlanApproval):

@@ -24,7 +24,7 @@ from streamkeeper.errors import (
 )
 from streamkeeper.manifest.manifest import Manifest, read_manifest
 from streamkeeper.recover import course, engine
-from streamkeeper.recover.plans import explain
+from streamkeeper.recover.plans import approvers, explain
 from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.kind import Kind, kind
 from streamkeeper.recover.plans.plan import Plan
@@ -36,6 +36,7 @@ from streamkeeper.recover.steps import submission
 from streamkeeper.recover.steps.rehearse import rehearsed
 from streamkeeper.redaction import secrets_in
 from streamkeeper.settings import Settings, dag_id
+from streamkeeper.support.markdown import plain
 from streamkeeper_airflow import forms
 from streamkeeper_airflow.flow.submit import SubmitJob
 from streamkeeper_airflow.recovery.alerts import (
@@ -138,6 +139,8 @@ class PlanRecovery(BaseOperator, SkipMixin):
 
     def _check(self, context: Context, plan: Plan, manifest: Manifest, *, asks: bool) -> None:
         try:
+            if not asks and context["dag_run"].run_type == "manual":
+                approvers.check_off(Settings.from_environment())
             course.check(plan, asks=asks)
         except PlanRefused as error:
             if not asks:
@@ -336,7 +339,7 @@ def _handed_on(
     """Log a step's evidence, alert after the last step, and return what later tasks need of it."""
     task.log.info("%s: %s", task.task_id, {key: value for key, value in evidence.items() if key != "plan"})
     if task.task_id == shared_steps.PLAN_AGAIN.name:
-        worse = "\n".join(f"- {item}" for item in evidence["reasons"])
+        worse = "\n".join(f"- {plain(item)}" for item in evidence["reasons"])
         again = plans.from_json(evidence["plan"])
         evidence = {
             **evidence,

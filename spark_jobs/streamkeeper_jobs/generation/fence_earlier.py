@@ -126,7 +126,7 @@ def _adopted(job: Job, generation: Generation) -> CommittedPosition:
         duplicates were not accepted.
     """
     query_id = generation.start.query_id
-    checkpoint = adopted_checkpoint.open_adopted(generation.start)
+    checkpoint = adopted_checkpoint.open_allowed(job.settings, generation.start)
     assert query_id is not None, "a decision to adopt says what"
     last = generations.end_adopted(job.home, generation.number, checkpoint.last_commit())
     under_way = max(checkpoint.offset_batches(), default=-1)

@@ -29,7 +29,7 @@ def act(spark: SparkSession, work: Work) -> dict[str, Any]:
         was changed.
     """
     planned = work.plan.flows[0]
-    checkpoint = adopted_checkpoint.open_adopted(planned.start)
+    checkpoint = adopted_checkpoint.open_allowed(work.settings, planned.start)
     check_still(checkpoint, planned)
     home, file = find(work.settings, planned.flow)
     flow = declared_in(load_pipeline(file, work.settings.data), home.flow)

@@ -24,6 +24,7 @@ from streamkeeper.manifest.environment import opened
 from streamkeeper.manifest.import_file import load_pipeline
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.observe.observed import Observed
+from streamkeeper.recover.kinds.backfill import check_path
 from streamkeeper.recover.moves import backfill_source
 from streamkeeper.recover.moves.backfill_source import Backup, Filled, FillingIn, Filters
 from streamkeeper.recover.plans.kind import Work
@@ -100,6 +101,7 @@ def _evidence(settings: Settings, home: FlowHome, derived: Flow) -> Filled:
 
 def _prepare(spark: SparkSession, filling: Filling) -> tuple[FlowHome, Flow]:
     request, backup = filling.request, filling.backup
+    check_path(filling.settings, request)
     home, file = find(filling.settings, request.flow)
     flow = declared_in(load_pipeline(file, filling.settings.data), home.flow)
     if flow.fingerprint != filling.fingerprint:

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 
 from streamkeeper.delta import log as delta_log
 from streamkeeper.errors import RecoveryError, StreamkeeperError, TableLocked
-from streamkeeper.flows.files import WriteLockFiles
+from streamkeeper.flows.files import LockFiles
 from streamkeeper.flows.leases import Process
 from streamkeeper.recover.kinds.tidy_tables import (
     TableTidy,
@@ -115,7 +115,7 @@ def write_lock_on(
     :param who: what is to be run again then, for the message.
     """
     me = Holder(_NOBODY, 0, 0, None, Process.current(), jvm_process(spark), now())
-    locks = WriteLockFiles(open_storage(settings.state), pipeline, table)
+    locks = LockFiles(open_storage(settings.state), pipeline, table)
     deadline = time.monotonic() + LOCK_SECONDS
 
     def wait(seconds: float) -> None:

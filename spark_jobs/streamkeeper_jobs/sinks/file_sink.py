@@ -63,6 +63,9 @@ class FileSink:
         table = job.table
         options = filled(f"{table.location}: the sink {table.name}", table.properties, job.settings)
         self._folder = options["path"]
+        # The manifest has the path as it is declared, before {env:NAME} in it is filled in.
+        if (refused := job.settings.why_outside(self._folder)) is not None:
+            raise DeclarationError(f"{table.location}: the path of the sink {table.name}: {refused}")
         self._options = {name: value for name, value in options.items() if name != "path"}
 
     def begin(self) -> int:

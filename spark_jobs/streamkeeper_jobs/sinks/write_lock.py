@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.flows import generations
-from streamkeeper.flows.files import FlowHome, WriteLockFiles
+from streamkeeper.flows.files import FlowHome, LockFiles
 from streamkeeper.flows.generations import Generation
 from streamkeeper.flows.leases import Process
 from streamkeeper.support.times import now
@@ -46,7 +46,7 @@ def write_lock(job: Job, generation: Generation, writes: bool = True) -> WriteLo
         jvm=jvm_process(job.spark),
         at=now(),
     )
-    locks = WriteLockFiles(job.home.storage, job.home.pipeline, job.flow.declaration.target)
+    locks = LockFiles(job.home.storage, job.home.pipeline, job.flow.declaration.target)
     return WriteLock(
         locks,
         me,

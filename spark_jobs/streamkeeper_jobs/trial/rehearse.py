@@ -131,7 +131,7 @@ class _Rehearsal:
         shared_steps.check_possible(plan)
         engine.propose(self._copy, plan)
         impacts = {item.impact for item in plan.refusals if item.impact is not None}
-        engine.approve(self._copy, plan.pipeline, plan.recovery_id, plan.by, accepted=impacts)
+        engine.approve(self._copy, plan.pipeline, plan.recovery_id, plan.by, accepted=impacts, asked=False)
         with contextlib.suppress(_Enough):
             # Both approvals are granted: whoever approves the real recovery has seen what this one came to.
             course.carry_through(plan, partial(self._carry_out, plan), lambda stage, evidence: None)

@@ -21,7 +21,7 @@ from streamkeeper.flows.files import FlowHome, kept_flows, kept_pipelines, open_
 from streamkeeper.flows.generations import ADOPTED, AFTER_LAST, COPIED, EMPTY, StartAt
 from streamkeeper.manifest.environment import opened_if_possible
 from streamkeeper.manifest.manifest import Flow, Manifest
-from streamkeeper.observe.adopted_checkpoint import AdoptedCheckpoint, normal_place, open_adopted, standing_of
+from streamkeeper.observe.adopted_checkpoint import AdoptedCheckpoint, normal_place, open_allowed, standing_of
 from streamkeeper.observe.position import CommittedPosition
 from streamkeeper.recover.kinds import adopt_notes
 from streamkeeper.recover.moves.adopted_sources import match_sources
@@ -322,7 +322,7 @@ def _sizes(checkpoint: Checkpoint, folder: str) -> Iterator[int]:
 
 def _see_still(work: Work) -> dict[str, Any]:
     planned = work.plan.flows[0]
-    check_still(open_adopted(planned.start), planned)
+    check_still(open_allowed(work.settings, planned.start), planned)
     return {"checkpoint": planned.start.checkpoint, "batch": planned.position["batch"]}
 
 

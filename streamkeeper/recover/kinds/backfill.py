@@ -34,6 +34,16 @@ RECOVERY = "backfill"
 VERIFY, UNLOCK = "verify", "unlock"
 
 
+def check_path(settings: Settings, request: BackfillRequest) -> None:
+    """Check that what a backfill reads may be read. The job checks it again: since the plan was made, a link
+    or the setting may have changed.
+
+    :raises RequestError: the path lies in no folder that may be read.
+    """
+    if request.path is not None and (refused := settings.why_outside(request.path)) is not None:
+        raise RequestError(f"The path {refused} Nothing was read or changed.")
+
+
 def plan(settings: Settings, manifest: Manifest, request: BackfillRequest, recovery_id: str) -> Plan:
     """Plan a backfill; nothing is changed.
 
@@ -42,8 +52,7 @@ def plan(settings: Settings, manifest: Manifest, request: BackfillRequest, recov
         be read is not there.
     """
     flow = manifest.find(request.flow)
-    if request.path is not None and (refused := settings.why_outside(request.path)) is not None:
-        raise RequestError(f"The path {refused} Nothing was changed.")
+    check_path(settings, request)
     home = open_home(settings, flow.full_name)
     if not delta_log.exists(settings.table_path(flow.declaration.target)):
         raise RequestError(

@@ -23,7 +23,7 @@ from streamkeeper.delta.copy_files import check_copyable
 from streamkeeper.delta.summary import check_rows_may_go
 from streamkeeper.errors import RequestError
 from streamkeeper.flows import generations, leases, ledger
-from streamkeeper.flows.files import FlowHome, WriteLockFiles
+from streamkeeper.flows.files import FlowHome, LockFiles
 from streamkeeper.flows.side_flow import _FOLDER, mark_of, name_of, side_home
 from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.plan import Plan
@@ -103,7 +103,7 @@ def remove(settings: Settings, plan: Plan) -> dict[str, Any]:
     folder, _, name = beside.rstrip("/").rpartition("/")
     open_storage(folder).remove(name)
     for table in plan.tables:
-        locks = WriteLockFiles(storage, plan.pipeline, name_of(table, plan.recovery_id))
+        locks = LockFiles(storage, plan.pipeline, name_of(table, plan.recovery_id))
         storage.remove(locks.root.rpartition("/")[0])
     for home in homes:
         for name in _checkpoints(home, plan.recovery_id):

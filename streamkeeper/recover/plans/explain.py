@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from streamkeeper.recover.plans.advice import TRADE_OFFS
 from streamkeeper.recover.plans.kind import kind
 from streamkeeper.recover.plans.plan import IN_THE_TABLE, CopyPlan, FlowPlan, Plan, Refusal
-from streamkeeper.redaction import visible
 from streamkeeper.support.amounts import (
     DATA_LOSS,
     DOWNSTREAM,
@@ -21,6 +20,7 @@ from streamkeeper.support.amounts import (
     in_words,
     size_in_words,
 )
+from streamkeeper.support.markdown import literal, plain
 
 
 def as_markdown(plan: Plan) -> str:
@@ -154,24 +154,6 @@ def _flow_markdown(flow: FlowPlan, several: bool) -> Iterator[str]:
 
 _ACCEPT = re.compile(r" To continue(?: anyway)?, accept `[a-z-]+`\.$")
 """The end of a refusal, which says how to accept it beforehand; an approval accepts it anyway."""
-
-_CODE = re.compile(r"((?<!`)`[^`\n]+`(?!`))")
-_MARKS = re.compile(r"([\\`*\[\]<|~]|^[#>]|\b_(?!\w)|(?<!\w)_)")
-
-
-def plain(text: str) -> str:
-    """Return a text escaped as Markdown: a user's text makes no link, image, table or heading.
-
-    Code in backticks is kept.
-    """
-    parts = _CODE.split(" ".join(visible(text).split()))
-    return "".join(part if number % 2 else _MARKS.sub(r"\\\1", part) for number, part in enumerate(parts))
-
-
-def literal(text: str) -> str:
-    """Return a user's text as code, in which not even an address becomes a link."""
-    return f"`{' '.join(visible(text).replace('`', chr(39)).split())}`"
-
 
 _VERBS = {DATA_LOSS: "lose", DUPLICATES: "duplicate"}
 _OTHERWISE = {

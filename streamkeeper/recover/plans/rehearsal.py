@@ -14,13 +14,13 @@ from streamkeeper.errors import RequestError
 from streamkeeper.flows import ledger
 from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.recover.plans import plan as plans
-from streamkeeper.recover.plans.explain import literal, plain
 from streamkeeper.recover.plans.plan import Plan, Refusal
 from streamkeeper.recover.requests.rehearsal import Rehearsable
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 from streamkeeper.support.amounts import size_in_words
 from streamkeeper.support.json_values import read_as
+from streamkeeper.support.markdown import literal, plain
 
 REHEARSE = "rehearse"
 """Name of the step, and of the recovery that does nothing else."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from streamkeeper.declare.model import AnyFlow
-from streamkeeper.drivers.submit import RECOVERY_JOB, Submission, job_settings
+from streamkeeper.drivers.submit import RECOVERY_JOB, Submission, environment_of, job_settings
 from streamkeeper.flows import ledger
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover.plans import plan as plans
 from streamkeeper.settings import DEFAULT_MASTER, Settings
 from streamkeeper.storage import open_storage
-from streamkeeper.support.user_environment import environment
 
 
 def recovery_step(
@@ -18,7 +17,9 @@ def recovery_step(
     """Return the submission of one step of a recovery, with the ``spark_conf`` of the recovery's flows."""
     arguments = ("--pipeline", pipeline, "--recovery", recovery, "--step", step)
     conf = job_settings(settings, _flows_of(settings, pipeline, recovery), master)
-    return Submission(f"{recovery} {step}", RECOVERY_JOB, arguments, conf, master, environment(settings))
+    return Submission(
+        f"{recovery} {step}", RECOVERY_JOB, arguments, conf, master, environment_of(settings, master)
+    )
 
 
 def _flows_of(settings: Settings, pipeline: str, recovery: str) -> list[AnyFlow]:

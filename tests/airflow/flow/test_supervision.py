@@ -87,7 +87,8 @@ class Bed:
     @property
     def command(self) -> list[str]:
         fingerprint = read_manifest(self.settings).find(FLOW).fingerprint
-        return [sys.executable, str(SMALL_DRIVER), FLOW, fingerprint, self.habit]
+        # Only what has a job's name in its command line is ever killed.
+        return [sys.executable, "-X", submit.JOB.name, str(SMALL_DRIVER), FLOW, fingerprint, self.habit]
 
     def environment(self, log: Path, **more: str) -> dict[str, str]:
         ours = {submit.LOG_VARIABLE: str(log), submit.SUPERVISED_VARIABLE: "1", "PYTHONPATH": str(PROJECT)}

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from streamkeeper.health.driver_log import LogFile, LogTail
+from streamkeeper.health.driver_log import LogFile, LogTail, last_lines
 
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    return tmp_path / "driver.log"
+    folder = tmp_path / "drivers" / "p.f"
+    folder.mkdir(parents=True)
+    return folder / "driver.log"
 
 
 def append(log: Path, text: str) -> None:
@@ -67,3 +71,64 @@ def test_bytes_that_are_no_text_do_not_stop_it(log: Path) -> None:
     said: list[str] = []
     LogTail(LogFile(log), said.append).pump()
     assert len(said) == 1
+
+
+KEY = [
+    "-----BEGIN RSA PRIVATE KEY-----",
+    *["MIIEpAIBAAKCAQEA" + "abcdWXYZ" * 6] * 12,
+    "-----END RSA PRIVATE KEY-----",
+]
+
+
+def test_a_private_key_over_several_lines_is_shown_in_no_part(log: Path) -> None:
+    append(log, "\n".join(["before", *KEY, "after", ""]))
+    said: list[str] = []
+    LogTail(LogFile(log), said.append).pump()
+    assert (said[0], said[-1], len(said)) == ("before", "after", len(KEY) + 2)
+    for shown in (said, last_lines(LogFile(log), 5)):
+        assert "MIIE" not in "".join(shown)
+    cut_off: list[str] = []
+    LogTail(LogFile(log), cut_off.append, backlog=300).pump()
+    assert "MIIE" not in "".join(cut_off) and cut_off[-1] == "after"
+
+
+def test_a_line_that_only_names_a_private_key_hides_no_more_than_a_key_has(log: Path) -> None:
+    append(log, "expected -----BEGIN PRIVATE KEY-----\n" + "line\n" * 200)
+    said: list[str] = []
+    LogTail(LogFile(log), said.append).pump()
+    assert said.count("line") == 50
+
+
+def secret_file(log: Path) -> Path:
+    secret = log.parents[2] / "passwords.json"
+    secret.write_text("hunter2")
+    return secret
+
+
+def linked(log: Path) -> Path:
+    log.symlink_to(secret_file(log))
+    return log
+
+
+def in_a_linked_folder(log: Path) -> Path:
+    (log.parent.parent / "other").symlink_to(log.parents[2])
+    (log.parents[2] / "passwords.log").write_text("hunter2")
+    return log.parent.parent / "other" / "passwords.log"
+
+
+def above(log: Path) -> Path:
+    (log.parents[2] / "passwords.log").write_text("hunter2")
+    return log.parent / ".." / ".." / "passwords.log"
+
+
+def a_pipe(log: Path) -> Path:
+    os.mkfifo(log)
+    return log
+
+
+@pytest.mark.parametrize("named", [secret_file, linked, in_a_linked_folder, above, a_pipe])
+def test_a_lease_that_names_what_is_no_driver_s_log_shows_nothing(
+    named: Callable[[Path], Path], log: Path
+) -> None:
+    output = LogFile(named(log))
+    assert (output.is_readable(), output.near_end(10), output.read(0)) == (False, 0, (b"", 0))

@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 from airflow.sdk import BaseNotifier
 from airflow.sdk.log import mask_secret
+from markdown_it import MarkdownIt
 from streamkeeper_airflow.operate import notify
 from streamkeeper_airflow.operate.notify import deliver, unusable
 from streamkeeper_airflow.operate.run_note import CONNECTION, set_run_note
 
 from streamkeeper.declare.model import Notifier
-from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.files import FlowHome, storage_now
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import Settings
 from streamkeeper.watch import alerts
@@ -91,6 +92,17 @@ def test_what_answers_and_is_no_airflow_sets_no_note_and_the_task_goes_on(
     assert "The note of the run could not be set" in caplog.text
 
 
+def test_a_note_is_text_whatever_people_typed(chat: Inbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"AIRFLOW_CONN_{CONNECTION.upper()}", f"http://ada:secret@127.0.0.1:{chat.port}")
+    chat.says = b'{"access_token": "t"}'
+    typed = "a_b [click](https://evil.example) ![x](https://evil.example/x.png) <b>\u202e\n# Yes\n==\n---"
+    set_run_note("flow__first__first_flow", "manual__1", f"Refused: {typed}\n\nRun `streamkeeper flows`.")
+    html = MarkdownIt().render(chat.bodies[-1]["note"])
+    assert not [mark for mark in ("<a", "<img", "<b>", "<h1", "<h2", "<hr", "\u202e") if mark in html], html
+    assert "a_b [click](https://evil.example)" in html, "it is there to be read"
+    assert "<code>streamkeeper flows</code>" in html
+
+
 def test_two_tasks_at_once_tell_once(project: Path, chat: Inbox) -> None:
     settings = declare(project, (HTTP, HOOK))
     read_manifest(settings)
@@ -114,7 +126,7 @@ def test_a_notifier_that_fails_is_counted_and_told_later_and_the_others_are_not_
     assert "503" in caplog.text
     [waiting] = alerts.pending(home)
     notifiers = notifiers_of(settings)
-    later = alerts.storage_now(home.storage) + alerts.PAUSE + 1
+    later = storage_now(home.storage) + alerts.PAUSE + 1
     assert not deliver(home, waiting, notifiers, later - 60), "the pause after a failure is not over"
     assert not deliver(home, waiting, notifiers, later), "refused again"
     chat.refuse = False
@@ -132,7 +144,7 @@ def test_an_alert_that_no_notifier_gets_is_given_up_at_the_last_attempt(
     monkeypatch.setattr(alerts, "MOST_ATTEMPTS", 2)
     assert not alert(settings, AlertKind.PARKED, FLOW, "it broke", "park 1")
     [waiting] = alerts.pending(home)
-    later = alerts.storage_now(home.storage) + alerts.PAUSE + 1
+    later = storage_now(home.storage) + alerts.PAUSE + 1
     assert not deliver(home, waiting, notifiers_of(settings), later)
     assert "attempt 2 (no further attempt)" in caplog.text
     assert alerts.pending(home) == []

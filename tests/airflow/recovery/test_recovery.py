@@ -28,7 +28,7 @@ from streamkeeper_airflow.recovery.tasks import (
     UnaskedStep,
 )
 
-from streamkeeper.errors import RecoveryError, RequestError, StorageError, StreamkeeperError
+from streamkeeper.errors import ApprovalRefused, RecoveryError, RequestError, StorageError, StreamkeeperError
 from streamkeeper.flows import generations, holds, ledger
 from streamkeeper.recover import engine
 from streamkeeper.recover.kinds.reset_checkpoint import KIND
@@ -259,6 +259,56 @@ def test_whoever_approves_accepts_the_impacts_that_the_answer_names(
     [event] = [event.evidence for event in book.events() if event.event == "approved"]
     assert event == {"by": "grace", "accepted": ["duplicates"]}
     run.carry_out("hold", "plan_again", "decide")
+
+
+def answered(run: Run, user: str) -> None:
+    """Let a user press the approving button of a run."""
+    event = {
+        "params_input": {},
+        "responded_at": datetime.now(timezone.utc),
+        "responded_by_user": {"id": "7", "name": user},
+        "chosen_options": ["Approve"],
+    }
+    PlanApproval(task_id="approve").execute_complete(run.context(), event)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "no", "yes"),
+    [
+        pytest.param("APPROVERS", "grace,linus", "ada", "grace", id="who is not named"),
+        pytest.param("APPROVER_DIFFERS", "true", "ada", "grace", id="who asked"),
+    ],
+)
+def test_an_answer_of_who_may_not_approve_counts_for_nothing_and_the_next_one_may(
+    *, setting: str, value: str, no: str, yes: str, stands: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"STREAMKEEPER_{setting}", value)
+    run = Run(RESET, flow=F)
+    run.plan()
+    with pytest.raises(ApprovalRefused, match=f"STREAMKEEPER_{setting}") as refused:
+        answered(run, no)
+    assert not isinstance(refused.value, AirflowFailException), "the next try asks again"
+    with pytest.raises(AirflowException, match="not approved"):
+        run.carry_out("hold")
+    answered(run, yes)
+    run.carry_out("hold")
+
+
+@pytest.mark.parametrize(("run_type", "refused"), [("manual", True), ("operator_triggered", False)])
+def test_a_person_cannot_switch_approval_off_where_a_setting_forbids_it_and_a_schedule_can(
+    *, run_type: str, refused: bool, stands: World, notes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STREAMKEEPER_APPROVAL_ALWAYS", "true")
+    run = Run(RESET, run_type, flow=F, approval=False)
+    if refused:
+        with pytest.raises(AirflowSkipException, match="APPROVAL_ALWAYS forbids people"):
+            run.plan()
+        assert "APPROVAL_ALWAYS" in notes[0]
+        assert not (stands.root / "state" / "events" / "ledger").exists()
+        return
+    run.plan()
+    run.execute(PlanApproval(task_id="approve"))
+    run.carry_out("hold")
 
 
 @pytest.mark.parametrize("worse", [False, True])

@@ -28,7 +28,7 @@ from streamkeeper.cli.commands import app
 from streamkeeper.cli.output import Grid, lines_of
 from streamkeeper.drivers import failures, submit
 from streamkeeper.drivers.causes import Cause
-from streamkeeper.errors import StreamkeeperError
+from streamkeeper.errors import PlanRefused, StreamkeeperError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, holds, leases, ledger
 from streamkeeper.history.rows import Totals
@@ -183,6 +183,13 @@ def test_a_watched_list_begins_with_the_flow_furthest_behind_and_a_list_can_be_f
     assert (piped.returncode, "refreshes a terminal" in piped.stderr) == (2, True)
 
 
+def log_of(stands: World, name: str) -> Path:
+    """Return where a driver's log is."""
+    folder = stands.root / "logs" / "drivers" / FLOW
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{name}.log"
+
+
 def test_a_flow_is_shown_whole_in_the_terminal_and_as_json(command: Command, stands: World) -> None:
     holds.put(stands.home, holds.person("ada"), "the disk is changed", "ada")
     cause = Cause("X", "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE", "42K06", "the key is another")
@@ -191,7 +198,7 @@ def test_a_flow_is_shown_whole_in_the_terminal_and_as_json(command: Command, sta
     holds.put(stands.home, holds.PARK, failure.meaning, "driver", details)
     behind.keep(stands.home, Measured({"events_raw": Lag(reason="no such folder")}), 1_790_000_000.0)
     batch_numbers.keep(stands.home, [Batch(2, 0.0, 2.5, 1_000, state_rows=7)])
-    log = stands.root / "driver.log"
+    log = log_of(stands, "driver")
     log.write_text("one\ntoken=very-secret-1234\nthree\n")
     process = leases.Process.current()
     lease = leases.Lease(1, process, 1, "2026-01-01T00:00:00+00:00", log=str(log))
@@ -249,7 +256,7 @@ def test_a_hold_for_two_hours_says_until_when(command: Command, stands: World) -
 
 def test_the_log_of_a_driver_is_shown_and_followed_to_the_next_one(stands: World) -> None:
     def driver(epoch: int, text: str) -> Path:
-        log = stands.root / f"{epoch}.log"
+        log = log_of(stands, str(epoch))
         log.write_text(text)
         lease = leases.Lease(epoch, leases.Process.current(), 1, "2026-01-01T00:00:00+00:00", log=str(log))
         stands.home.storage.create(stands.home.lease(epoch), to_json(asdict(lease)))
@@ -614,6 +621,31 @@ def test_recover_that_was_interrupted_goes_on(
     assert runner("--resume", recovery).exit_code == 0
     assert not engine.is_open(stands.settings, "events", recovery)
     assert (runner("--resume", recovery).exit_code, driver.calls) == (0, 2), "what is done is not done again"
+
+
+@pytest.mark.usefixtures("driver")
+@pytest.mark.parametrize(
+    ("setting", "value", "words"),
+    [
+        ("STREAMKEEPER_APPROVERS", "grace,linus", "STREAMKEEPER_APPROVERS names grace, linus"),
+        ("STREAMKEEPER_APPROVER_DIFFERS", "true", "demands another person"),
+        ("STREAMKEEPER_APPROVAL_ALWAYS", "true", "without --yes"),
+    ],
+)
+def test_recover_by_whom_the_settings_forbid_it_writes_nothing(
+    *,
+    setting: str,
+    value: str,
+    words: str,
+    runner: Callable[..., Any],
+    stands: World,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(setting, value)
+    before = stands.tree()
+    refused = runner("--yes")
+    assert isinstance(refused.exception, PlanRefused) and words in str(refused.exception)
+    assert stands.tree() == before
 
 
 @pytest.mark.usefixtures("driver")

@@ -67,7 +67,7 @@ def test_a_master_that_starts_says_nothing_yet(master: Master) -> None:
     """It answers each address by its first page until its pages are there."""
     master.starts = True
     for ask in (cluster_drivers.ended, lambda driver: cluster_drivers.output(driver, 0, 1)):
-        with pytest.raises(OSError, match="something else than JSON: b'<!DOCTYPE html>'"):
+        with pytest.raises(OSError, match="something else than a JSON object: b'<!DOCTYPE html>'"):
             ask(master.driver)
     assert cluster_drivers.ended_if_known(master.driver) is None
     assert cluster_drivers.unbegun(master.driver) == Unbegun()

@@ -110,12 +110,15 @@ BAD_SOURCES = {
     "name is no text": ('None, format="json", path="/x"', "the source name None cannot be used"),
     "name too long": ('"a" * 101, format="json", path="/x"', "is at most 100 long"),
     "digit first": ('"1a", format="json", path="/x"', "starts with a letter"),
-    "options no dict": (RAW + ', options="a=1"', "the options of source raw are 'a=1'. Give a dict"),
-    "option no text": (RAW + ', options={"a": [1]}', r"the option 'a': \[1\] of source raw cannot be used"),
+    "options no dict": (RAW + ', options="a=1"', "the options of the source raw are 'a=1'. Give a dict"),
+    "option no text": (
+        RAW + ', options={"a": [1]}',
+        r"the option 'a': \[1\] of the source raw cannot be used",
+    ),
     **{
         f"reserved option {key}": (
             f'{RAW}, options={{"{key}": "1"}}',
-            f"the option '{key}' of source raw is Streamkeeper's own to set",
+            f"the option '{key}' of the source raw is Streamkeeper's own to set",
         )
         for key in RESERVED
     },
@@ -168,7 +171,11 @@ BAD_SINKS = {
     ),
     "a Kafka sink with a password": (
         '"out", "kafka", {"kafka.bootstrap.servers": "b:1", "kafka.ssl.key.password": "x"}',
-        "the Kafka sink out has a secret in its option 'kafka.ssl.key.password'.*write '{env:NAME}' here",
+        "the sink out has a secret in its option 'kafka.ssl.key.password'.*write '{env:NAME}' here",
+    ),
+    "files with a password": (
+        '"out", "json", {"path": "/out", "password": "hunter2"}',
+        "the sink out has a secret in its option 'password'",
     ),
     "files without a path": ('"out", "parquet"', "the sink out has no path. Give the folder of its files"),
     "a relative folder": ('"out", "json", {"path": "out"}', "the path 'out' of sink out is relative"),
@@ -570,7 +577,7 @@ BAD_CDC: dict[str, tuple[dict[str, str], str]] = {
         {"park_after": "0"},
         "flow f has park_after 0. Allowed is a whole number from 1 to 100",
     ),
-    "bad spark_conf": ({"spark_conf": "[1]"}, r"the options of flow f are \[1\]. Give a dict"),
+    "bad spark_conf": ({"spark_conf": "[1]"}, r"the options of the flow f are \[1\]. Give a dict"),
     "once is no truth value": ({"once": "'yes'"}, "flow f has once='yes'. Allowed are True and False"),
     "once with a trigger": (
         {"once": "True", "trigger": "'5 seconds'"},

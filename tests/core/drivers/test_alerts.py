@@ -10,10 +10,10 @@ import pytest
 
 from streamkeeper.declare.model import Notifier
 from streamkeeper.errors import StorageError
-from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.files import FlowHome, storage_now
 from streamkeeper.storage import LocalStorage
 from streamkeeper.watch import alerts
-from streamkeeper.watch.alerts import PAUSE, Alert, AlertKind, Pending, storage_now
+from streamkeeper.watch.alerts import PAUSE, Alert, AlertKind, Pending
 
 PARKED = Alert(
     AlertKind.PARKED,

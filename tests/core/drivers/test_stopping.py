@@ -16,6 +16,7 @@ import pytest
 
 from streamkeeper.drivers import stopping
 from streamkeeper.drivers.stopping import By, Stop
+from streamkeeper.drivers.submit import JOB
 from streamkeeper.errors import LeaseHeld, StreamkeeperError
 from streamkeeper.flows import holds, leases
 from streamkeeper.flows.files import FlowHome
@@ -37,10 +38,9 @@ class Drivers:
     home: FlowHome
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
-    def start(self, script: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-c", SCRIPTS[script]], stdout=subprocess.PIPE, text=True, start_new_session=True
-        )
+    def start(self, script: str, job: str = str(JOB)) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", SCRIPTS[script], job]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
         self.started.append(process)
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
@@ -52,8 +52,10 @@ class Drivers:
         assert place.storage.create(place.lease(1), to_json(asdict(lease)))
         return lease
 
-    def running(self, script: str, home: FlowHome | None = None) -> subprocess.Popen[str]:
-        process = self.start(script)
+    def running(
+        self, script: str, home: FlowHome | None = None, job: str = str(JOB)
+    ) -> subprocess.Popen[str]:
+        process = self.start(script, job)
         started = process_started(process.pid)
         assert started is not None
         self.lease(replace(HERE, pid=process.pid, started=started), home)
@@ -139,7 +141,7 @@ def test_a_killed_driver_takes_its_process_group_along(
         f" {SCRIPTS['deaf']}"
     )
     parent = subprocess.Popen(
-        [sys.executable, "-c", child], stdout=subprocess.PIPE, text=True, start_new_session=True
+        [sys.executable, "-c", child, str(JOB)], stdout=subprocess.PIPE, text=True, start_new_session=True
     )
     drivers.started.append(parent)
     assert parent.stdout is not None
@@ -195,6 +197,15 @@ def test_a_driver_on_another_host_whose_heart_stopped_is_gone_after_the_term(
 ) -> None:
     drivers.lease(replace(HERE, host="worker-7", boot_id="another"))
     assert stopping.stop(home, deadline=30, term=0.3) == Stop("p.f", By.HOLD, 1)
+
+
+def test_a_process_that_is_no_driver_is_not_signalled_whatever_a_lease_says(
+    home: FlowHome, drivers: Drivers
+) -> None:
+    process = drivers.running("polite", job="another program")
+    with pytest.raises(LeaseHeld, match="runs no job of Streamkeeper"):
+        stopping.stop(home, deadline=0, kill_after=0)
+    assert process.poll() is None
 
 
 def test_without_a_deadline_nobody_is_signalled(home: FlowHome, drivers: Drivers) -> None:

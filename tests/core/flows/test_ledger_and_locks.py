@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from streamkeeper.errors import TableLocked
@@ -82,21 +84,44 @@ def test_tables_are_locked_apart(storage: LocalStorage) -> None:
     ] == ["r1", "r2", "r3"]
 
 
-class GivenBackJustNow(LocalStorage):
-    """A storage in which the lock is given back right after somebody failed to take it."""
+class Paused(LocalStorage):
+    """A storage that lets something happen right before its first write or removal."""
 
-    tries = 0
+    meanwhile: Callable[[], None] | None = None
 
     def create(self, name: str, content: bytes) -> bool:
-        self.tries += 1
-        done = super().create(name, content)
-        if self.tries == 1:
-            self.remove(name)
-        return done
+        self._pause()
+        return super().create(name, content)
+
+    def remove(self, name: str) -> None:
+        self._pause()
+        super().remove(name)
+
+    def _pause(self) -> None:
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            meanwhile()
 
 
-def test_a_lock_that_is_given_back_meanwhile_is_taken_and_not_merely_believed(world: World) -> None:
-    recovery_lock.take(LocalStorage(world.settings.state), "events", "t", "r1")
-    storage = GivenBackJustNow(world.settings.state)
-    recovery_lock.take(storage, "events", "t", "r2")
-    assert (recovery_lock.holder(storage, "events", "t"), storage.tries) == ("r2", 2)
+def test_a_lock_that_another_recovery_took_meanwhile_is_not_merely_believed(
+    storage: LocalStorage, world: World
+) -> None:
+    slow = Paused(world.settings.state)
+    slow.meanwhile = lambda: recovery_lock.take(storage, "events", "t", "r1")
+    with pytest.raises(TableLocked, match="The recovery r1 has locked"):
+        recovery_lock.take(slow, "events", "t", "r2")
+    assert recovery_lock.holder(storage, "events", "t") == "r1"
+
+
+def test_a_recovery_that_was_paused_while_it_gave_its_lock_back_leaves_that_of_the_next_one(
+    storage: LocalStorage, world: World
+) -> None:
+    def given_up() -> None:
+        recovery_lock.give_back(storage, "events", "t", "r1")
+        recovery_lock.take(storage, "events", "t", "r2")
+
+    recovery_lock.take(storage, "events", "t", "r1")
+    slow = Paused(world.settings.state)
+    slow.meanwhile = given_up
+    recovery_lock.give_back(slow, "events", "t", "r1")
+    assert recovery_lock.holder(storage, "events", "t") == "r2"

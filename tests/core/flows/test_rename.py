@@ -14,7 +14,7 @@ import pytest
 from streamkeeper.errors import DeclarationError, LeaseHeld, RecoveryError, RequestError, TableLocked
 from streamkeeper.flows import generations, holds, leases, ledger
 from streamkeeper.flows import rename as renaming
-from streamkeeper.flows.files import FlowHome, WriteLockFiles, kept_flows, kept_pipelines, query_id
+from streamkeeper.flows.files import FlowHome, LockFiles, kept_flows, kept_pipelines, query_id
 from streamkeeper.manifest import names
 from streamkeeper.manifest.manifest import Manifest, read_manifest
 from streamkeeper.observe import status
@@ -178,13 +178,13 @@ def test_holds_leases_and_turns_are_those_of_the_flow(way: Way, stands: World) -
     holds.put(stands.home, holds.person("ada"), "why", "ada")
     lease = leases.acquire(stands.home, 1, 0.6)
     leases.leave(stands.home, lease, "stopped")
-    lock = WriteLockFiles(storage(stands), "events", "events")
+    lock = LockFiles(storage(stands), "events", "events")
     holder = write_lock.Holder("clean_events", lease.epoch, 1, None, lease.process, None, "then")
     lock.storage.create(lock.lock(1), to_json(asdict(holder)))
     home = way(stands)
     assert [hold.owner for hold in holds.all_of(home)] == ["person-ada"]
     assert leases.current(home) == lease
-    after = WriteLockFiles(storage(stands), home.pipeline, "events")
+    after = LockFiles(storage(stands), home.pipeline, "events")
     assert write_lock.read(after, 1) == holder
     assert write_lock.gone(after, holder) is write_lock.Gone.PROVEN
 
@@ -299,9 +299,7 @@ def test_two_pipelines_never_both_have_a_tables_lock(stands: World) -> None:
 
 def test_turns_on_a_table_are_of_the_table(stands: World) -> None:
     owners.claim(stands.settings, "events", "events")
-    roots = {
-        WriteLockFiles(storage(stands), pipeline, "events").root for pipeline in ("events", "copy_of_events")
-    }
+    roots = {LockFiles(storage(stands), pipeline, "events").root for pipeline in ("events", "copy_of_events")}
     assert roots == {"events/tables/events/write_lock"}
 
 

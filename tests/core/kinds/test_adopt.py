@@ -541,6 +541,14 @@ def test_adopting_decides_the_first_generation_under_the_flows_own_query_id(worl
             planned(world, recovery, "r2", table="events", **values)
 
 
+def test_a_checkpoint_that_may_not_be_read_any_more_is_not_adopted(world: World) -> None:
+    approve(world, plan(world, old_job(world)))
+    carry_out(world, "rehearse", "hold", "plan_again")
+    world.more["STREAMKEEPER_ALLOWED_ROOTS"] = "/elsewhere"
+    with pytest.raises(CheckpointError, match="none of the folders that may be used"):
+        carry_out(world, "see_still")
+
+
 def test_before_the_decision_an_adoption_is_given_up_and_leaves_nothing(world: World) -> None:
     approve(world, plan(world, old_job(world)))
     carry_out(world, "rehearse", "hold", "plan_again", "see_still")

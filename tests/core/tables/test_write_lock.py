@@ -14,7 +14,7 @@ import pytest
 
 from streamkeeper.errors import StorageError
 from streamkeeper.flows import leases
-from streamkeeper.flows.files import FlowHome, WriteLockFiles
+from streamkeeper.flows.files import FlowHome, LockFiles
 from streamkeeper.flows.leases import Heartbeat, Lease, Process
 from streamkeeper.storage import LocalStorage
 from streamkeeper.tables import write_lock
@@ -38,7 +38,7 @@ class Bed:
     said, is kept.
     """
 
-    table: WriteLockFiles
+    table: LockFiles
     now: float = 1000.0
     shut_out: list[Holder] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
@@ -81,7 +81,7 @@ class Bed:
 
 @pytest.fixture
 def bed(tmp_path: Path) -> Bed:
-    return Bed(WriteLockFiles(LocalStorage(str(tmp_path)), "p", "t"))
+    return Bed(LockFiles(LocalStorage(str(tmp_path)), "p", "t"))
 
 
 def holder(

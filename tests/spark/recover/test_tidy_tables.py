@@ -16,7 +16,7 @@ from streamkeeper_jobs.sinks.write_lock import jvm_process
 
 from streamkeeper.errors import RecoveryError
 from streamkeeper.flows import ledger
-from streamkeeper.flows.files import WriteLockFiles
+from streamkeeper.flows.files import LockFiles
 from streamkeeper.flows.leases import Process
 from streamkeeper.recover.kinds.tidy_tables import TableTidy
 from streamkeeper.recover.plans.kind import Work
@@ -137,7 +137,7 @@ def test_a_recovery_that_began_since_the_plan_has_the_table_to_itself(
 def test_compaction_waits_for_its_turn_and_gives_it_back(spark: SparkSession, settings: Settings) -> None:
     path = settings.table_path("customers")
     write_small_files(spark, path, 3)
-    locks = WriteLockFiles(open_storage(settings.state), "customers", "customers")
+    locks = LockFiles(open_storage(settings.state), "customers", "customers")
     flow = Holder("apply", 1, 1, "query", Process.current(), jvm_process(spark), now())
     writer = WriteLock(locks, flow, 60.0, check=lambda: None, shut_out=lambda holder: None, wait=time.sleep)
     keyed = TableTidy("customers", "customers", True, None)
@@ -162,7 +162,7 @@ def test_compaction_shuts_no_flow_out(spark: SparkSession, settings: Settings) -
     """
     path = settings.table_path("customers")
     write_small_files(spark, path, 2)
-    locks = WriteLockFiles(open_storage(settings.state), "customers", "customers")
+    locks = LockFiles(open_storage(settings.state), "customers", "customers")
     elsewhere = replace(Process.current(), host="elsewhere", boot_id="another")
     flow = Holder("apply", 1, 1, "query", elsewhere, None, now())
     other = WriteLock(locks, flow, 60.0, check=lambda: None, shut_out=lambda holder: None, wait=time.sleep)

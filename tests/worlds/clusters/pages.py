@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from streamkeeper.clusters import cluster_drivers
+
 
 class Page(BaseHTTPRequestHandler):
     """Answers whole, and logs nothing."""
@@ -27,6 +29,7 @@ class Pages:
     def __init__(self, page: type[Page], port: int = 0) -> None:
         self._server = ThreadingHTTPServer(("127.0.0.1", port), page)
         self.place = f"127.0.0.1:{self._server.server_address[1]}"
+        cluster_drivers.trust(f"http://{self.place}")
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def close(self) -> None:

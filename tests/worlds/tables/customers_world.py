@@ -17,7 +17,7 @@ from streamkeeper.declare.cdc_spec import BOOKKEEPING
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.remembered import FOLDER
 from streamkeeper.exit_codes import Outcome
-from streamkeeper.flows.files import FlowHome, WriteLockFiles, query_id
+from streamkeeper.flows.files import FlowHome, LockFiles, query_id
 from streamkeeper.flows.generations import Generation, Start
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.settings import PROJECT, Settings
@@ -113,8 +113,8 @@ class CustomersBed:
         return set(Path(self.table, FOLDER).glob("*/*.parquet"))
 
     @property
-    def locks(self) -> WriteLockFiles:
-        return WriteLockFiles(open_storage(self.settings.state), "customers", "customers")
+    def locks(self) -> LockFiles:
+        return LockFiles(open_storage(self.settings.state), "customers", "customers")
 
     def home(self, flow: str = INCREMENTAL) -> FlowHome:
         return self.of(flow).home

@@ -7,7 +7,7 @@ import time
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
-from streamkeeper.flows.files import WriteLockFiles
+from streamkeeper.flows.files import LockFiles
 from streamkeeper.flows.leases import Process
 from streamkeeper.storage import open_storage
 from streamkeeper.tables.write_lock import Holder, WriteLock
@@ -20,7 +20,7 @@ def turn_of(root: str, flow: str) -> WriteLock:
         raise AssertionError(f"{holder} is on this host")
 
     me = Holder(flow, 1, 1, f"query of {flow}", Process.current(), Process.current(), "then")
-    locks = WriteLockFiles(open_storage(root), "p", "t")
+    locks = LockFiles(open_storage(root), "p", "t")
     return WriteLock(
         locks, me, 60.0, check=lambda: None, shut_out=nobody, wait=lambda seconds: time.sleep(seconds / 20)
     )
