@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from streamkeeper.drivers.waves import PATIENCE, Released, in_waves, release_in_waves
 from streamkeeper.flows import holds
-from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.files import FlowHome, of_each
 from streamkeeper.flows.holds import Hold
 from streamkeeper.recover.requests.form import (
     FLOW,
@@ -79,10 +80,17 @@ class HoldRequest(Request):
         section="Stop",
     )
 
-    def put(self, home: FlowHome) -> Hold:
-        """Put the hold on a flow."""
+    def put(self, home: FlowHome) -> list[Hold]:
+        """Put the hold on each of the flows.
+
+        :param home: that of any flow of the same state folder.
+        """
         seconds = None if self.hours is None else self.hours * 3600
-        return holds.put(home, self.owner, self.reason, self.by, seconds=seconds)
+
+        def put_one(one: FlowHome) -> Hold:
+            return holds.put(one, self.owner, self.reason, self.by, seconds=seconds)
+
+        return of_each(home.storage, self.flows, put_one)
 
     @classmethod
     def check(cls, values: Mapping[str, Any], asking: Asking) -> Mapping[str, Any]:
@@ -93,7 +101,10 @@ class HoldRequest(Request):
 
 @dataclass(frozen=True)
 class ReleaseRequest(Request):
-    """Flows to release, and whose holds: those of one owner, or (None) of all persons."""
+    """Flows to release, and whose holds: those of one owner, or (None) of all persons.
+
+    ``waves`` are full names of flows: those of a wave are released together (streamkeeper.drivers.waves).
+    """
 
     refused = "No flow was released"
     run = ()
@@ -118,17 +129,57 @@ class ReleaseRequest(Request):
         ),
         default=None,
     )
+    waves: tuple[tuple[str, ...], ...] = form_fields(
+        FormField(
+            "wave",
+            "number",
+            "Drivers in a wave",
+            "Release the flows of so many drivers at a time, and the next ones when these run again. Empty:"
+            " all at once.",
+            nullable=True,
+            whole=True,
+            least=1,
+            unit="drivers",
+            section="Waves",
+        ),
+        default=(),
+    )
+    patience: float = form_field(
+        "number",
+        "Patience",
+        "Seconds for the flows of a wave to run again. If one does not, it is named, and the later ones stay"
+        " held.",
+        PATIENCE,
+        least=1,
+        unit="seconds",
+        section="Waves",
+    )
+
+    def release(self, home: FlowHome, by: str, say: Callable[[str], None]) -> list[Released]:
+        """Release the flows, wave by wave.
+
+        :param home: that of any flow of the same state folder.
+        :param by: who asks for it.
+        :param say: called after each wave.
+        :raises NotRunning: a flow does not run again; those of later waves are held as before.
+        """
+        return release_in_waves(
+            home, self.waves, lambda one: release(one, self.owner, by), self.patience, say=say
+        )
 
     @classmethod
     def check(cls, values: Mapping[str, Any], asking: Asking) -> Mapping[str, Any]:
-        """Return the flows and the owner; check that one owner is named, or all."""
+        """Return the flows, their waves and the owner; check that one owner is named, or all."""
         if values["owner"] and values["any_person"]:
             asking.wrong.append(
                 f"owner is {values['owner']!r} and any_person is on. Choose one: a person's hold, or"
                 " everybody's."
             )
         owner = None if values["any_person"] else holds.person(values["owner"] or asking.by)
-        return {"flows": _flows(values, asking), "owner": owner}
+        flows = _flows(values, asking)
+        declared = {flow.full_name: flow for flow in asking.manifest.flows()}
+        by_wave = in_waves([declared[name] for name in flows], values["wave"])
+        return {"flows": flows, "owner": owner, "waves": by_wave}
 
 
 @dataclass(frozen=True)
