@@ -20,6 +20,7 @@ from streamkeeper.recover.moves.repeats import written_again
 from streamkeeper.recover.plans.kind import Kind
 from streamkeeper.recover.plans.move import Move
 from streamkeeper.recover.plans.plan import Plan, Refusal
+from streamkeeper.recover.plans.several import plan_each
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest, start_of
 from streamkeeper.recover.steps import rehearse
 from streamkeeper.recover.steps import shared as shared_steps
@@ -34,21 +35,26 @@ def plan(settings: Settings, manifest: Manifest, request: ResetRequest, recovery
     """Plan a reset of one flow or several.
 
     :raises RequestError: a flow has no checkpoint to reset, or the position asked for is not one of its
-        checkpoint.
+        checkpoint. Of several flows, each that cannot be planned is named.
     :raises CheckpointError: a checkpoint cannot be read as far as the plan needs it.
     """
-    flows = [manifest.find(name) for name in request.flows]
-    planned = [plan_flow(settings, flow, _move(flow, request)) for flow in flows]
+    declared = {flow.full_name: flow for flow in manifest.flows()}
+    flows = {name: declared.get(name) or manifest.find(name) for name in request.flows}
+    planned = plan_each(
+        flows, lambda flow: plan_flow(settings, flow, _move(flow, request)), ResetRequest.refused
+    )
+    owners = {flow.declaration.target: flow.pipeline.name for flow in flows.values()}
     return Plan(
         recovery=RECOVERY,
         recovery_id=recovery_id,
-        pipeline=flows[0].pipeline.name,
-        tables=tuple(sorted({flow.declaration.target for flow in flows})),
+        pipeline=next(iter(owners.values())),
+        tables=tuple(sorted(owners)),
         request=asdict(request),
         flows=tuple(flow for flow, _ in planned),
         steps=KIND.step_names,
         refusals=refusals_of_all(planned),
         at=now(),
+        owners=owners,
     )
 
 

@@ -53,7 +53,7 @@ class Work:
 
     def home(self, flow: FlowPlan) -> FlowHome:
         """Return where a flow is kept; it need not be declared any more."""
-        return FlowHome(self.book.storage, self.plan.pipeline, flow.name)
+        return FlowHome(self.book.storage, flow.pipeline, flow.name)
 
     def evidence(self, step: str) -> dict[str, Any] | None:
         """Return the evidence of a completed step; else None."""

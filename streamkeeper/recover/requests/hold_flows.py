@@ -12,12 +12,13 @@ from streamkeeper.flows.files import FlowHome, of_each
 from streamkeeper.flows.holds import Hold
 from streamkeeper.recover.requests.form import (
     FLOW,
-    PIPELINE,
     Asking,
     FormField,
     Request,
+    chosen_flows,
     form_field,
     form_fields,
+    of_pipeline_or_all,
 )
 
 DEADLINE = 600.0
@@ -35,16 +36,12 @@ def _which(verb: str) -> tuple[FormField, ...]:
             many=True,
             names=FLOW,
         ),
-        FormField(
-            "pipeline",
-            "string",
-            "Pipeline",
-            f"Or: {verb} all flows of this pipeline.",
-            nullable=True,
-            names=PIPELINE,
-        ),
-        FormField("all", "boolean", "All flows", f"Or: {verb} every flow there is.", False),
+        *of_pipeline_or_all(verb, "flows"),
     )
+
+
+def _names(values: Mapping[str, Any], asking: Asking) -> tuple[str, ...]:
+    return tuple(flow.full_name for flow in chosen_flows(values, asking))
 
 
 @dataclass(frozen=True)
@@ -96,7 +93,7 @@ class HoldRequest(Request):
     def check(cls, values: Mapping[str, Any], asking: Asking) -> Mapping[str, Any]:
         """Return the flows, the owner and the reason."""
         owner, reason = holds.person(asking.by), values["reason"] or f"held by {asking.by}"
-        return {"flows": _flows(values, asking), "owner": owner, "reason": reason}
+        return {"flows": _names(values, asking), "owner": owner, "reason": reason}
 
 
 @dataclass(frozen=True)
@@ -176,10 +173,9 @@ class ReleaseRequest(Request):
                 " everybody's."
             )
         owner = None if values["any_person"] else holds.person(values["owner"] or asking.by)
-        flows = _flows(values, asking)
-        declared = {flow.full_name: flow for flow in asking.manifest.flows()}
-        by_wave = in_waves([declared[name] for name in flows], values["wave"])
-        return {"flows": flows, "owner": owner, "waves": by_wave}
+        flows = chosen_flows(values, asking)
+        names = tuple(flow.full_name for flow in flows)
+        return {"flows": names, "owner": owner, "waves": in_waves(flows, values["wave"])}
 
 
 @dataclass(frozen=True)
@@ -213,24 +209,3 @@ def describe_release(owner: str | None, released: list[str], remaining_holds: li
         first = "released" if released else f"{owner} had no hold"
     owners = ", ".join(hold.owner for hold in remaining_holds)
     return f"{first}; {f'still held by {owners}' if owners else 'free to run'}"
-
-
-def _flows(values: Mapping[str, Any], asking: Asking) -> tuple[str, ...]:
-    if asking.wrong:  # values of a wrong type were replaced by defaults, so the given ones cannot be counted
-        return ()
-    filled_fields = [name for name in ("flows", "pipeline", "all") if values[name]]
-    if len(filled_fields) != 1:
-        asking.wrong.append(
-            f"Given are {' and '.join(filled_fields) or 'none'} of flows, pipeline and all. Give exactly one"
-            " of them."
-        )
-        return ()
-    flows = [
-        flow for flow in asking.manifest.flows() if values["all"] or flow.pipeline.name == values["pipeline"]
-    ]
-    flow_names = tuple(values["flows"]) or tuple(flow.full_name for flow in flows)
-    if not flow_names:
-        asking.wrong.append(
-            "No flow is declared there, so there is nothing to do. Declare one, and run `streamkeeper check`."
-        )
-    return flow_names
