@@ -77,6 +77,8 @@ _USER = re.compile(r"[^\s,\x00-\x1f]{1,256}")
 _VARIABLES = re.compile(r"[A-Za-z_*][A-Za-z0-9_*]*")
 _ENVIRONMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _LINE = re.compile(r"(?:export )?((?:STREAMKEEPER|AIRFLOW_CONN_STREAMKEEPER)_[A-Z0-9_]+)=(.*)")
+_SHORTEST_LOOK = 2.0
+"""Seconds between two looks at holds that no longer heartbeat interval shortens."""
 _FEW = 5
 """Heartbeats that a supervisor may always miss before its driver stops."""
 
@@ -104,8 +106,10 @@ class Settings:
     """Seconds without a heartbeat before a lease may be taken over whose holder cannot be proven dead; at
     least twice the heartbeat interval.
     """
-    heartbeat_interval: float = 2.0
-    """Seconds between two heartbeats of a driver, and between its checks for holds."""
+    heartbeat_interval: float = 12.0
+    """Seconds between two heartbeats of a driver that commits nothing. It checks for holds every third part
+    of that, and where that is less than 2, every 2 seconds or with each heartbeat.
+    """
     supervisor_timeout: float = 600.0
     """Seconds without a beat of its supervising task after which a supervised driver stops by itself. At
     least the lease term, five heartbeats, and 270 s more than Airflow's ``task_instance_heartbeat_timeout``.
@@ -210,6 +214,11 @@ class Settings:
                 " s, or a driver stops while its task is only restarting."
             )
         return settings
+
+    @property
+    def look_interval(self) -> float:
+        """Seconds between two looks at a flow's holds, by its driver or by the gate of a held flow."""
+        return look_interval(self.heartbeat_interval)
 
     def as_environment(self) -> dict[str, str]:
         """Return environment variables from which another process reads the same settings."""
@@ -627,6 +636,11 @@ def _seconds(name: str, text: str | None, default: float) -> float:
             f" {default:g}."
         )
     return seconds
+
+
+def look_interval(heartbeat_interval: float) -> float:
+    """Return the seconds between two looks at a flow's holds, of which each costs a request to the store."""
+    return min(heartbeat_interval, max(_SHORTEST_LOOK, heartbeat_interval / 3))
 
 
 def variable(field: str) -> str:

@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from streamkeeper.errors import RequestError
 from streamkeeper.manifest.manifest import read_manifest
-from streamkeeper.recover.requests.form import FormField, Request
+from streamkeeper.recover.requests.form import TABLE, FormField, Request
 from streamkeeper.settings import Settings, dag_id
 from streamkeeper.support.json_values import parse
 from streamkeeper_airflow.dag_options import dag_options
@@ -96,7 +96,7 @@ def _param(field: FormField) -> Param:
     if field.enum is not None:
         schema |= _choice(field, field.enum)
     if field.labels:
-        schema["values_display"] = dict(field.labels)
+        schema["values_display"] = dict(field.labels) | ({"None": "–"} if field.nullable else {})
     if field.required and field.suggested is None:
         return Param(description_md=field.description, **schema)
     return Param(field.suggested or field.default, description_md=field.description, **schema)
@@ -129,6 +129,8 @@ def _choice(field: FormField, allowed: tuple[str, ...]) -> Mapping[str, Any]:
     names = _Names(allowed)
     if field.many:
         return {"items": {"type": "string", "enum": names}, "examples": names}
+    if field.nullable and (field.mends or field.names == TABLE):
+        return {"enum": [*names, None]}  # a list to choose from, whose labels say what a flow has
     if field.nullable:
         return {"examples": names}  # an enum would refuse the null of a field that is left empty
     return {"enum": names} if allowed else {}

@@ -155,7 +155,8 @@ def inspect(
 @app.command(epilog=example("preflight"))
 def preflight(
     flow: Annotated[
-        list[str] | None, typer.Argument(help="Flows, as pipeline.flow; all that are declared by default.")
+        list[str] | None,
+        typer.Argument(help="Flows, as pipeline.flow or by a pattern such as 'orders.*'; default: all."),
     ] = None,
     *,
     pipelines: Annotated[
@@ -176,8 +177,10 @@ def preflight(
 
     new = _with_pipelines(pipelines)
     settings = Settings.from_environment()
+    manifest = declared(new)
     verdicts = tuple(
-        with_impact(settings, verdict) for verdict in look.verdicts(settings, new, declared(new), flow or ())
+        with_impact(settings, verdict)
+        for verdict in look.verdicts(settings, new, manifest, manifest.matching(flow or ()))
     )
     text = "\n".join(verdict.in_words() for verdict in verdicts) or "No flow is declared."
     show([asdict(verdict) for verdict in verdicts], json, text)

@@ -17,6 +17,7 @@ from streamkeeper.settings import DEFAULT_MASTER, Settings
 from streamkeeper.support.json_values import parse
 
 if TYPE_CHECKING:
+    from streamkeeper.manifest.manifest import Manifest
     from streamkeeper.recover.plans.kind import Kind
     from streamkeeper.recover.plans.plan import Plan
     from streamkeeper.recover.requests.form import FormField
@@ -218,14 +219,16 @@ def _request(settings: Settings, kind: Kind, values: dict[str, Any]) -> Any:
     manifest = read_manifest(settings)
     fields = {field.name: field for field in kind.form(manifest)}
     form_values = {
-        name: _value(fields[name], value)
+        name: _value(fields[name], value, manifest)
         for name, value in values.items()
         if value is not None and value != []
     }
     return kind.parse(kind.request.shorthand(form_values), manifest, user())
 
 
-def _value(field: FormField, value: Any) -> Any:
+def _value(field: FormField, value: Any, manifest: Manifest) -> Any:
+    if field.many and field.names == "flow":
+        return manifest.matching(value)
     if field.type != "object":
         return _whole(value)
     try:

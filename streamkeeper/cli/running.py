@@ -25,7 +25,10 @@ Master = Annotated[str, typer.Option(help="Spark's master.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 FlowNames = Annotated[
     list[str] | None,
-    typer.Argument(help="Flows, as pipeline.flow or by their own name; `all` for all.", metavar="FLOW…"),
+    typer.Argument(
+        help="Flows, as pipeline.flow, by their own name, or by a pattern such as 'orders.*'; `all` for all.",
+        metavar="FLOW…",
+    ),
 ]
 OfPipeline = Annotated[str | None, typer.Option("--pipeline", help="All flows of this pipeline instead.")]
 OfAll = Annotated[bool, typer.Option("--all", help="Every flow there is instead.")]
@@ -153,7 +156,8 @@ def hold(
     values["hours"] = None if for_ is None else seconds_of("--for", for_) / 3600
     request = hold_flows.HoldRequest.parse(values, manifest, by or user())
     homes = [_home(settings, name) for name in request.flows]
-    put = {home.full_name: request.put(home).owner for home in homes}
+    owners = [hold.owner for hold in request.put(homes[0])]
+    put = dict(zip(request.flows, owners, strict=True))
     if not wait and deadline is None:
         show(put, json, "\n".join(f"{name}: held by {owner}" for name, owner in put.items()))
         return
@@ -211,23 +215,41 @@ def release(
     park: Annotated[
         bool, typer.Option("--park", help="Release the park instead: the flow is tried again unchanged.")
     ] = False,
+    waves: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Release the flows of N drivers at a time, and the next ones when these run again.",
+        ),
+    ] = None,
+    patience: Annotated[
+        float | None,
+        typer.Option(help="Seconds for the flows of a wave to run again (600). If one does not, stop."),
+    ] = None,
     json: AsJson = False,
 ) -> None:
     """Remove your hold from flows; holds of others stay."""
+    from dataclasses import replace
+
     from streamkeeper.flows import holds
     from streamkeeper.recover.requests import hold_flows
 
     settings, manifest = _settings_and_manifest()
     values = {**_which(manifest, names, pipeline, every), "owner": owner, "any_person": any_person}
+    values |= {"wave": waves} | ({} if patience is None else {"patience": patience})
     request = hold_flows.ReleaseRequest.parse(values, manifest, user())
-    whose = holds.PARK if park else request.owner
-    done: dict[str, dict[str, Any]] = {}
-    lines: list[str] = []
-    for name in request.flows:
-        released, remaining = hold_flows.release(_home(settings, name), whose, user())
-        done[name] = {"released": bool(released), "left": [hold.owner for hold in remaining]}
-        lines.append(f"{name}: {hold_flows.describe_release(whose, released, remaining)}")
-    show(done, json, "\n".join(lines))
+    request = replace(request, owner=holds.PARK) if park else request
+    released = request.release(_home(settings, request.flows[0]), user(), say)
+    value = {
+        one.home.full_name: {"released": bool(one.owners), "left": [hold.owner for hold in one.holds]}
+        for one in released
+    }
+    lines = (
+        f"{one.home.full_name}: {hold_flows.describe_release(request.owner, one.owners, one.holds)}"
+        for one in released
+    )
+    show(value, json, "\n".join(lines))
 
 
 def _settings_and_manifest() -> tuple[Settings, Manifest]:
@@ -238,9 +260,9 @@ def _settings_and_manifest() -> tuple[Settings, Manifest]:
 
 
 def _which(manifest: Manifest, names: list[str] | None, pipeline: str | None, every: bool) -> dict[str, Any]:
-    """Return the form's values for the named flows, all of which must exist."""
+    """Return the form's values for flows by name or pattern, all of which must exist."""
     every = every or names == ["all"]
-    flow_names = [] if names == ["all"] else [manifest.find(name).full_name for name in names or []]
+    flow_names = [] if names == ["all"] else manifest.matching(names or [])
     return {"flows": flow_names, "pipeline": pipeline, "all": every}
 
 

@@ -151,13 +151,24 @@ def pipeline_of(storage: Storage, recovery: str) -> str | None:
     return next((name for name in names if open(storage, name, recovery).names()), None)
 
 
-def open_recoveries(storage: Storage) -> list[str]:
-    """Return the ids of the recoveries of all pipelines that have neither ended nor been given up."""
+def open_recoveries(storage: Storage) -> dict[str, set[str]]:
+    """Return the ids of the recoveries that have neither ended nor been given up, each with the pipelines of
+    its ledger and of its flows and tables.
+    """
     named_recoveries = (
         (name, recovery) for name in kept_pipelines(storage) for recovery in recoveries(storage, name)
     )
-    books = ((recovery, open(storage, name, recovery)) for name, recovery in named_recoveries)
-    return [recovery for recovery, book in books if book.names() and book.end() is None]
+    books = ((name, recovery, open(storage, name, recovery)) for name, recovery in named_recoveries)
+    return {
+        recovery: {name, *_owners(book)}
+        for name, recovery, book in books
+        if book.names() and book.end() is None
+    }
+
+
+def _owners(book: Ledger) -> set[str]:
+    planned = book.find(PLANNED)
+    return set() if planned is None else set((planned.evidence.get("owners") or {}).values())
 
 
 def recoveries(storage: Storage, pipeline: str) -> list[str]:

@@ -142,9 +142,8 @@ def _check_quiet(storage: Storage, pipeline: str, homes: list[FlowHome]) -> None
                 f" nothing was renamed. Stop it: streamkeeper hold --wait {home.full_name}. The hold stays"
                 " with the flow: release it by its new name."
             )
-    for recovery in ledger.recoveries(storage, pipeline):
-        book = ledger.open(storage, pipeline, recovery)
-        if book.names() and book.end() is None:
+    for recovery, pipelines in ledger.open_recoveries(storage).items():
+        if pipeline in pipelines:
             raise RecoveryError(
                 f"The recovery {recovery} of {pipeline} is not over, and uses the old names of its flows,"
                 f" so nothing was renamed. Let it end, or give it up: streamkeeper abandon {recovery}."

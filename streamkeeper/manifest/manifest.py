@@ -14,8 +14,9 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
 from pkgutil import resolve_name
@@ -153,6 +154,24 @@ class Manifest:
             f"There is no flow {name!r}. Declared are: {full_names}. Correct the name, or declare the"
             f" flow.{broken}"
         )
+
+    def matching(self, names: Iterable[str]) -> list[str]:
+        """Return the full names of flows, each once, by their names or by patterns of full names (``*``,
+        ``?`` and ``[…]``, as those of files).
+
+        :raises RequestError: no flow has such a name, or several have.
+        """
+        matches: list[str] = []
+        for name in names:
+            if not any(sign in name for sign in "*?["):
+                matches.append(self.find(name).full_name)
+                continue
+            fitting = [flow.full_name for flow in self.flows() if fnmatchcase(flow.full_name, name)]
+            if not fitting:
+                declared_names = ", ".join(flow.full_name for flow in self.flows()) or "none"
+                raise RequestError(f"No flow fits the pattern {name!r}. Declared are: {declared_names}.")
+            matches += fitting
+        return list(dict.fromkeys(matches))
 
 
 def files_key(settings: Settings) -> str:

@@ -59,7 +59,7 @@ def plan(settings: Settings, recovery_kind: Kind, request: Any, recovery: str, o
     draft = draft if on_copy else rehearsal.settled(settings, manifest, draft, request)
     storage = open_storage(settings.state)
     for table in draft.tables:
-        recovery_lock.check_free(storage, draft.pipeline, table, recovery)
+        recovery_lock.check_free(storage, draft.pipeline_of(table), table, recovery)
     draft = replace(draft, flows=tuple(_judged(settings, manifest, flow) for flow in draft.flows))
     stored = plans.as_stored(draft)
     _check_whole(draft, stored)

@@ -8,6 +8,7 @@ import hashlib
 import importlib
 import shutil
 import uuid
+from collections.abc import Iterator
 from typing import Any, BinaryIO, cast
 
 from streamkeeper.errors import StorageError
@@ -110,9 +111,25 @@ class RemoteStorage:
     def names(self, folder: str = "") -> list[str]:
         base, keys = self._key(folder).rstrip("/"), list[str]()
         with or_storage_error(self.path(folder), "listed", _CHECK_STORE, may_lack=True):
-            keys = [str(key).rstrip("/") for key in self._fs.ls(base, detail=False)]
+            listed = self._listed(base) if self._is_s3 else self._fs.ls(base, detail=False)
+            keys = [str(key).rstrip("/") for key in listed]
         names = {key.removeprefix(f"{base}/") for key in keys if key.startswith(f"{base}/")}
         return sorted(name for name in names if not name.startswith(OURS))
+
+    def _listed(self, base: str) -> Iterator[str]:
+        """Yield the keys of objects and folders right below a key of S3, by one request a page: of a folder
+        without any, such as that of the holds of a flow that runs, s3fs lists the parent, too.
+        """
+        bucket, _, prefix = base.partition("/")
+        below = {"Bucket": bucket, "Prefix": f"{prefix}/" if prefix else "", "Delimiter": "/"}
+        page = self._fs.call_s3("list_objects_v2", **below)
+        while True:
+            yield from (f"{bucket}/{item['Key']}" for item in page.get("Contents", ()))
+            yield from (f"{bucket}/{item['Prefix']}" for item in page.get("CommonPrefixes", ()))
+            if not page.get("IsTruncated"):
+                return
+            token = page["NextContinuationToken"]
+            page = self._fs.call_s3("list_objects_v2", **below, ContinuationToken=token)
 
     def modified(self, name: str) -> float | None:
         with or_storage_error(self.path(name), "looked at", _CHECK_STORE, may_lack=True):

@@ -6,6 +6,7 @@ command.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -61,6 +62,19 @@ NONE = Amount()
 def unknown(reason: str) -> Amount:
     """Return an amount of which nothing is known, with the reason."""
     return Amount(None, 0, None, reason)
+
+
+def total(amounts: Sequence[Amount]) -> Amount:
+    """Return the sum of some amounts: exact only if each is."""
+    unknowns = [amount for amount in amounts if amount.rows_unknown is not None]
+    reason = f"in {len(unknowns)} of {counted(len(amounts), 'sources')}" if unknowns else None
+    return Amount(
+        None if any(amount.files is None for amount in amounts) else sum(a.files or 0 for a in amounts),
+        sum(amount.bytes for amount in amounts),
+        sum(amount.rows or 0 for amount in amounts),
+        reason,
+        any(amount.at_most for amount in amounts),
+    )
 
 
 @dataclass(frozen=True)

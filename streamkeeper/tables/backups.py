@@ -49,12 +49,23 @@ class Checksum:
 
 
 @dataclass(frozen=True)
-class Copying:
-    """What a backup copies: the table at ``path`` into ``folder``; ``flows`` were declared to write it."""
+class CopiedTable:
+    """Table that is copied, from ``path`` into ``folder``; ``flows`` of the pipeline were declared to write
+    it.
+    """
 
+    pipeline: str
+    table: str
     folder: str
     flows: tuple[str, ...]
     path: str
+
+
+@dataclass(frozen=True)
+class Copying:
+    """What a backup copies. Its steps hand on a list, in the same order."""
+
+    copied: tuple[CopiedTable, ...]
 
 
 @dataclass(frozen=True)
@@ -79,18 +90,32 @@ class PinnedTable(CopiedVersion):
 
 @dataclass(frozen=True)
 class Pinned:
-    """What the step ``pin`` hands on: the version to copy, and each flow's position in it."""
+    """What the step ``pin`` hands on of a table: the version to copy, and each flow's position in it."""
 
     table: PinnedTable
     flows: tuple[FlowAt, ...]
 
 
 @dataclass(frozen=True)
+class AllPinned:
+    """What the step ``pin`` hands on."""
+
+    pinned: tuple[Pinned, ...]
+
+
+@dataclass(frozen=True)
 class Verified:
-    """What the step ``verify`` read in the copy."""
+    """What the step ``verify`` read in the copy of a table."""
 
     checksum: Checksum
     schema: str
+
+
+@dataclass(frozen=True)
+class AllVerified:
+    """What the step ``verify`` hands on."""
+
+    verified: tuple[Verified, ...]
 
 
 @dataclass(frozen=True)
@@ -277,7 +302,8 @@ def left_over(settings: Settings) -> LeftOver:
     state = open_storage(settings.state)
     unfinished, strange = [], []
     for pipeline, table, name in _without_entry(settings, state):
-        book = ledger.open(state, pipeline, name)
+        # A backup of tables of several pipelines has its ledger in one of them.
+        book = ledger.open(state, ledger.pipeline_of(state, name) or pipeline, name)
         if book.end() is not None:
             unfinished.append(
                 Expired(pipeline, table, name, "it was never completed, and its recovery is over")

@@ -208,13 +208,16 @@ def test_a_parked_flow_stands_first_and_is_chosen_where_a_recovery_ends_its_park
         "second.second_flow",
     )
     dags = DagBag(str(PROJECT / "dags")).dags
-    for name in ("reset_checkpoint", "rewind"):
+    for name, empty in (("reset_checkpoint", [None]), ("rewind", [])):
         flow = dags[name].params.get_param("flow")
         assert (flow.schema["enum"], flow.value) == (
-            ["second.second_flow", "first.first_flow"],
+            ["second.second_flow", "first.first_flow", *empty],
             "second.second_flow",
         ), name
-        assert flow.schema["values_display"] == {"second.second_flow": "second.second_flow (parked)"}, name
+        assert flow.schema["values_display"] == {
+            "second.second_flow": "second.second_flow (parked)",
+            **({"None": "–"} if empty else {}),
+        }, name
     assert not dags["adopt"].params.get_param("flow").has_value, "a flow that is parked has begun"
 
 

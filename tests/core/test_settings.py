@@ -30,7 +30,7 @@ def test_settings_survive_the_way_through_another_process_environment() -> None:
         {
             "STREAMKEEPER_STATE": "s3://bucket/state",
             "STREAMKEEPER_DATA": "/some/data",
-            "STREAMKEEPER_LEASE_TERM": "7.5",
+            "STREAMKEEPER_LEASE_TERM": "24.5",
             "STREAMKEEPER_READ_AT_MOST": "3",
             "STREAMKEEPER_ENV": "stage",
             "STREAMKEEPER_SPARK_UI": "true",

@@ -90,7 +90,7 @@ def test_a_plain_jobs_checkpoint_is_adopted_and_the_flow_goes_on_with_its_state(
     assert (home.generations(), home.owners(), ledger.open_recoveries(home.storage)) == (
         [],
         ["person-ada"],
-        [],
+        {},
     )
     run = trigger(world, checkpoint=checkpoint, approval=False)
     assert (

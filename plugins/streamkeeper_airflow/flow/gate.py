@@ -24,7 +24,7 @@ class HoldTrigger(BaseTrigger):
     """Waits in the triggerer until ``pipeline.flow``, or one of the ``others``, may start.
 
     The holds are named in the task's log. Holds are files in a folder or an object store that any host may
-    write, so there is nothing to subscribe to: they are read every ``heartbeat_interval`` of the settings, as
+    write, so there is nothing to subscribe to: they are read every ``look_interval`` of the settings, as
     by the drivers.
     """
 
@@ -44,7 +44,7 @@ class HoldTrigger(BaseTrigger):
             if description != reported:
                 reported = description
                 self.log.info("Waiting: %s is held.\n%s", ", ".join(flows), reported)
-            await asyncio.sleep(settings.heartbeat_interval)
+            await asyncio.sleep(settings.look_interval)
         yield TriggerEvent({"flow": ", ".join(flows)})  # type: ignore[no-untyped-call]
 
 

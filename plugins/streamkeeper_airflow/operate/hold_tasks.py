@@ -11,10 +11,10 @@ from typing import Any
 from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowFailException
 
-from streamkeeper.drivers import stopping
+from streamkeeper.drivers import stopping, waves
 from streamkeeper.errors import StreamkeeperError
 from streamkeeper.flows.files import open_home
-from streamkeeper.recover.requests.hold_flows import HoldRequest, ReleaseRequest, describe_release, release
+from streamkeeper.recover.requests.hold_flows import HoldRequest, ReleaseRequest, describe_release
 from streamkeeper.settings import Settings
 from streamkeeper_airflow import forms
 
@@ -31,8 +31,8 @@ class HoldFlows(BaseOperator):
         """
         settings = Settings.from_environment()
         request = forms.request_of(HoldRequest, context)
-        for flow in request.flows:
-            hold = request.put(open_home(settings, flow))
+        put = request.put(open_home(settings, request.flows[0]))
+        for flow, hold in zip(request.flows, put, strict=True):
             self.log.info("%s is held by %s: %s", flow, hold.owner, hold.reason)
         return {"flows": list(request.flows), "owner": request.owner, "deadline": request.deadline}
 
@@ -71,13 +71,18 @@ class ReleaseFlows(BaseOperator):
     def execute(self, context: Context) -> dict[str, list[str]]:
         """Return for each flow who still holds it.
 
-        :raises AirflowFailException: a value of the form does not fit; another try would fail alike.
+        :raises AirflowFailException: a value of the form does not fit; another try would fail alike. Or a
+            flow of a wave does not run again: another try would release the next wave.
         """
         settings = Settings.from_environment()
         request = forms.request_of(ReleaseRequest, context)
-        still: dict[str, list[str]] = {}
-        for flow in request.flows:
-            released, remaining = release(open_home(settings, flow), request.owner, forms.asker(context))
-            self.log.info("%s: %s", flow, describe_release(request.owner, released, remaining))
-            still[flow] = [hold.owner for hold in remaining]
-        return still
+        home = open_home(settings, request.flows[0])
+        try:
+            released = request.release(home, forms.asker(context), self.log.info)
+        except waves.NotRunning as error:
+            raise AirflowFailException(str(error)) from error
+        for one in released:
+            self.log.info(
+                "%s: %s", one.home.full_name, describe_release(request.owner, one.owners, one.holds)
+            )
+        return {one.home.full_name: [hold.owner for hold in one.holds] for one in released}

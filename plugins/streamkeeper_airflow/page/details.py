@@ -174,5 +174,5 @@ def _read_by(plan: Plan, flows: Sequence[FlowHealth]) -> set[str]:
     """
     dag_ids = {row.flow: row.dag_id for row in flows}
     names = {flow.flow for flow in plan.flows}
-    names |= {row.flow for row in flows if row.pipeline == plan.pipeline and row.table in plan.tables}
+    names |= {row.flow for row in flows if row.pipeline in plan.pipelines and row.table in plan.tables}
     return {dag_ids.get(name, f"flow__{name.replace('.', '__')}") for name in names}

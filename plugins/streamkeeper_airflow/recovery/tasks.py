@@ -195,9 +195,11 @@ def _named(plan: Plan, recovery_kind: Kind, manifest: Manifest) -> dict[str, Any
 
 def _unplanned(recovery: str, form_values: dict[str, Any], manifest: Manifest) -> dict[str, Any]:
     """Return the names, for an alert, of a recovery that got no plan: from what it was asked for."""
-    subject = str(form_values.get("flow") or form_values.get("table") or form_values.get("pipeline"))
+    single = (form_values.get(name) for name in ("flow", "table", "pipeline"))
+    several = (name for names in ("flows", "tables") for name in form_values.get(names) or ())
+    subject = str(next(filter(None, (*single, *several)), "all"))
     pipeline = subject.partition(".")[0]
-    flows = [flow for flow in manifest.flows() if flow.pipeline.name == pipeline]
+    flows = [flow for flow in manifest.flows() if pipeline in (flow.pipeline.name, "all")]
     flows.sort(key=lambda flow: subject not in (flow.full_name, f"{pipeline}.{flow.declaration.target}"))
     flow = next((flow.full_name for flow in flows), None)
     return {"recovery": recovery, "pipeline": pipeline, "flow": flow, "subject": subject}

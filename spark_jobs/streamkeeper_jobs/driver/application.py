@@ -120,9 +120,7 @@ def _run(settings: Settings, names: Sequence[str], available_now: bool, take_ove
     if isinstance(pipeline, DeclarationError) or not pipeline.shared_driver:
         return of_all([_alone(part) for part in parts])
     bystanders = None if available_now else WaitingFlows(files, held_homes, _fingerprints(pipeline))
-    return _together(
-        parts, SharedApplication(settings, pipeline).session, bystanders, settings.heartbeat_interval
-    )
+    return _together(parts, SharedApplication(settings, pipeline).session, bystanders, settings.look_interval)
 
 
 def _find(settings: Settings, names: Sequence[str]) -> tuple[list[FlowHome], Path]:

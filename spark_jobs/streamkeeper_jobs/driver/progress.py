@@ -175,7 +175,7 @@ class Progress:
 
     def _keep(self) -> None:
         """Write the numbers of recent batches, unless that was done a moment ago."""
-        if time.monotonic() - self._written_at >= max(KEEP_SECONDS, self._job.settings.heartbeat_interval):
+        if time.monotonic() - self._written_at >= max(KEEP_SECONDS, self._job.settings.look_interval):
             self.keep_all()
 
     def keep_all(self) -> None:

@@ -182,7 +182,7 @@ def learn_schemas(job: Job, known_schemas: dict[str, str]) -> dict[str, str]:
                 announced = True
             if job.available_now:
                 raise NothingYet
-            job.watch.wait(job.settings.heartbeat_interval)
+            job.watch.wait(job.settings.look_interval)
         if source.schema is None and schema is not None:
             schemas[source.name] = schema
     return schemas

@@ -25,7 +25,10 @@ from streamkeeper.tables.backups import (
     COMMIT,
     PIN,
     TARGET,
+    AllPinned,
+    AllVerified,
     Checksum,
+    CopiedTable,
     Copying,
     Pinned,
     PinnedTable,
@@ -44,33 +47,37 @@ _CLOCKED_SINCE = ("delta.inCommitTimestampEnablementVersion", "delta.inCommitTim
 
 
 def pin(spark: SparkSession, work: Work) -> dict[str, Any]:
-    """Choose the version to copy, and write the commit that the copy will have.
+    """Choose the version of each table to copy, and write the commit that the copy will have.
 
-    :raises TableLocked: a recovery works on the table, or began to meanwhile; nothing was copied.
+    :raises TableLocked: a recovery works on a table, or began to meanwhile; nothing was copied.
     """
-    plan = work.plan
-    [table] = plan.tables
+    copied = work.plan.details_as(Copying).copied
+    return asdict(AllPinned(tuple(_pin(spark, work, table) for table in copied)))
+
+
+def _pin(spark: SparkSession, work: Work, table: CopiedTable) -> Pinned:
+    work.check_stop()
 
     def check_free() -> None:
-        recovery_lock.check_free(work.book.storage, plan.pipeline, table, plan.recovery_id)
+        recovery_lock.check_free(work.book.storage, table.pipeline, table.table, work.plan.recovery_id)
 
     check_free()
-    path = plan.details_as(Copying).path
-    version = delta_log.latest_version(path)
+    version = delta_log.latest_version(table.path)
     check_free()  # again: a version of a table that is being restored must not be pinned
-    snapshot = _read(spark, path, version)
-    return asdict(Pinned(_pin(work, path, snapshot), tuple(_flows(work, table, snapshot))))
+    snapshot = _read(spark, table.path, version)
+    return Pinned(_pinned(work, table, snapshot), tuple(_flows(work, table, snapshot)))
 
 
 def verify(spark: SparkSession, work: Work) -> dict[str, Any]:
-    """Compare the pinned version with its copy: rows, checksums, columns.
+    """Compare each pinned version with its copy: rows, checksums, columns.
 
     :raises RecoveryError: a copy differs from what was pinned, or either cannot be read.
     """
-    return asdict(_verify(spark, work, work.result(PIN, Pinned).table))
+    pinned = work.result(PIN, AllPinned).pinned
+    return asdict(AllVerified(tuple(_verify(spark, work, one.table) for one in pinned)))
 
 
-def _flows(work: Work, table: str, snapshot: Snapshot) -> list[FlowAt]:
+def _flows(work: Work, table: CopiedTable, snapshot: Snapshot) -> list[FlowAt]:
     """Return the position of each flow, by the snapshot's transactions, which outlive the commits in the log.
 
     If the last transaction is a fence, the log says what was written before it. Included are the flows that
@@ -81,13 +88,13 @@ def _flows(work: Work, table: str, snapshot: Snapshot) -> list[FlowAt]:
     last = {
         action["txn"]["appId"]: int(action["txn"]["version"]) for action in snapshot.others if "txn" in action
     }
-    in_log = WritersAt(work.settings.table_path(table), snapshot.version)
+    in_log = WritersAt(table.path, snapshot.version)
 
     def wrote(app_id: str) -> Transactions:
         version = last.get(app_id)
         return in_log(app_id) if version == FENCE else Transactions(version, None, complete=True)
 
-    storage, pipeline, declared = work.book.storage, work.plan.pipeline, work.plan.details_as(Copying).flows
+    storage, pipeline, declared = work.book.storage, table.pipeline, table.flows
     stood = [flow_at(FlowHome(storage, pipeline, name), wrote) for name in declared]
     for home in undeclared(storage, pipeline, declared):
         if last.keys().isdisjoint(query_ids(home).values()):
@@ -108,16 +115,17 @@ def _read(spark: SparkSession, path: str, version: int | None) -> Snapshot:
     return read_snapshot(spark, path, version)
 
 
-def _pin(work: Work, path: str, snapshot: Snapshot) -> PinnedTable:
+def _pinned(work: Work, table: CopiedTable, snapshot: Snapshot) -> PinnedTable:
+    path = table.path
     check_copyable(path, snapshot.protocol)
-    table_id = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{work.plan.recovery_id}/{TARGET}"))
+    table_id = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{work.plan.recovery_id}/{table.table}"))
     lines = commit_of(
         snapshot,
         table_id,
         {"source": path, "sourceVersion": str(snapshot.version), "backup": work.plan.recovery_id},
     )
     files = sum(1 for _ in files_of(lines))
-    copies = open_storage(work.plan.details_as(Copying).folder)
+    copies = open_storage(table.folder)
     copies.overwrite(COMMIT, ("\n".join(lines) + "\n").encode())
     say(f"{path} is backed up at version {snapshot.version}: {files:,} files, {snapshot.bytes:,} bytes.")
     return PinnedTable(

@@ -59,7 +59,7 @@ def order_beside(job: Job, flow: AutoCdcFlow) -> DataType | None:
             reported = reasons
         if job.available_now:
             raise NothingYet
-        job.watch.wait(job.settings.heartbeat_interval)
+        job.watch.wait(job.settings.look_interval)
     return None
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -19,14 +20,15 @@ from streamkeeper.errors import LeaseLost, StorageError
 from streamkeeper.flows import holds, leases
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.leases import Heartbeat, Lease
+from streamkeeper.settings import look_interval
 from streamkeeper.support.times import now
 from streamkeeper.trial import change
 from streamkeeper.trial.change import Change, ChangeState
 from streamkeeper_jobs.spark.log import say
 from streamkeeper_jobs.stream.declaration_watch import Changed, Declaration
 
-_BETWEEN_LOOKS = 4
-"""Heartbeats without a look at a change that was refused, or waits for a person."""
+_BETWEEN_LOOKS = 2
+"""Looks at holds without a look at a change that was refused, or waits for a person."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +64,17 @@ class Orders(Protocol):
 
 
 class Watch:
-    """Beats every ``interval`` seconds and looks for an order, until closed. Use as a context.
+    """Beats and looks for an order, until closed. Use as a context.
+
+    A store bills each request, so each thing is asked as often as it is needed. Holds and the pipeline's
+    files are looked at every ``look_interval(interval)`` seconds. The heart beats every ``interval`` seconds,
+    and sooner where a batch was committed since the last beat. The lease and the generation are looked at
+    every ``interval`` seconds: others change them only after a hold, or when this driver was silent.
 
     A storage that fails is silence at first. Another driver may take the lease over after ``term`` seconds of
     silence. So the watch ends this one when half of that is over.
 
+    :param interval: seconds between two heartbeats at most.
     :param absence: detects that the supervising task is gone, if there is one.
     :param tried: whether the supervising task has a change of the declaration tried: then this driver goes
         on until the one that tried it is ready.
@@ -82,13 +90,15 @@ class Watch:
         *,
         term: float,
         tried: bool = False,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._home, self._lease, self._interval, self._declaration = home, lease, interval, declaration
-        self._term, self._absence = term, absence
-        self._beaten = time.monotonic()
+        self._term, self._absence, self._monotonic = term, absence, monotonic
+        self._beaten, self._due = self._monotonic(), float("-inf")
         self._silent = False
         self._lock = threading.Lock()
         self._heartbeat = Heartbeat(lease.epoch, 0, "starting", lease.generation, now())
+        self._written = self._status()
         self._order: Order | None = None
         self._broken: BaseException | None = None
         self._interrupt, self._closed = threading.Event(), threading.Event()
@@ -98,10 +108,7 @@ class Watch:
         self._tried, self._trial = tried, _Trial(home)
 
     def __enter__(self) -> Watch:
-        began = time.monotonic()
-        self._beat()
-        self._look()
-        self._note_answer(began)
+        self.turn()
         self._thread.start()
         return self
 
@@ -163,32 +170,38 @@ class Watch:
 
     def _run(self) -> None:
         try:
-            while not self._closed.wait(self._interval):
-                began = time.monotonic()
+            while not self._closed.wait(look_interval(self._interval)):
                 try:
-                    self._beat()
-                    if self._order is None:
-                        self._look()
+                    self.turn()
                 except StorageError as error:
                     self._note_silence(error)
-                else:
-                    self._note_answer(began)
         except BaseException as error:  # noqa: BLE001 - handed to the main thread, which raises it
             self._broken = error
             self._interrupt.set()
 
-    def _note_answer(self, began: float) -> None:
-        """Note that the storage took a beat and answered each look, which began at a moment."""
-        if self._silent:
-            say("The state folder answers again.")
-        self._beaten, self._silent = began, False
+    def turn(self) -> None:
+        """Do what is due: beat, and look for an order.
+
+        :raises StorageError: the storage took no beat, or did not answer. What was due stays due.
+        """
+        began = self._monotonic()
+        due = began >= self._due
+        if due or self._status() != self._written:
+            self._beat()
+        if self._order is None:
+            self._look(due)
+        if due:
+            self._beaten, self._due = began, began + self._interval
+            if self._silent:
+                say("The state folder answers again.")
+            self._silent = False
 
     def _note_silence(self, error: StorageError) -> None:
         """Take a storage that failed for silence.
 
         :raises StorageError: half of the lease's term is over since the last beat.
         """
-        silence = time.monotonic() - self._beaten
+        silence = self._monotonic() - self._beaten
         if silence >= self._term / 2:
             raise StorageError(
                 f"The driver of {self._home.full_name} could not use its state folder for {silence:.0f} s,"
@@ -205,23 +218,30 @@ class Watch:
         with self._lock:
             self._heartbeat = replace(self._heartbeat, count=self._heartbeat.count + 1, at=now())
             leases.beat(self._home, self._heartbeat)
+            self._written = self._status()
 
-    def _look(self) -> None:
-        order = self._find_order()
+    def _status(self) -> tuple[object, ...]:
+        """Return the part of the heartbeat whose change is written before the next one is due."""
+        beat = self._heartbeat
+        return beat.phase, beat.batch, beat.rows, beat.triggers > 0
+
+    def _look(self, due: bool) -> None:
+        order = self._find_order(due)
         if order is not None:
             self._order = order
             self._interrupt.set()
 
-    def _find_order(self) -> Order | None:
+    def _find_order(self, due: bool) -> Order | None:
         try:
-            leases.check(self._home, self._lease)
+            if due:
+                leases.check(self._home, self._lease)
         except LeaseLost as lost:
             return Order(str(lost), at_once=True)
         flow_holds = holds.all_of(self._home)
         if flow_holds:
             return Order("; ".join(f"held by {hold.owner}: {hold.reason}" for hold in flow_holds))
         generation = self._heartbeat.generation
-        if self._home.storage.read(self._home.generation(generation + 1)) is not None:
+        if due and self._home.storage.read(self._home.generation(generation + 1)) is not None:
             return Order(f"generation {generation + 1} was decided; the next driver begins it")
         silence = self._absence.look() if self._absence else None
         if silence is not None:

@@ -1,7 +1,7 @@
-"""``backup_table``: a durable copy of a table. Flows keep writing during the copy.
+"""``backup_table``: a durable copy of a table, or of several. Flows keep writing during the copy.
 
-Versions that belong together are chosen, their files are copied, and the copies are compared with the chosen
-versions. Only then they are listed as a backup. The table, its flows and their holds are not changed.
+A version of each table is chosen, its files are copied, and the copy is compared with the chosen version.
+Only then it is listed as a backup. The tables, their flows and their holds are not changed.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from streamkeeper.manifest.manifest import Manifest
 from streamkeeper.recover.moves.put_back import copy_table
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.plan import CopyPlan, Plan
+from streamkeeper.recover.plans.several import plan_each
 from streamkeeper.recover.requests.backup_table import BackupRequest
 from streamkeeper.recover.requests.form import declared_table
 from streamkeeper.settings import Settings
@@ -32,10 +33,14 @@ from streamkeeper.tables.backups import (
     PIN,
     TARGET,
     VERIFY,
+    AllPinned,
+    AllVerified,
     Backup,
+    CopiedTable,
     CopiedVersion,
     Copying,
     Pinned,
+    PinnedTable,
     TableBackup,
     Verified,
 )
@@ -44,21 +49,31 @@ RECOVERY = "backup_table"
 
 
 def plan(settings: Settings, manifest: Manifest, request: BackupRequest, recovery_id: str) -> Plan:
-    """Plan a backup.
+    """Plan a backup of one table or several.
 
-    :raises RequestError: there is no table yet, or it is of a kind that is not whole with its files.
+    :raises RequestError: there is no table yet, or it is of a kind that is not whole with its files. Of
+        several tables, each of these is named.
     """
-    pipeline, table = declared_table(request.table, manifest, "The backup was not planned")
-    path = settings.table_path(table.name)
-    folder = backups.folder(settings, pipeline.name, table.name, recovery_id)
-    notes: list[str] = []
-    copies = (_copy(path, f"{folder}/{TARGET}", notes),)
-    flows = tuple(flow.name for flow in pipeline.flows if flow.target == table.name)
+    declared = {name: declared_table(name, manifest, request.refused) for name in request.tables}
+    chosen, notes = dict[str, CopiedTable](), list[str]()
+    for name, (pipeline, table) in declared.items():
+        path = settings.table_path(table.name)
+        if request.if_there and delta_log.latest_version(path) is None:
+            notes.append(f"There is no table at {path} yet: {name} is not backed up.")
+            continue
+        folder = backups.folder(settings, pipeline.name, table.name, recovery_id)
+        flows = tuple(flow.name for flow in pipeline.flows if flow.target == table.name)
+        chosen[name] = CopiedTable(pipeline.name, table.name, folder, flows, path)
+    if not chosen:
+        raise RequestError("None of these tables is there yet, so there is nothing to back up.")
+    copies = plan_each(chosen, _copy, request.refused)
+    owners = {copied.table: copied.pipeline for copied in chosen.values()}
     return replace(
-        KIND.draft(request, recovery_id, pipeline.name, (table.name,)),
-        copies=copies,
-        details=asdict(Copying(folder, flows, path)),
-        notes=(*notes, *_notes(request)),
+        KIND.draft(request, recovery_id, next(iter(owners.values())), tuple(owners)),
+        copies=tuple(copies),
+        details=asdict(Copying(tuple(chosen.values()))),
+        notes=(*notes, *(note for copy in copies for note in _size_unknown(copy)), *_notes(request)),
+        owners=owners,
     )
 
 
@@ -66,7 +81,16 @@ def copy(work: Work) -> dict[str, Any]:
     """Copy the files of what was pinned, then write the commit that makes them a table; what is there already
     is left.
     """
-    table, folder = work.result(PIN, Pinned).table, work.plan.details_as(Copying).folder
+    pinned = work.result(PIN, AllPinned).pinned
+    return {
+        "copied": [
+            _copy_one(work, item.table, copied.folder)
+            for item, copied in zip(pinned, work.plan.details_as(Copying).copied, strict=True)
+        ]
+    }
+
+
+def _copy_one(work: Work, table: PinnedTable, folder: str) -> dict[str, Any]:
     commit = open_storage(folder).read(COMMIT)
     if commit is None:
         raise RecoveryError(
@@ -80,37 +104,41 @@ def copy(work: Work) -> dict[str, Any]:
 
 
 def enter(work: Work) -> dict[str, Any]:
-    """Write the entry that makes the copies a backup."""
-    pinned = work.result(PIN, Pinned)
-    [table] = work.plan.tables
+    """Write the entries that make the copies backups."""
+    copied = work.plan.details_as(Copying).copied
+    pinned, verified = work.result(PIN, AllPinned).pinned, work.result(VERIFY, AllVerified).verified
+    entries = [_entry(work, *one) for one in zip(copied, pinned, verified, strict=True)]
+    return {"backups": [backups.to_value(backups.enter(work.book.storage, entry)) for entry in entries]}
+
+
+def _entry(work: Work, copied: CopiedTable, pinned: Pinned, verified: Verified) -> Backup:
     request = work.plan.request  # of this recovery, or of one that backs the table up first
-    verified = work.result(VERIFY, Verified)
-    copied = {item.name: getattr(pinned.table, item.name) for item in fields(CopiedVersion)}
-    entry = Backup(
+    version = {item.name: getattr(pinned.table, item.name) for item in fields(CopiedVersion)}
+    return Backup(
         id=work.plan.recovery_id,
-        pipeline=work.plan.pipeline,
-        table=table,
+        pipeline=copied.pipeline,
+        table=copied.table,
         at=now(),
         by=work.plan.by,
-        copy=TableBackup(**copied, checksum=verified.checksum, schema=verified.schema),
+        copy=TableBackup(**version, checksum=verified.checksum, schema=verified.schema),
         flows=pinned.flows,
         kept_days=request.get("kept_days"),
         keep_last=request.get("keep_last"),
         reason=work.plan.reason,
     )
-    return {"backup": backups.to_value(backups.enter(work.book.storage, entry))}
 
 
 def is_entered(work: Work) -> bool:
-    """Return whether the entry of the backup is written."""
-    [table] = work.plan.tables
+    """Return whether the entry of a table's backup is written."""
     return any(
         backup.id == work.plan.recovery_id
-        for backup in backups.listed(work.book.storage, work.plan.pipeline, table)
+        for copied in work.plan.details_as(Copying).copied
+        for backup in backups.listed(work.book.storage, copied.pipeline, copied.table)
     )
 
 
-def _copy(path: str, destination: str, notes: list[str]) -> CopyPlan:
+def _copy(copied: CopiedTable) -> CopyPlan:
+    path, label, destination = copied.path, f"{copied.pipeline}.{copied.table}", f"{copied.folder}/{TARGET}"
     version = delta_log.latest_version(path)
     if version is None:
         raise RequestError(
@@ -119,13 +147,17 @@ def _copy(path: str, destination: str, notes: list[str]) -> CopyPlan:
         )
     summary = read_summary(path, version)
     if summary is None:
-        notes.append(
-            f"The log of the table has no summary of version {version}, so its size is known only in the"
+        return CopyPlan(label, path, destination, 0, None, 0)
+    check_copyable(path, summary.protocol)
+    return CopyPlan(label, path, destination, summary.bytes, _rows(path, version), summary.files)
+
+
+def _size_unknown(copy: CopyPlan) -> Iterator[str]:
+    if not copy.files and copy.rows is None:
+        yield (
+            f"The log of {copy.label} has no summary of its newest version, so its size is known only in the"
             " step pin."
         )
-        return CopyPlan(TARGET, path, destination, 0, None, 0)
-    check_copyable(path, summary.protocol)
-    return CopyPlan(TARGET, path, destination, summary.bytes, _rows(path, version), summary.files)
 
 
 def _rows(path: str, version: int) -> int | None:

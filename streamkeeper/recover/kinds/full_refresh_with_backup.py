@@ -46,7 +46,7 @@ def plan(settings: Settings, manifest: Manifest, request: WithBackupRequest, rec
     refresh = full_refresh.plan(
         settings, manifest, request, recovery_id, others_go=request.fill_from == SOURCES
     )
-    backup_request = BackupRequest(request.table, request.kept_days, request.keep_last)
+    backup_request = BackupRequest((request.table,), request.kept_days, request.keep_last)
     backup = backup_table.plan(settings, manifest, backup_request, recovery_id)
     flows, refusals, details = refresh.flows, refresh.refusals, {**refresh.details, **backup.details}
     writers = [flow for flow in manifest.flows() if flow.full_name in {planned.flow for planned in flows}]

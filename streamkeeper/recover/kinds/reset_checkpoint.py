@@ -4,6 +4,8 @@ nothing.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from streamkeeper.flows.files import open_home
 from streamkeeper.flows.generations import GENERATION
 from streamkeeper.manifest.manifest import Flow, Manifest
@@ -12,6 +14,7 @@ from streamkeeper.recover.moves.next_generation import plan_move
 from streamkeeper.recover.plans.kind import Kind
 from streamkeeper.recover.plans.move import Move
 from streamkeeper.recover.plans.plan import Plan
+from streamkeeper.recover.plans.several import plan_each
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest, start_of
 from streamkeeper.recover.steps import rehearse
 from streamkeeper.recover.steps import shared as shared_steps
@@ -24,17 +27,20 @@ def plan(settings: Settings, manifest: Manifest, request: ResetRequest, recovery
     """Plan a reset of one flow or several.
 
     :raises RequestError: a flow has no checkpoint to reset, or the position asked for is not one of its
-        checkpoint.
+        checkpoint. Of several flows, each that cannot be planned is named.
     :raises CheckpointError: a checkpoint cannot be read as far as the plan needs it.
     """
-    flows = [manifest.find(name) for name in request.flows]
-    planned = [plan_move(settings, flow, _move(settings, flow, request)) for flow in flows]
-    return KIND.draft(
-        request,
-        recovery_id,
-        flows[0].pipeline.name,
-        tuple(sorted({flow.declaration.target for flow in flows})),
-        planned,
+    declared = {flow.full_name: flow for flow in manifest.flows()}
+    flows = {name: declared.get(name) or manifest.find(name) for name in request.flows}
+    planned = plan_each(
+        flows,
+        lambda flow: plan_move(settings, flow, _move(settings, flow, request)),
+        ResetRequest.refused,
+    )
+    owners = {flow.declaration.target: flow.pipeline.name for flow in flows.values()}
+    return replace(
+        KIND.draft(request, recovery_id, next(iter(owners.values())), tuple(sorted(owners)), planned),
+        owners=owners,
     )
 
 

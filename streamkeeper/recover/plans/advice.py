@@ -44,7 +44,7 @@ def advised(settings: Settings, plan: Plan) -> Plan:
     newest = {
         table: entries[-1]
         for table in plan.tables
-        if (entries := backups.listed(storage, plan.pipeline, table))
+        if (entries := backups.listed(storage, plan.pipeline_of(table), table))
     }
     return replace(plan, ways=tuple(_advise(plan, newest)))
 

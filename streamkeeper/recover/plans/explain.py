@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from streamkeeper.recover.plans.advice import TRADE_OFFS
 from streamkeeper.recover.plans.kind import kind
-from streamkeeper.recover.plans.plan import IN_THE_TABLE, CopyPlan, FlowPlan, Plan, Refusal
+from streamkeeper.recover.plans.plan import IN_THE_TABLE, NAMED, CopyPlan, FlowPlan, Plan, Refusal
 from streamkeeper.support.amounts import (
     DATA_LOSS,
     DOWNSTREAM,
@@ -19,6 +19,7 @@ from streamkeeper.support.amounts import (
     counted,
     in_words,
     size_in_words,
+    total,
 )
 from streamkeeper.support.markdown import literal, plain
 
@@ -118,13 +119,41 @@ def _markdown(plan: Plan) -> Iterator[str]:
     yield ""
     yield from (f"- **Costs:** {plain(_ACCEPT.sub('', refusal.message))}" for refusal in plan.refusals)
     yield from (f"{_NOTE}- {plain(note)}" for note in plan.notes)
-    for flow in plan.flows:
-        yield from _flow_markdown(flow, several=len(plan.flows) > 1)
+    yield from (f"- {line}" for line in _sum(plan))
+    if len(plan.flows) > NAMED:
+        yield from _flows_markdown(plan)
+    else:
+        for flow in plan.flows:
+            yield from _flow_markdown(flow, several=len(plan.flows) > 1)
     yield from (f"- Copied: {plain(_copy(copy))}" for copy in plan.copies)
     yield from (f"- {plain(advice)}" for advice in plan.ways[:1])
     yield ""
     reason = literal(plan.reason) if plan.reason else "none given"
     yield f"Recovery `{plan.recovery_id}`, asked by {literal(plan.by)}. Reason: {reason}."
+
+
+def _flows_markdown(plan: Plan) -> Iterator[str]:
+    """Yield a table of many flows; what they read is in :func:`as_text`."""
+    yield ""
+    yield "| flow | becomes | data loss | duplicates |"
+    yield "|---|---|---|---|"
+    for flow in plan.flows:
+        amounts = (total([getattr(impact, name) for impact in flow.impacts]) for name in ("lost", "repeated"))
+        yield f"| {' | '.join(map(plain, (flow.flow, _becomes(flow), *map(in_words, amounts))))} |"
+    yield ""
+
+
+def _sum(plan: Plan) -> Iterator[str]:
+    """Yield what a plan of several flows costs altogether, and what it copies."""
+    impacts = [impact for flow in plan.flows for impact in flow.impacts]
+    if len(plan.flows) > 1 and impacts:
+        names = {"data loss": "lost", "duplicates": "repeated", "replayed": "replayed"}
+        sums = {title: total([getattr(one, name) for one in impacts]) for title, name in names.items()}
+        costs = "; ".join(f"{title} {in_words(amount)}" for title, amount in sums.items())
+        yield f"{len(plan.flows)} flows together: {costs}"
+    if len(plan.copies) > 1:
+        files, size = (sum(getattr(copy, name) for copy in plan.copies) for name in ("files", "bytes"))
+        yield f"{len(plan.copies)} tables together: {counted(files, 'files')}, {size_in_words(size)}"
 
 
 def _flow_markdown(flow: FlowPlan, several: bool) -> Iterator[str]:
@@ -210,6 +239,7 @@ def _text(plan: Plan) -> Iterator[str]:
     yield headline(plan)
     yield from (f"  refused: {refusal.message}" for refusal in plan.refusals)
     yield from (f"  {note}" for note in plan.notes)
+    yield from (f"  {line}" for line in _sum(plan))
     for flow in plan.flows:
         yield from _flow_text(flow, several=len(plan.flows) > 1)
     yield from (f"  copied: {_copy(copy)}" for copy in plan.copies)

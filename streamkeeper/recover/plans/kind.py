@@ -54,7 +54,7 @@ class Work:
 
     def home(self, flow: FlowPlan) -> FlowHome:
         """Return where a flow is kept; it need not be declared any more."""
-        return FlowHome(self.book.storage, self.plan.pipeline, flow.name)
+        return FlowHome(self.book.storage, flow.pipeline, flow.name)
 
     @property
     def attempt(self) -> int:

@@ -22,6 +22,9 @@ FORMAT = 1
 IN_THE_TABLE = "in the table"
 """Name of what a refusal covers that was counted in the table's log, and not in a source."""
 
+NAMED = 8
+"""Flows or tables that are named, and not counted."""
+
 
 @dataclass(frozen=True)
 class Refusal:
@@ -77,6 +80,11 @@ class FlowPlan:
     verdict: str = ""
 
     @property
+    def pipeline(self) -> str:
+        """The flow's pipeline."""
+        return self.flow.partition(".")[0]
+
+    @property
     def name(self) -> str:
         """The flow's name within its pipeline."""
         return self.flow.partition(".")[2]
@@ -99,8 +107,9 @@ class Plan:
     """A planned recovery.
 
     ``request`` is the request, ``details`` the part that only this kind of recovery knows, both as JSON
-    objects. ``steps`` are names, in their order. ``tables`` are locked during the recovery; they belong to
-    ``pipeline``, as the flows do. ``ways`` name the strategy that fits its parked flows
+    objects. ``steps`` are names, in their order. ``tables`` are locked during the recovery. ``pipeline`` has
+    the ledger. Flows and tables may be of others, too: ``owners`` are the pipelines of tables, where one is
+    not of ``pipeline``. ``ways`` name the strategy that fits its parked flows
     (:mod:`streamkeeper.recover.plans.advice`).
     """
 
@@ -117,6 +126,7 @@ class Plan:
     notes: tuple[str, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     ways: tuple[str, ...] = ()
+    owners: dict[str, str] = field(default_factory=dict)
     format: int = FORMAT
 
     @property
@@ -135,10 +145,22 @@ class Plan:
         return tuple(self.request.get("accept") or ())
 
     @property
+    def pipelines(self) -> tuple[str, ...]:
+        """The pipelines of the flows and tables, sorted."""
+        return tuple(sorted({self.pipeline, *self.owners.values()}))
+
+    def pipeline_of(self, table: str) -> str:
+        """Return the pipeline of a table."""
+        return self.owners.get(table, self.pipeline)
+
+    @property
     def subject(self) -> str:
-        """What is recovered: flows, or without flows the tables, or else the pipeline."""
-        tables = ", ".join(f"{self.pipeline}.{table}" for table in self.tables)
-        return ", ".join(flow.flow for flow in self.flows) or tables or self.pipeline
+        """What is recovered: flows, or without flows the tables, or else the pipeline. Of many, how many."""
+        names = [flow.flow for flow in self.flows]
+        names = names or [f"{self.pipeline_of(table)}.{table}" for table in self.tables]
+        if len(names) > NAMED:
+            return f"{len(names)} {'flows' if self.flows else 'tables'} of {', '.join(self.pipelines)}"
+        return ", ".join(names) or self.pipeline
 
     def details_as(self, part_type: type[T]) -> T:
         """Return that of :attr:`details` which one part of a recovery works with.

@@ -199,18 +199,20 @@ def settled(settings: Settings, manifest: Manifest, plan: Plan, request: Any) ->
     if not isinstance(request, Rehearsable):
         return plan
     # A backfill's plan says nothing of its flow, but names the sink.
-    writers = [flow for table in plan.tables for flow in manifest.writers(plan.pipeline, table)]
+    writers = [flow for table in plan.tables for flow in manifest.writers(plan.pipeline_of(table), table)]
     if sinks := [reason for flow in writers if (reason := not_for_sinks(flow))]:
         return replace(plan, refusals=(*plan.refusals, Refusal(None, sinks[0]))) if request.rehearse else plan
     if request.rehearse:
         return replace(plan, steps=(REHEARSE, *plan.steps))
     if request.rehearsal:
         return _backed(settings, plan, request.rehearsal)
-    pipeline = next((one for one in manifest.pipelines if one.name == plan.pipeline), None)
-    if pipeline is None or plan.recovery not in pipeline.rehearse:
+    demanding = [
+        one.name for one in manifest.pipelines if one.name in plan.pipelines and plan.recovery in one.rehearse
+    ]
+    if not demanding:
         return plan
     message = (
-        f"The pipeline {plan.pipeline} demands that a {plan.recovery} is rehearsed (configure_pipeline)."
+        f"The pipeline {demanding[0]} demands that a {plan.recovery} is rehearsed (configure_pipeline)."
         " Choose Rehearse first (rehearse), or name the rehearsal that was done (rehearsal)."
     )
     return replace(plan, refusals=(*plan.refusals, Refusal(None, message)))

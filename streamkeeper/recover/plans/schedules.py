@@ -128,9 +128,7 @@ def conf_of(pipeline: Pipeline, schedule: Schedule) -> dict[str, Any]:
         values[key] = (
             [_whole(pipeline, name) for name in value] if isinstance(value, list) else _whole(pipeline, value)
         )
-    if values.get("flows") and "flow" not in values and "flow" in names:
-        values["flow"], *values["flows"] = values["flows"]
-    own = dict.fromkeys(_naming(schedule.recovery, "pipeline"), pipeline.name)
+    own = dict.fromkeys(_naming(schedule.recovery, "pipeline", required=True), pipeline.name)
     return {"reason": f"scheduled: {schedule.cron}", **own, **values, _APPROVAL: False}
 
 
@@ -151,13 +149,15 @@ def check_schedules(pipeline: Pipeline, manifest: Manifest) -> None:
             ) from error
 
 
-def _naming(recovery: str, *sorts: str) -> set[str]:
-    """Return the fields of a recovery's form that name what is declared of some sorts."""
+def _naming(recovery: str, *sorts: str, required: bool = False) -> set[str]:
+    """Return the fields of a recovery's form that name what is declared of some sorts, or those of them that
+    must be given.
+    """
     from streamkeeper.manifest.manifest import Manifest
     from streamkeeper.recover.plans.kind import kind
 
     form = kind(recovery).form(Manifest("", (), {}, {}))
-    return {field.name for field in form if field.names in sorts}
+    return {field.name for field in form if field.names in sorts and (field.required or not required)}
 
 
 def _whole(pipeline: Pipeline, name: Any) -> Any:

@@ -181,6 +181,8 @@ class Asking:
         """Return a value of the right type as the request stores it; add its own misfits to ``wrong``."""
         if field.many:
             return tuple(value or ())
+        if value is None and field.nullable:
+            return None
         if field.names == FLOW:
             self.flow = find_flow(value, self.manifest, self.wrong)
             return self.flow and self.flow.full_name
@@ -356,6 +358,75 @@ def find_flow(name: Any, manifest: Manifest, wrong: list[str]) -> Flow | None:
     except RequestError as error:
         wrong.append(str(error))
         return None
+
+
+def of_pipeline_or_all(verb: str, things: str) -> tuple[FormField, FormField]:
+    """Return the fields that choose all flows or tables of a pipeline, or of every one.
+
+    :param verb: what is done to them, as ``hold``.
+    :param things: ``flows`` or ``tables``.
+    """
+    return (
+        FormField(
+            "pipeline",
+            "string",
+            "Pipeline",
+            f"Or: {verb} all {things} of this pipeline.",
+            nullable=True,
+            names=PIPELINE,
+        ),
+        FormField("all", "boolean", f"All {things}", f"Or: {verb} every one of the {things}.", False),
+    )
+
+
+def chosen_flows(values: Mapping[str, Any], asking: Asking) -> tuple[Flow, ...]:
+    """Return the flows that the fields ``flow``, ``flows``, ``pipeline`` and ``all`` choose, each once. They
+    may be of several pipelines. What is wrong is added to ``asking.wrong``.
+    """
+    named = [name for name in (values.get("flow"), *values["flows"]) if name]
+    if asking.wrong or not chosen_once({**values, "flows": named}, "flows", asking.wrong):
+        return ()
+    declared = {flow.full_name: flow for flow in asking.manifest.flows()}
+    if named:
+        return tuple(declared[name] for name in dict.fromkeys(named))
+    own = values["pipeline"]
+    chosen = tuple(flow for flow in declared.values() if values["all"] or flow.pipeline.name == own)
+    if not chosen:
+        asking.wrong.append(
+            "No flow is declared there, so there is nothing to do. Declare one, and run `streamkeeper check`."
+        )
+    return chosen
+
+
+def chosen_tables(values: Mapping[str, Any], asking: Asking) -> tuple[str, ...]:
+    """Return the full names of the tables that the fields ``table``, ``tables``, ``pipeline`` and ``all``
+    choose, each once. What is wrong is added to ``asking.wrong``.
+    """
+    named = [name for name in (values["table"], *values["tables"]) if name]
+    if asking.wrong or not chosen_once({**values, "tables": named}, "tables", asking.wrong):
+        return ()
+    own = f"{values['pipeline']}."
+    names = _names(TABLE, asking.manifest)
+    chosen = named or [name for name in names if values["all"] or name.startswith(own)]
+    if not chosen:
+        asking.wrong.append(
+            "No table is declared there, so there is nothing to do. Declare one, and run `streamkeeper"
+            " check`."
+        )
+    return tuple(dict.fromkeys(chosen))
+
+
+def chosen_once(values: Mapping[str, Any], things: str, wrong: list[str]) -> bool:
+    """Return whether exactly one of the fields ``flows`` (or ``tables``), ``pipeline`` and ``all`` chooses
+    something; else add that to ``wrong``.
+    """
+    filled_fields = [name for name in (things, "pipeline", "all") if values[name]]
+    if len(filled_fields) != 1:
+        wrong.append(
+            f"Given are {' and '.join(filled_fields) or 'none'} of {things}, pipeline and all. Give exactly"
+            " one of them."
+        )
+    return len(filled_fields) == 1
 
 
 def find_table(name: Any, manifest: Manifest, wrong: list[str]) -> tuple[Pipeline, Table] | None:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from streamkeeper.drivers.waves import PATIENCE, Released, in_waves, release_in_waves
 from streamkeeper.flows import holds
-from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.files import FlowHome, of_each
 from streamkeeper.flows.holds import Hold
 from streamkeeper.recover.requests.form import (
     FLOW,
-    PIPELINE,
     Asking,
     FormField,
     Request,
+    chosen_flows,
     form_field,
     form_fields,
+    of_pipeline_or_all,
 )
 
 DEADLINE = 600.0
@@ -34,16 +36,12 @@ def _which(verb: str) -> tuple[FormField, ...]:
             many=True,
             names=FLOW,
         ),
-        FormField(
-            "pipeline",
-            "string",
-            "Pipeline",
-            f"Or: {verb} all flows of this pipeline.",
-            nullable=True,
-            names=PIPELINE,
-        ),
-        FormField("all", "boolean", "All flows", f"Or: {verb} every flow there is.", False),
+        *of_pipeline_or_all(verb, "flows"),
     )
+
+
+def _names(values: Mapping[str, Any], asking: Asking) -> tuple[str, ...]:
+    return tuple(flow.full_name for flow in chosen_flows(values, asking))
 
 
 @dataclass(frozen=True)
@@ -79,21 +77,31 @@ class HoldRequest(Request):
         section="Stop",
     )
 
-    def put(self, home: FlowHome) -> Hold:
-        """Put the hold on a flow."""
+    def put(self, home: FlowHome) -> list[Hold]:
+        """Put the hold on each of the flows.
+
+        :param home: that of any flow of the same state folder.
+        """
         seconds = None if self.hours is None else self.hours * 3600
-        return holds.put(home, self.owner, self.reason, self.by, seconds=seconds)
+
+        def put_one(one: FlowHome) -> Hold:
+            return holds.put(one, self.owner, self.reason, self.by, seconds=seconds)
+
+        return of_each(home.storage, self.flows, put_one)
 
     @classmethod
     def check(cls, values: Mapping[str, Any], asking: Asking) -> Mapping[str, Any]:
         """Return the flows, the owner and the reason."""
         owner, reason = holds.person(asking.by), values["reason"] or f"held by {asking.by}"
-        return {"flows": _flows(values, asking), "owner": owner, "reason": reason}
+        return {"flows": _names(values, asking), "owner": owner, "reason": reason}
 
 
 @dataclass(frozen=True)
 class ReleaseRequest(Request):
-    """Flows to release, and whose holds: those of one owner, or (None) of all persons."""
+    """Flows to release, and whose holds: those of one owner, or (None) of all persons.
+
+    ``waves`` are full names of flows: those of a wave are released together (streamkeeper.drivers.waves).
+    """
 
     refused = "No flow was released"
     run = ()
@@ -118,17 +126,56 @@ class ReleaseRequest(Request):
         ),
         default=None,
     )
+    waves: tuple[tuple[str, ...], ...] = form_fields(
+        FormField(
+            "wave",
+            "number",
+            "Drivers in a wave",
+            "Release the flows of so many drivers at a time, and the next ones when these run again. Empty:"
+            " all at once.",
+            nullable=True,
+            whole=True,
+            least=1,
+            unit="drivers",
+            section="Waves",
+        ),
+        default=(),
+    )
+    patience: float = form_field(
+        "number",
+        "Patience",
+        "Seconds for the flows of a wave to run again. If one does not, it is named, and the later ones stay"
+        " held.",
+        PATIENCE,
+        least=1,
+        unit="seconds",
+        section="Waves",
+    )
+
+    def release(self, home: FlowHome, by: str, say: Callable[[str], None]) -> list[Released]:
+        """Release the flows, wave by wave.
+
+        :param home: that of any flow of the same state folder.
+        :param by: who asks for it.
+        :param say: called after each wave.
+        :raises NotRunning: a flow does not run again; those of later waves are held as before.
+        """
+        return release_in_waves(
+            home, self.waves, lambda one: release(one, self.owner, by), self.patience, say=say
+        )
 
     @classmethod
     def check(cls, values: Mapping[str, Any], asking: Asking) -> Mapping[str, Any]:
-        """Return the flows and the owner; check that one owner is named, or all."""
+        """Return the flows, their waves and the owner; check that one owner is named, or all."""
         if values["owner"] and values["any_person"]:
             asking.wrong.append(
                 f"owner is {values['owner']!r} and any_person is on. Choose one: a person's hold, or"
                 " everybody's."
             )
         owner = None if values["any_person"] else holds.person(values["owner"] or asking.by)
-        return {"flows": _flows(values, asking), "owner": owner}
+        flows = chosen_flows(values, asking)
+        names = tuple(flow.full_name for flow in flows)
+        return {"flows": names, "owner": owner, "waves": in_waves(flows, values["wave"])}
 
 
 @dataclass(frozen=True)
@@ -162,24 +209,3 @@ def describe_release(owner: str | None, released: list[str], remaining_holds: li
         first = "released" if released else f"{owner} had no hold"
     owners = ", ".join(hold.owner for hold in remaining_holds)
     return f"{first}; {f'still held by {owners}' if owners else 'free to run'}"
-
-
-def _flows(values: Mapping[str, Any], asking: Asking) -> tuple[str, ...]:
-    if asking.wrong:  # values of a wrong type were replaced by defaults, so the given ones cannot be counted
-        return ()
-    filled_fields = [name for name in ("flows", "pipeline", "all") if values[name]]
-    if len(filled_fields) != 1:
-        asking.wrong.append(
-            f"Given are {' and '.join(filled_fields) or 'none'} of flows, pipeline and all. Give exactly one"
-            " of them."
-        )
-        return ()
-    flows = [
-        flow for flow in asking.manifest.flows() if values["all"] or flow.pipeline.name == values["pipeline"]
-    ]
-    flow_names = tuple(values["flows"]) or tuple(flow.full_name for flow in flows)
-    if not flow_names:
-        asking.wrong.append(
-            "No flow is declared there, so there is nothing to do. Declare one, and run `streamkeeper check`."
-        )
-    return flow_names

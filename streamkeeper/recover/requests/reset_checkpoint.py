@@ -24,41 +24,52 @@ from streamkeeper.flows.generations import (
     StartAt,
     StartMode,
 )
-from streamkeeper.manifest.manifest import Flow, Manifest
+from streamkeeper.manifest.manifest import Flow
 from streamkeeper.recover.requests.form import (
     FLOW,
     Asking,
     FormField,
-    find_flow,
+    chosen_flows,
     form_field,
     form_fields,
+    of_pipeline_or_all,
     schemas_inferred,
 )
 from streamkeeper.recover.requests.rehearsal import Rehearsable
 from streamkeeper.support.json_values import parse
 
 WHERE = "Position"
+_FURTHER = "Further flows"
 
 
 @dataclass(frozen=True)
 class ResetRequest(Rehearsable):
-    """A reset as requested; every value was checked against the manifest. All flows are of one pipeline."""
+    """A reset as requested; every value was checked against the manifest."""
 
     refused = "The reset was not planned"
 
     flows: tuple[str, ...] = form_fields(
-        FormField("flow", "string", "Flow", "The flow to give a new checkpoint.", names=FLOW, mends=True),
+        FormField(
+            "flow",
+            "string",
+            "Flow",
+            "The flow to give a new checkpoint. Several: below, under Further flows.",
+            nullable=True,
+            names=FLOW,
+            mends=True,
+        ),
         FormField(
             "flows",
             "array",
             "Further flows",
-            "Other flows of the same pipeline that get a new checkpoint too, in the same recovery: all are"
-            " held before any is changed.",
+            "Other flows that get a new checkpoint too, in the same recovery: all are held before any is"
+            " changed.",
             [],
             many=True,
             names=FLOW,
-            section="Further flows",
+            section=_FURTHER,
         ),
+        *(replace(part, section=_FURTHER) for part in of_pipeline_or_all("reset", "flows")),
     )
     start: StartAt = form_fields(
         FormField(
@@ -118,19 +129,15 @@ class ResetRequest(Rehearsable):
     infer_schemas: bool = schemas_inferred("State")
 
     @classmethod
-    def parse(
-        cls, values: Mapping[str, Any], manifest: Manifest, by: str, now: datetime | None = None
-    ) -> ResetRequest:
-        """Return a request from a form's values; if ``flow`` is missing, it is the first of ``flows``."""
-        form_values, flows = dict(values), values.get("flows")
-        if form_values.get("flow") is None and isinstance(flows, (list, tuple)) and flows:
-            form_values["flow"], *form_values["flows"] = flows
-        return super().parse(form_values, manifest, by, now)
-
-    @classmethod
     def check(cls, values: Mapping[str, Any], asking: Asking) -> Mapping[str, Any]:
-        """Check that the flows are of one pipeline, and that the start fits their sources."""
-        flows = _flows(values, asking)
+        """Check that the start fits the sources of the flows."""
+        flows = chosen_flows(values, asking)
+        pipelines = sorted({flow.pipeline.name for flow in flows})
+        if len(pipelines) > 1 and (values["rehearse"] or values["rehearsal"]):
+            asking.wrong.append(
+                f"The flows are of several pipelines: {', '.join(pipelines)}. A rehearsal is of one: rehearse"
+                " them pipeline by pipeline, or leave rehearse and rehearsal out."
+            )
         return {"flows": tuple(flow.full_name for flow in flows), "start": parse_start(values, flows, asking)}
 
     @classmethod
@@ -169,19 +176,6 @@ def start_of(start: StartAt, flow: Flow) -> StartAt:
         return replace(start, offsets=own)
     names = [source.name for source in flow.sources]
     return replace(start, offsets={name: start.offsets[name] for name in names if name in start.offsets})
-
-
-def _flows(values: Mapping[str, Any], asking: Asking) -> tuple[Flow, ...]:
-    """Return the flows in the fields ``flow`` and ``flows``, each once."""
-    further = (find_flow(name, asking.manifest, asking.wrong) for name in values["flows"])
-    named_flows = {flow.full_name: flow for flow in (asking.flow, *further) if flow is not None}
-    pipelines = sorted({flow.pipeline.name for flow in named_flows.values()})
-    if len(pipelines) > 1:
-        asking.wrong.append(
-            f"The flows belong to several pipelines: {', '.join(pipelines)}. One recovery is of one pipeline:"
-            " trigger one for each of them."
-        )
-    return tuple(named_flows.values())
 
 
 def parse_start(values: Mapping[str, Any], flows: Sequence[Flow], asking: Asking) -> StartAt | None:

@@ -15,7 +15,7 @@ from typing import Any
 from streamkeeper.delta import log as delta_log
 from streamkeeper.errors import PlanRefused, RecoveryError
 from streamkeeper.flows import generations, holds, leases
-from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.files import FlowHome, of_each
 from streamkeeper.flows.generations import Generation
 from streamkeeper.manifest.manifest import Manifest, read_manifest
 from streamkeeper.observe import status
@@ -76,15 +76,20 @@ def release_all(work: Work) -> None:
     for flow in work.plan.flows:
         holds.release(work.home(flow), holds.recovery(work.plan.recovery_id), work.plan.by)
     for table in work.plan.tables:
-        recovery_lock.give_back(work.book.storage, work.plan.pipeline, table, work.plan.recovery_id)
+        recovery_lock.give_back(work.book.storage, work.plan.pipeline_of(table), table, work.plan.recovery_id)
 
 
 def lock(work: Work) -> dict[str, Any]:
     """Lock every table, in the order of their names, and hold no flow."""
     _check_consent(work)
-    for table in sorted(work.plan.tables):
-        recovery_lock.take(work.book.storage, work.plan.pipeline, table, work.plan.recovery_id)
+    _lock_tables(work)
     return {"tables": list(work.plan.tables)}
+
+
+def _lock_tables(work: Work) -> None:
+    for table in sorted(work.plan.tables):
+        pipeline = work.plan.pipeline_of(table)
+        recovery_lock.take(work.book.storage, pipeline, table, work.plan.recovery_id)
 
 
 @dataclass(frozen=True)
@@ -98,15 +103,11 @@ class Held:
 def hold(work: Work) -> dict[str, Any]:
     """Lock every table, by name, hold every flow, and wait until all drivers are gone."""
     plan = work.plan
-    for table in sorted(plan.tables):
-        recovery_lock.take(work.book.storage, plan.pipeline, table, plan.recovery_id)
-    for flow in plan.flows:
-        holds.put(
-            work.home(flow),
-            holds.recovery(plan.recovery_id),
-            f"{plan.recovery} {plan.recovery_id} is running",
-            plan.by,
-        )
+    _lock_tables(work)
+    reason = f"{plan.recovery} {plan.recovery_id} is running"
+    owner = holds.recovery(plan.recovery_id)
+    names = [flow.flow for flow in plan.flows]
+    of_each(work.book.storage, names, lambda home: holds.put(home, owner, reason, plan.by))
     drivers = {}
     for flow in plan.flows:
         past = leases.wait_until_gone(work.home(flow), work.settings.stop_timeout, work.settings.lease_term)

@@ -54,7 +54,14 @@ def test_the_dags_are_there_with_their_forms() -> None:
     assert params.get_param("pipeline").schema["examples"] == ["first", "second"]
     assert {"flows", "pipeline", "all", "reason", "deadline", "hours"} == set(params)
     params.validate()
-    assert {"flows", "pipeline", "all", "owner", "any_person"} == set(bag.dags["release_flows"].params)
+    released = bag.dags["release_flows"].params
+    assert {"flows", "pipeline", "all", "owner", "any_person", "wave", "patience"} == set(released)
+    for name, things in (("reset_checkpoint", "flows"), ("backup_table", "tables")):
+        fields = bag.dags[name].params
+        assert {things, "pipeline", "all"} <= set(fields)
+        fields.validate()  # nothing is chosen, which the recovery refuses
+        chosen = fields.get_param(things.removesuffix("s")).schema
+        assert chosen["enum"][-1] is None, "a list to choose one from, or none"
     assert [task.task_id for task in bag.dags["hold_flows"].topological_sort()] == ["hold", "stop"]
     assert [
         task.execution_timeout for name in ("hold_flows", "release_flows") for task in bag.dags[name].tasks

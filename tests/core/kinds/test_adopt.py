@@ -615,7 +615,7 @@ def test_planning_on_the_command_line_says_whether_the_declaration_fits_and_leav
     assert (value["evidence"], value["recovery"]) == ({"rehearse": {"operators": ["dedupe"]}}, "adopt")
     assert submits.acts == ["streamkeeper_jobs.recover.adopt:act"] * 2
     assert (world.home.generations(), world.home.owners()) == ([], [])
-    assert ledger.open_recoveries(world.home.storage) == []
+    assert ledger.open_recoveries(world.home.storage) == {}
 
 
 def test_what_cannot_be_carried_out_is_not_rehearsed(
@@ -642,7 +642,7 @@ def test_recovering_on_the_command_line_asks_after_the_rehearsal(
     done = CliRunner().invoke(app, ["recover", *asked], input=said)
     assert done.output.index("rehearse: done") < done.output.index("Carry this out?")
     assert [command[-1] for command in submits.commands] == ["rehearse"]
-    assert ledger.open_recoveries(world.home.storage) == []
+    assert ledger.open_recoveries(world.home.storage) == {}
     if told == "no":
         assert "The plan was not approved. Nothing was changed." in str(done.exception)
         assert (world.home.generations(), world.home.owners()) == ([], [])

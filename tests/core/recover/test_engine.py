@@ -14,9 +14,11 @@ from streamkeeper.flows import generations, ledger
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import StartAt
 from streamkeeper.flows.ledger import Ledger
+from streamkeeper.flows.rename import rename
 from streamkeeper.manifest.manifest import Manifest
 from streamkeeper.recover import engine
 from streamkeeper.recover.kinds import reset_checkpoint
+from streamkeeper.recover.plans import explain
 from streamkeeper.recover.plans import kind as recovery_kind
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.plan import FlowPlan, Plan
@@ -250,10 +252,60 @@ def test_explicit_offsets_of_several_flows_are_given_by_flow(
     assert reset_checkpoint.KIND.read_request(made.request) == request
 
 
-def test_flows_of_two_pipelines_are_refused(several: World) -> None:
+# --- flows of several pipelines, in one recovery
+
+
+@pytest.fixture
+def rates(several: World) -> World:
+    """A flow of another pipeline, which has done two batches."""
     several.declare(EVENTS.replace("events", "rates"), "rates.py")
-    with pytest.raises(RequestError, match=r"belong to several pipelines: events, rates"):
-        recoveries.asked(several, "reset_checkpoint", flow=FLOWS[0], flows=["rates.clean_rates"])
+    names = {"name": "clean_rates", "table": "rates", "source": "rates_raw", "folder": "rates"}
+    made = replace(several, pipeline="rates", files=[], **names)
+    (several.root / "data" / "rates").mkdir()
+    made.processed(2)
+    return made
+
+
+def test_a_recovery_of_all_flows_is_one_plan_which_each_pipeline_is_locked_by(
+    several: World, rates: World
+) -> None:
+    values = {"all": True, "start": "earliest", "accept": ["duplicates"]}
+    made = approve(several, recoveries.planned(several, "reset_checkpoint", **values))
+    assert [flow.flow for flow in made.flows] == [*FLOWS, "rates.clean_rates"]
+    text = explain.as_text(made)
+    assert "  4 flows together: data loss nothing; duplicates 11 files" in text
+    carry_out(several, "hold")
+    storage = several.home.storage
+    locks = [recovery_lock.holder(storage, *table) for table in (("events", "aside"), ("rates", "rates"))]
+    assert (locks, rates.home.owners()) == (["r1", "r1"], ["recovery-r1"])
+    with pytest.raises(RecoveryError, match=r"The recovery r1 of rates is not over"):
+        rename(several.settings, "rates", "kurse", "ada")
+    carry_out(several, *reset_checkpoint.KIND.step_names[1:-1])
+    for home in (*homes(several), rates.home):
+        assert (home.generations(), home.owners()) == ([1, 2], [])
+        drive(home)
+    carry_out(several, "verify_progress")
+    assert ledger.open_recoveries(storage) == {}
+
+
+def test_a_flow_that_cannot_be_planned_is_named_before_anything_is_touched(
+    several: World, rates: World
+) -> None:
+    several.declare(SEVERAL + LATE)
+    rates.declare(EVENTS.replace("events", "late"), "late.py")
+    with pytest.raises(RequestError) as error:  # and no file was changed
+        recoveries.planned(several, "reset_checkpoint", all=True)
+    for name in ("events.late_events", "late.clean_late"):
+        assert f"- {name}: The flow {name} has no checkpoint yet" in str(error.value)
+    assert str(error.value).startswith("The reset was not planned, and nothing was changed:")
+
+
+def test_a_rehearsal_is_of_one_pipeline(several: World, rates: World) -> None:
+    with pytest.raises(RequestError, match=r"of several pipelines: events, rates\. A rehearsal is of one"):
+        recoveries.asked(several, "reset_checkpoint", all=True, rehearse=True)
+    assert recoveries.asked(several, "reset_checkpoint", pipeline="rates", rehearse=True).flows == (
+        "rates.clean_rates",
+    )
 
 
 # --- ledgers of the release before

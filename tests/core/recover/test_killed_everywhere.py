@@ -69,14 +69,15 @@ def in_spark(act: str, work: Work) -> dict[str, Any]:
     """Play what a step does in Spark, as far as the steps after it look for it."""
     match act.rpartition(":")[2]:
         case "pin":
-            folder = work.plan.details["folder"]
+            [copying] = work.plan.details["copied"]
+            folder = copying["folder"]
             open_storage(folder).overwrite(COMMIT, b'{"metaData":{"id":"copy"}}\n')
             source = work.settings.table_path("events")
             place = {"source": source, "path": f"{folder}/target"}
             copied = {"version": 3, "table_id": "copy", "files": 0, "bytes": 0, "rows": 0, "source_id": "t"}
-            return {"table": {**place, **copied}, "flows": []}
+            return {"pinned": [{"table": {**place, **copied}, "flows": []}]}
         case "verify":
-            return {"checksum": {"rows": 0, "sum": "0", "xor": 0}, "schema": "{}"}
+            return {"verified": [{"checksum": {"rows": 0, "sum": "0", "xor": 0}, "schema": "{}"}]}
         case "fill_step":
             return {"flow": "", "query_id": "", "done": True, "batch": 0, "missing": None}
     return {"tables": []}

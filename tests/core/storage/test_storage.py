@@ -304,6 +304,18 @@ def test_a_store_is_tried_once_and_later_processes_only_look(
         assert [request.split()[0] for request in network.requests] == expected
 
 
+def test_a_folder_is_listed_by_one_request_whether_it_has_files_or_none(
+    before_s3: tuple[Proxy, str],
+) -> None:
+    network, url = before_s3
+    storage = open_storage(url)
+    fill(storage, "flow/holds/park.json", "flow/lease/000001.json")
+    for folder, expected in (("flow/holds", ["park.json"]), ("flow/none", []), ("flow", ["holds", "lease"])):
+        network.requests.clear()
+        assert storage.names(folder) == expected
+        assert len(network.requests) == 1, network.requests
+
+
 def test_an_object_too_large_to_be_copied_by_one_request_is_copied_by_several(
     s3: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,16 +25,17 @@ from streamkeeper.errors import CheckpointError, RecoveryError, RequestError
 from streamkeeper.flows import generations, ledger
 from streamkeeper.flows.generations import AFTER_LAST, BATCH, EARLIEST, OFFSETS, REBUILT, StartAt
 from streamkeeper.recover import engine
+from streamkeeper.recover.plans import explain
 from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.storage import LocalStorage, open_storage, to_json
 from streamkeeper.support.amounts import DATA_LOSS, DOWNSTREAM, UNKNOWN_IMPACT
 from streamkeeper.tables import backups, past_versions
-from streamkeeper.tables.backups import NEWEST, Checksum, LeftOver
+from streamkeeper.tables.backups import NEWEST, Checksum, Copying, LeftOver
 from streamkeeper.tables.flows_at_version import FlowAt, look_back
 from tests.worlds.recover import recoveries
 from tests.worlds.recover.recoveries import approve, planned, refused
-from tests.worlds.small_world import CHANGES, READER, World
+from tests.worlds.small_world import CHANGES, EVENTS, READER, World
 from tests.worlds.tables.backups import NOW, entry
 
 TABLE = "events.events"
@@ -433,7 +434,7 @@ def test_a_plan_says_what_is_copied_and_from_where_to_where(world: World) -> Non
     world.summarize()
     made = planned(world, BACKUP, "b1", table=TABLE, kept_days=7)
     [copy] = made.copies
-    assert (copy.label, copy.bytes, copy.files) == ("target", 4096, 3)
+    assert (copy.label, copy.bytes, copy.files) == (TABLE, 4096, 3)
     assert copy.source == world.settings.table_path("events")
     assert copy.destination == f"{world.settings.warehouse}/__backups/events/events/b1/target"
     assert plans.as_stored(made) == made
@@ -442,6 +443,46 @@ def test_a_plan_says_what_is_copied_and_from_where_to_where(world: World) -> Non
 def test_a_table_that_is_not_there_is_not_backed_up(world: World) -> None:
     with pytest.raises(RequestError, match="There is no Delta table at"):
         planned(world, BACKUP, table=TABLE)
+    with pytest.raises(RequestError, match="None of these tables is there yet"):
+        planned(world, BACKUP, all=True)
+
+
+def test_the_tables_of_all_pipelines_are_one_backup(world: World) -> None:
+    """It is planned, carried out and entered together; a table that no flow has made yet is left out."""
+    rates = replace(world, pipeline="rates", name="clean_rates", table="rates", folder="rates", files=[])
+    (world.root / "data" / "rates").mkdir()
+    for name in ("rates", "late"):
+        world.declare(EVENTS.replace("events", name), f"{name}.py")
+    for one in (world, rates):
+        one.processed(2)
+        one.summarize()
+        open_storage(one.settings.table_path(one.table)).create("f0.parquet", b"1234")
+    made = approve(world, planned(world, BACKUP, "b1", all=True))
+    assert [copy.label for copy in made.copies] == [TABLE, "rates.rates"]
+    assert made.subject == "events.events, rates.rates"
+    text = explain.as_text(made)
+    assert "  2 tables together: 6 files, 8.2 kB" in text
+    assert "late.late is not backed up." in text
+    with pytest.raises(RequestError, match=r"- late\.late: There is no Delta table at"):
+        planned(world, BACKUP, tables=[TABLE, "late.late"])
+    evidence: dict[str, Any] = {"pin": {"pinned": []}, "verify": {"verified": []}}
+    for copied in made.details_as(Copying).copied:
+        folder = open_storage(copied.folder)
+        folder.create(backups.COMMIT, add("f0.parquet").encode())
+        place = {"source": copied.path, "path": folder.path("target"), "source_id": "s"}
+        table = {**place, "version": 2, "table_id": "t", "files": 1, "bytes": 4, "rows": None}
+        evidence["pin"]["pinned"].append({"table": table, "flows": []})
+        evidence["verify"]["verified"].append({"checksum": asdict(Checksum(4, "9", 1)), "schema": "{}"})
+
+    def in_spark(act: str, work: Work) -> dict[str, Any]:
+        return evidence[act.rpartition(":")[2]]  # type: ignore[no-any-return]
+
+    recoveries.carry_out(world, "pin", "copy", recovery="b1", in_spark=in_spark)
+    assert backups.left_over(world.settings) == LeftOver((), ()), "the backup is under way"
+    recoveries.carry_out(world, "verify", "enter", recovery="b1", in_spark=in_spark)
+    for table_of in (world, rates):
+        [found] = backups.listed(world.home.storage, table_of.pipeline, table_of.table)
+        assert (found.id, found.copy.source) == ("b1", world.settings.table_path(table_of.table))
 
 
 def test_the_copy_is_a_table_once_all_of_it_is_there_and_a_backup_once_it_is_entered(world: World) -> None:
@@ -450,14 +491,14 @@ def test_the_copy_is_a_table_once_all_of_it_is_there_and_a_backup_once_it_is_ent
     for number in range(2):
         table.create(f"f{number}.parquet", b"1234")
     made = approve(world, planned(world, BACKUP, "b1", table=TABLE, keep_last=2))
-    folder = open_storage(made.details["folder"])
+    folder = open_storage(made.details_as(Copying).copied[0].folder)
     commit = "\n".join([add("f0.parquet"), add("f1.parquet")])
     folder.create(backups.COMMIT, commit.encode())
     place = {"source": table.root, "path": folder.path("target"), "source_id": "s"}
     pinned = {**place, "version": 2, "table_id": "t", "files": 2, "bytes": 8, "rows": None}
     checked = {"checksum": asdict(Checksum(4, "9", 1)), "schema": "{}"}
     flows = [asdict(FlowAt("events.clean_events", 1, 1, "q"))]
-    evidence = {"pin": {"table": pinned, "flows": flows}, "verify": checked}
+    evidence = {"pin": {"pinned": [{"table": pinned, "flows": flows}]}, "verify": {"verified": [checked]}}
 
     def carry_out(step: str) -> dict[str, Any]:
         def in_spark(act: str, work: Work) -> dict[str, Any]:
@@ -472,7 +513,7 @@ def test_the_copy_is_a_table_once_all_of_it_is_there_and_a_backup_once_it_is_ent
         carry_out("copy")
     assert folder.read(f"target/{FIRST_COMMIT}") is None, "half a copy is no table"
     table.create("f1.parquet", gone or b"")
-    copied = carry_out("copy")
+    [copied] = carry_out("copy")["copied"]
     assert (copied["files"], copied["bytes"]) == (2, 8)
     assert folder.read(f"target/{FIRST_COMMIT}") == commit.encode()
     carry_out("verify")

@@ -155,7 +155,7 @@ def test_a_copy_that_was_damaged_is_not_entered_and_one_damaged_later_is_not_put
     at_work.plan("backup_table", "b1", table=TABLE)
     at_work.step("b1", "pin")
     spark.range(5).write.format("delta").mode("append").save(str(bed.table))  # a writer goes on
-    copied = at_work.step("b1", "copy")
+    [copied] = at_work.step("b1", "copy")["copied"]
     assert copied["files"] == 3
     [first, second, *_] = sorted(Path(bed.settings.backups_path, "events/events/b1/target").glob("*.parquet"))
     kept = first.read_bytes()

@@ -87,7 +87,7 @@ def test_a_backup_that_was_planned_before_a_recovery_came_waits_for_another_time
     with pytest.raises(TableLocked, match=r"The recovery r1 has locked the table events.*so b1 cannot start"):
         at_work.step("b1", "pin")
     assert engine.give_up(bed.settings, "events", "r1", "rejected")
-    assert at_work.step("b1", "pin")["table"]["rows"] == 2
+    assert at_work.step("b1", "pin")["pinned"][0]["table"]["rows"] == 2
 
 
 def test_a_recovery_that_comes_while_a_backup_looks_at_its_table_keeps_it_from_pinning(
@@ -117,9 +117,9 @@ def test_a_table_that_is_refreshed_while_it_is_copied_is_backed_up_as_it_was_pin
     assert bed.run() is Outcome.STOPPED
     monkeypatch.setattr(copy_files, "TELL_EVERY", 0.0)
     with caplog.at_level(logging.INFO):
-        copied = at_work.step("b1", "copy")
+        [copied] = at_work.step("b1", "copy")["copied"]
     at_work.step("b1", "verify")
-    entry = at_work.step("b1", "enter")["backup"]
+    entry = at_work.step("b1", "enter")["backups"][0]
     assert entry["copy"]["checksum"]["rows"] == 2
     told = [
         event

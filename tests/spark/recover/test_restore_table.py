@@ -154,7 +154,7 @@ def test_a_table_is_put_back_with_what_it_remembers_whatever_step_is_killed(
     bed.change(upsert(4, 1), upsert(1, 2))
     bed.change(delete(2, 3), upsert(5, 3))
     assert (bed.run(SNAPSHOT), bed.run()) == (Outcome.DONE, Outcome.STOPPED)
-    entry = at_work.run("backup_table", "b1", killed=True, table="customers.customers")["enter"]["backup"]
+    entry = at_work.run("backup_table", "b1", killed=True, table="customers.customers")["enter"]["backups"][0]
     remembered = sorted(map(str, bed.remembered().collect()))
     assert {flow["flow"]: flow["done"] for flow in entry["flows"]} == {
         f"customers.{INCREMENTAL}": False,

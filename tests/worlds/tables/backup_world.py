@@ -78,7 +78,7 @@ class Recoverer:
 
     def backup(self, name: str, table: str, **values: Any) -> dict[str, Any]:
         """Back a table up, and give the entry."""
-        entry: dict[str, Any] = self.run("backup_table", name, table=table, **values)["enter"]["backup"]
+        entry: dict[str, Any] = self.run("backup_table", name, table=table, **values)["enter"]["backups"][0]
         return entry
 
     def step_killed_at_its_end(self, name: str, step: str) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def test_the_form_asks_for_what_a_reset_needs_in_reading_order(known: Manifest) 
     fields = {field.name: field for field in ResetRequest.form(known)}
     start = ("start", "timestamp", "offsets", "generation")
     of_any = ("rehearse", "rehearsal", "accept", "approval", "dry_run", "reason")
-    assert tuple(fields) == ("flow", "flows", *start, "state", "infer_schemas", *of_any)
+    assert tuple(fields) == ("flow", "flows", "pipeline", "all", *start, "state", "infer_schemas", *of_any)
     assert fields["flow"].enum == (FLOW, "rates.clean_rates")
     assert fields["flow"].default is None, "nobody resets a flow that was not named"
     defaults = [fields[name].default for name in ("start", "approval", "dry_run")]

@@ -50,11 +50,11 @@ def test_a_schedule_comes_through_the_manifest_and_triggers_with_nobody_asked(wo
     assert ResetRequest.parse(conf, manifest, "ada").accept == ("duplicates",)
 
 
-def test_of_several_flows_the_first_goes_where_the_form_must_have_one(world: World) -> None:
+def test_several_flows_get_their_full_names(world: World) -> None:
     flows = 'flows=["aside_events", "clean_events"]'
     world.declare(SEVERAL + DAILY.format('name="all"').replace('flow="clean_events"', flows))
     manifest, conf = of(world)
-    assert (conf["flow"], conf["flows"]) == ("events.aside_events", ["events.clean_events"])
+    assert conf["flows"] == ["events.aside_events", "events.clean_events"]
     assert ResetRequest.parse(conf, manifest, "ada").flows == ("events.aside_events", "events.clean_events")
     assert of(world)[1] == conf, "what was declared is not changed by looking"
 
@@ -83,7 +83,10 @@ BAD: dict[str, tuple[str, str]] = {
         'dp.schedule("repair", cron="@daily")',
         "there is no recovery 'repair' to schedule. There are: .*reset_checkpoint",
     ),
-    "no flow": ('dp.schedule("reset_checkpoint", cron="@daily")', "flow is None, which is no flow's name"),
+    "no flow": (
+        'dp.schedule("reset_checkpoint", cron="@daily")',
+        "none of flows, pipeline and all. Give exactly one",
+    ),
     "unknown flow": (
         'dp.schedule("reset_checkpoint", flow="nobody", cron="@daily")',
         "There is no flow 'events.nobody'",
