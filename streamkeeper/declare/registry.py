@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from streamkeeper.declare.auto_cdc import check_feeds, check_tables, with_keys
-from streamkeeper.declare.driver import Driver, check_shareable
+from streamkeeper.declare.driver import CATALOG, HIVE, Driver, check_shareable
 from streamkeeper.declare.fingerprint import hash_of, without_decorators
 from streamkeeper.declare.model import (
     AnyFlow,
@@ -101,6 +101,7 @@ class Registry:
                 name: replace(flow, spark_conf={**needed, **flow.spark_conf})
                 for name, flow in self.flows.items()
             }
+        self._add_catalog()
         if self.configured.shared_driver:
             check_shareable(tuple(self.flows.values()))
         pipeline = replace(
@@ -116,6 +117,17 @@ class Registry:
         check_no_echo(pipeline)
         check_connections(pipeline)
         return pipeline
+
+    def _add_catalog(self) -> None:
+        """Give flows the session catalog in which their tables or sources have names: all flows, as they may
+        share a driver, whose whole application has one.
+        """
+        names = [table.registered_as for table in self.tables.values()]
+        if any([*names, *(source.registered_as for source in self.sources.values())]):
+            self.flows = {
+                name: replace(flow, spark_conf={CATALOG: HIVE, **flow.spark_conf})
+                for name, flow in self.flows.items()
+            }
 
     def _add_expectations(self) -> None:
         """Give each flow the expectations of its table and of its function, in the order of the file."""

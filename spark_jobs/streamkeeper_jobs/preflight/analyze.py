@@ -17,11 +17,21 @@ from pyspark.sql import SparkSession
 from streamkeeper.declare.driver import heap_note
 from streamkeeper.declare.model import Source
 from streamkeeper.drivers.failures import classify
-from streamkeeper.errors import DeclarationError, SettingsError, SourceError, StorageError, StreamkeeperError
+from streamkeeper.errors import (
+    CatalogError,
+    DeclarationError,
+    SettingsError,
+    SourceError,
+    StorageError,
+    StreamkeeperError,
+)
 from streamkeeper.manifest.environment import opened_flow, opened_if_possible
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.preflight.verdict import Compatibility, Verdict
 from streamkeeper.settings import Settings
+from streamkeeper.tables.by_path import check_by_path
+from streamkeeper_jobs.catalog.named_sources import looked_up
+from streamkeeper_jobs.catalog.registration import check_names
 from streamkeeper_jobs.preflight.dry_run import DoesNotFit, plan_query, schemas_of, session_of
 from streamkeeper_jobs.spark.exceptions import causes_of
 from streamkeeper_jobs.stream.data_frame import frames_of
@@ -44,7 +54,9 @@ def analyze(spark: SparkSession, settings: Settings, flow: Flow, empty: Path) ->
     verdict = Verdict(flow.full_name, Compatibility.COMPATIBLE, ("Spark plans it.",))
     location = flow.declaration.location
     try:
-        opened = opened_flow(flow, settings, opened_if_possible)
+        opened = looked_up(spark, opened_flow(flow, settings, opened_if_possible))
+        check_by_path(settings, opened)
+        check_names(spark, settings, opened)
         awaited = tuple(_awaited(spark, opened))
         if awaited:
             return replace(verdict, compatibility=Compatibility.UNKNOWN, reasons=awaited)
@@ -56,7 +68,7 @@ def analyze(spark: SparkSession, settings: Settings, flow: Flow, empty: Path) ->
         return replace(
             verdict, compatibility=Compatibility.INCOMPATIBLE, reasons=(f"{location}: Spark says {message}",)
         )
-    except (SourceError, StorageError, SettingsError) as error:
+    except (CatalogError, SourceError, StorageError, SettingsError) as error:
         return replace(
             verdict, compatibility=Compatibility.UNKNOWN, reasons=(str(error), "It may pass: run it again.")
         )

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.checkpoint.log_entries import PARTITIONS
 from streamkeeper.drivers.failures import FailureClass
-from streamkeeper.errors import SettingsError, SourceError, StorageError, StreamkeeperError
+from streamkeeper.errors import CatalogError, SettingsError, SourceError, StorageError, StreamkeeperError
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.manifest.environment import opened_flow
 from streamkeeper.manifest.manifest import Flow
@@ -27,6 +27,8 @@ from streamkeeper.preflight.standing import standing
 from streamkeeper.preflight.verdict import UNCHANGED, Compatibility, Verdict
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage
+from streamkeeper_jobs.catalog.named_sources import looked_up
+from streamkeeper_jobs.catalog.registration import check_names
 from streamkeeper_jobs.generation.consistency import check_sources
 from streamkeeper_jobs.preflight.dry_run import DoesNotFit, Rehearsal, rehearse
 from streamkeeper_jobs.sources.formats import look_with_spark
@@ -49,7 +51,7 @@ def try_flow(
         return _tried(spark, settings, home, flow, scratch, folder=folder)
     except DoesNotFit as refused:
         return _refused(verdict, refused)
-    except (SourceError, StorageError, SettingsError) as error:
+    except (CatalogError, SourceError, StorageError, SettingsError) as error:
         return replace(
             verdict, compatibility=Compatibility.UNKNOWN, reasons=(str(error), "It may pass: run it again.")
         )
@@ -66,7 +68,8 @@ def _tried(
     generation, start = begun
     checkpoint = Checkpoint(home.storage, start.checkpoint)
     last = checkpoint.last_commit()
-    opened = opened_flow(flow, settings)
+    opened = looked_up(spark, opened_flow(flow, settings))
+    check_names(spark, settings, opened)
     opened = as_recorded(spark, opened, start.evidence, spent=last is not None)
     check_sources(opened, checkpoint, generation)
     first = replace(verdict, reasons=("It has no batch yet, so there is no state that must fit.",))

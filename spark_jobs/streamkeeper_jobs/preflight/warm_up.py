@@ -22,6 +22,7 @@ from streamkeeper.manifest.environment import opened_flow
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.observe.observed import Observed
 from streamkeeper.settings import Settings
+from streamkeeper_jobs.catalog.named_sources import looked_up
 from streamkeeper_jobs.generation.copy_checkpoint import copy_checkpoint
 from streamkeeper_jobs.preflight.dry_run import QUERY_ID, session_of
 from streamkeeper_jobs.spark.log import say
@@ -40,7 +41,7 @@ def warm_up(spark: SparkSession, settings: Settings, home: FlowHome, flow: Flow)
 
     A flow whose source removes what it has read is left alone.
     """
-    opened = opened_flow(flow, replace(settings, read_at_most=1))
+    opened = looked_up(spark, opened_flow(flow, replace(settings, read_at_most=1)))
     if any(source.takes_files for source in opened.pipeline.sources_of(opened.declaration)):
         return
     folder = f"{home.trials}/{uuid.uuid4().hex}"

@@ -18,6 +18,7 @@ from streamkeeper.manifest.manifest import Flow
 from streamkeeper.observe import adopted_checkpoint
 from streamkeeper.recover.moves import adoption_rehearsal
 from streamkeeper.recover.plans.kind import Work
+from streamkeeper_jobs.catalog.named_sources import looked_up
 from streamkeeper_jobs.driver.driver import declared_in, find
 from streamkeeper_jobs.preflight.dry_run import DoesNotFit, Rehearsal, rehearse
 from streamkeeper_jobs.spark.stateful_operators import stateful_operators
@@ -43,7 +44,7 @@ def act(spark: SparkSession, work: Work) -> dict[str, Any]:
     adoption_rehearsal.remove_rehearsals(home, planned, work.plan.recovery_id)
     attempt = sum(event.event == f"{work.step}.started" for event in work.book.events())
     folder = f"{adoption_rehearsal.rehearsals(home, planned, work.plan.recovery_id)}{attempt:03d}"
-    opened, batch = opened_flow(flow, work.settings), int(planned.position["batch"])
+    opened, batch = looked_up(spark, opened_flow(flow, work.settings)), int(planned.position["batch"])
     try:
         frame = rehearse(
             spark,
