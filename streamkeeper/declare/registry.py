@@ -119,15 +119,27 @@ class Registry:
         return pipeline
 
     def _add_catalog(self) -> None:
-        """Give flows the session catalog in which their tables or sources have names: all flows, as they may
-        share a driver, whose whole application has one.
+        """Give flows whose tables or sources have names the session catalog that others see; with a shared
+        driver all of them, as one application has one.
         """
-        names = [table.registered_as for table in self.tables.values()]
-        if any([*names, *(source.registered_as for source in self.sources.values())]):
-            self.flows = {
-                name: replace(flow, spark_conf={CATALOG: HIVE, **flow.spark_conf})
-                for name, flow in self.flows.items()
-            }
+        pipeline = replace(
+            self.configured, sources=tuple(self.sources.values()), views=tuple(self.views.values())
+        )
+        named = {
+            name
+            for name, flow in self.flows.items()
+            if any(
+                self.tables[table].registered_as
+                for table in (flow.target, quarantine_of(flow))
+                if table is not None
+            )
+            or any(source.registered_as for source in pipeline.sources_of(flow))
+        }
+        if named and self.configured.shared_driver:
+            named = set(self.flows)
+        for name in named:
+            flow = self.flows[name]
+            self.flows[name] = replace(flow, spark_conf={CATALOG: HIVE, **flow.spark_conf})
 
     def _add_expectations(self) -> None:
         """Give each flow the expectations of its table and of its function, in the order of the file."""

@@ -45,11 +45,13 @@ class SessionCatalog:
     """The session catalog of a session.
 
     :raises SettingsError: it is one that no other session sees.
+    :raises CatalogError: it does not answer.
     """
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark, self._java = spark, classes(spark)
-        self._external = spark._jsparkSession.sessionState().catalog().externalCatalog()
+        with _asking("itself"):
+            self._external = spark._jsparkSession.sessionState().catalog().externalCatalog()
         if self._external.unwrapped().getClass().getSimpleName() == "InMemoryCatalog":
             raise SettingsError(
                 f"The session catalog is in memory ({CATALOG}) and ends with its session: names in it reach"
@@ -142,7 +144,7 @@ def _asking(name: str) -> Iterator[None]:
             f"The session catalog was asked about {name} and answers: {reason.partition(chr(10))[0]}. Check"
             " spark.hadoop.hive.metastore.uris, and that this user may create and alter tables in that"
             " schema."
-        ) from error
+        ) from None  # Spark's AnalysisException would pass for a fault of the declaration
 
 
 def _quoted(name: str) -> str:

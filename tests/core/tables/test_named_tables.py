@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from typer.testing import CliRunner
@@ -23,6 +23,7 @@ from streamkeeper.sources.starts import starts_of
 from streamkeeper.storage import open_storage
 from streamkeeper.tables.by_path import check_by_path
 from streamkeeper.tables.readers import readers
+from streamkeeper.testing import PipelineTest
 from tests.worlds.pipelines import TAIL, load
 from tests.worlds.recover.recoveries import planned
 from tests.worlds.small_world import EVENTS, READER, World, write_manifest
@@ -78,6 +79,25 @@ def test_the_flows_of_names_have_the_catalog_that_others_see(text: str, tmp_path
     own = text.replace("append_flow(", f'append_flow(spark_conf={{"{CATALOG}": "in-memory"}}, ')
     assert [flow.spark_conf[CATALOG] for flow in load(tmp_path, own).flows] == ["in-memory"]
     assert load(tmp_path, head + EVENTS).flows[0].spark_conf == {}
+
+
+def test_only_flows_with_names_have_that_catalog_unless_they_share_a_driver(tmp_path: Path) -> None:
+    two = NAMED + NAMED.partition("dp\n\n")[2].replace("events", "others").replace("registered_as", "comment")
+
+    def catalogs(text: str) -> list[str | None]:
+        return [flow.spark_conf.get(CATALOG) for flow in load(tmp_path, text).flows]
+
+    assert catalogs(two) == [HIVE, None]
+    assert catalogs(two + "dp.configure_pipeline(shared_driver=True)\n") == [HIVE, HIVE]
+
+
+def test_tests_of_a_pipeline_give_no_names(
+    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.declare(NAMED)
+    world.enter(monkeypatch)
+    tried = PipelineTest(world.settings.pipelines / "events.py", tmp_path / "a test", cast("Any", None))
+    assert (world.settings.register_tables, tried.settings.register_tables) == (True, False)
 
 
 # --- sources by name

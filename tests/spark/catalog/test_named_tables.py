@@ -12,8 +12,10 @@ import pytest
 from pyspark.sql import SparkSession
 from streamkeeper_jobs.catalog.session_catalog import SessionCatalog
 from streamkeeper_jobs.preflight.analyze import analyze
+from streamkeeper_jobs.spark.exceptions import causes_of
 
-from streamkeeper.errors import SettingsError
+from streamkeeper.drivers.failures import FailureClass, classify
+from streamkeeper.errors import CatalogError, SettingsError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.manifest.named_tables import named_table, registration_of
 from streamkeeper.preflight.verdict import Compatibility
@@ -153,6 +155,15 @@ def test_a_name_of_another_table_is_refused_with_both_places_before_anything_is_
 def test_a_catalog_that_ends_with_its_session_is_refused(spark: SparkSession) -> None:
     with pytest.raises(SettingsError, match=r"The session catalog is in memory .* names in it reach nobody"):
         SessionCatalog(spark)
+
+
+def test_a_catalog_that_does_not_answer_is_asked_again_by_the_next_driver(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    nobody = hive_session(spark, str(tmp_path), hive__metastore__uris="thrift://127.0.0.1:1")
+    with pytest.raises(CatalogError, match=r"The session catalog was asked about .* and answers: ") as raised:
+        SessionCatalog(nobody).look("shop.events")
+    assert classify(causes_of(raised.value)).classed is FailureClass.TRANSIENT
 
 
 def test_a_source_by_name_is_read_by_its_place_and_a_name_that_moved_is_a_table_made_anew(
