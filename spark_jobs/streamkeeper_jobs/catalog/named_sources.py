@@ -66,7 +66,7 @@ def _location(catalog: SessionCatalog, source: Source, name: str) -> str:
             f"The source {source.name} ({source.location}) reads {name}, and the session catalog has no such"
             " table. Check registered_as, or create the table."
         )
-    if entry.location is None or (entry.provider or "").lower() != "delta":
+    if entry.location is None or not entry.is_delta:
         what = "a view" if entry.location is None else f"of the format {entry.provider}"
         raise DeclarationError(
             f"{source.location}: the source {source.name} reads {name}, which is {what} in the session"

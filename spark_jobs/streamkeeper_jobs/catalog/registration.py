@@ -83,9 +83,9 @@ def _entry(catalog: SessionCatalog, settings: Settings, table: Table, name: str)
                 " (CREATE SCHEMA), and start the flow again."
             )
         return None
-    if entry.location is not None and plain_path(entry.location) == plain_path(path):
+    if entry.location is not None and plain_path(entry.location) == plain_path(path) and entry.is_delta:
         return entry
-    other = "a view" if entry.location is None else f"the table at {entry.location}"
+    other = "a view" if entry.location is None else f"the {entry.provider} table at {entry.location}"
     raise DeclarationError(
         f"{table.location}: the table {table.name} at {path} is registered_as {name!r}, and in the session"
         f" catalog that is {other}. Nothing was touched. Give it another name, or drop that entry (DROP TABLE"

@@ -40,6 +40,11 @@ class Entry:
     comment: str | None
     properties: Mapping[str, str]
 
+    @property
+    def is_delta(self) -> bool:
+        """Whether it is a Delta table."""
+        return (self.provider or "").lower() == "delta"
+
 
 class SessionCatalog:
     """The session catalog of a session.

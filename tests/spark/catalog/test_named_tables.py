@@ -143,10 +143,14 @@ def test_a_name_of_another_table_is_refused_with_both_places_before_anything_is_
     (tmp_path / "empty").mkdir()
     verdict = analyze(hive, bed.settings, bed.flow(), tmp_path / "empty")
     assert verdict.compatibility is Compatibility.INCOMPATIBLE
-    assert said in verdict.in_words() and f"the table at {other}" in verdict.in_words()
+    assert said in verdict.in_words() and f"the delta table at {other}" in verdict.in_words()
     assert bed.run() is Outcome.PARKED
-    assert said in bed.park().reason and f"the table at {other}" in bed.park().reason
+    assert said in bed.park().reason and f"the delta table at {other}" in bed.park().reason
     assert not bed.table.exists()
+    hive.sql(f'CREATE TABLE shop.files (a INT) USING parquet LOCATION "{bed.table}"')
+    bed.declare(NAMED.replace("NAME", "files"))
+    assert bed.run() is Outcome.PARKED
+    assert f"the parquet table at {bed.table}" in bed.park().reason
     bed.declare(NAMED.replace("shop.NAME", "none.x"))
     assert bed.run() is Outcome.PARKED
     assert "the session catalog has no schema none. Nothing was touched." in bed.park().reason
