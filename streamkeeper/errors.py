@@ -84,6 +84,10 @@ class SourceError(StreamkeeperError):
     """
 
 
+class CatalogError(StreamkeeperError):
+    """A session catalog that does not answer now, or refuses what it was asked; a retry may help."""
+
+
 class NotAskable(SourceError):
     """A source that cannot be inspected from this process: a package, a variable or a JVM is missing."""
 

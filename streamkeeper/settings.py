@@ -134,6 +134,10 @@ class Settings:
     """Files, or records of Kafka, that a batch reads of each source, if that is less than declared; 0 for no
     such bound. Rehearsals set it.
     """
+    register_tables: bool = True
+    """Whether drivers give tables their names in the session catalog (``registered_as``). Rehearsals do
+    not, and an installation that shares a catalog with another one must not.
+    """
     allowed_roots: tuple[str, ...] = ()
     """Folders or URLs, with commas between them, that a backfill and an adoption may read and a sink of files
     may write, beside warehouse, data and backups; empty means any but ``/proc``, ``/sys`` and ``/dev``.
@@ -673,7 +677,9 @@ _NEEDED = tuple(_EXAMPLES)
 _READERS: Mapping[str, Callable[[str, str | None, Any], Any]] = {
     **dict.fromkeys(("pipelines", "jars"), _local),
     **dict.fromkeys(("state", "warehouse", "data", "backups", "event_log"), _location),
-    **dict.fromkeys(("untested_storage", "spark_ui", "approval_always", "approver_differs"), _yes),
+    **dict.fromkeys(
+        ("untested_storage", "spark_ui", "register_tables", "approval_always", "approver_differs"), _yes
+    ),
     "approvers": _users,
     "allowed_roots": _locations,
     "environment": lambda _, text, default: text or default,

@@ -213,9 +213,17 @@ def list_backups(
     json: AsJson = False,
 ) -> None:
     """List the backups that restore_table can restore."""
-    from streamkeeper.cli.backup_list import show_backups
+    from streamkeeper.cli.table_list import show_backups
 
     show_backups(table, json)
+
+
+@app.command("tables", epilog=example("tables"))
+def list_tables(*, json: AsJson = False) -> None:
+    """List the tables of all pipelines: place, owner, flows, size, and their names in the session catalog."""
+    from streamkeeper.cli.table_list import show_tables
+
+    show_tables(json)
 
 
 @app.command(epilog=example("rename"))

@@ -19,6 +19,7 @@ EXAMPLES: dict[str, str] = {
     "inspect": "inspect customers.customers_incremental_flow --files",
     "advise": "advise customers.customers_incremental_flow",
     "jars": "jars /srv/streamkeeper/jars --s3",
+    "tables": "tables --json",
     "backups": "backups --table customers.customers",
     "run": "run customers.customers_incremental_flow --available-now",
     "hold": 'hold customers.customers_incremental_flow --wait --reason "the disk is changed"',

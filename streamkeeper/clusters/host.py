@@ -11,6 +11,7 @@ import re
 import shutil
 import sys
 from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -23,6 +24,8 @@ JOBS = PROJECT / "spark_jobs" if CHECKOUT else PROJECT / "streamkeeper_jobs" / "
 FILL = "make setup" if CHECKOUT else "streamkeeper jars"
 """Command that fills the folder of jars."""
 _JARS = {"Delta": "delta-spark_*.jar", "Streamkeeper's own classes": "streamkeeper-jvm-*.jar"}
+IN_ONE_FOLDER = ("pyspark", "pyspark-client")
+"""Packages of Python that write into one folder."""
 _CORE = re.compile(r"spark-core_[0-9.]+-([0-9].*)\.jar")
 
 
@@ -33,6 +36,7 @@ def check_host(settings: Settings, environment: Mapping[str, str]) -> None:
     :raises SettingsError: something that every job needs is missing or of another version.
     """
     check_spark(environment)
+    check_packages(environment)
     check_java(environment)
     if not (JOBS / "run_flow.py").is_file():
         raise SettingsError(
@@ -76,6 +80,36 @@ def check_spark(environment: Mapping[str, str] | None = None) -> str:
             f" Spark {SPARK}."
         )
     return "" if match is None else match[1]
+
+
+def check_packages(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Check that the packages that write into one folder of this Python are of one version; return the
+    versions of those that are installed.
+
+    Airflow's provider of Spark needs ``pyspark-client``, which has the same Python files as ``pyspark``: what
+    was installed last is there.
+
+    :param environment: ``os.environ`` by default; with a SPARK_HOME in it, those files come from there.
+    :raises SettingsError: they are of two versions.
+    """
+    versions = {name: number for name in IN_ONE_FOLDER if (number := _version(name)) is not None}
+    elsewhere = (os.environ if environment is None else environment).get("SPARK_HOME")
+    if len(set(versions.values())) > 1 and not elsewhere:
+        spark, client = versions.values()
+        raise SettingsError(
+            f"pyspark is {spark} and pyspark-client {client}, and they overwrite each other's files in the"
+            f" folder of {sys.executable}. Install both in one version: pip install --force-reinstall"
+            f" pyspark=={spark} pyspark-client=={spark}; if there is no such pyspark-client, take the newest"
+            " version that both have."
+        )
+    return versions
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
 
 
 def spark_home(environment: Mapping[str, str]) -> Path | None:

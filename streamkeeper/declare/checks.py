@@ -25,6 +25,7 @@ from streamkeeper.declare.model import (
     Expectation,
     GivenState,
     Location,
+    Table,
     check_name,
 )
 from streamkeeper.declare.registry import Registry, listed
@@ -35,6 +36,7 @@ from streamkeeper.support.ddl import Column, as_json, columns_of
 from streamkeeper.support.user_environment import variables_in, why_refused
 
 DEFAULT_TRIGGER = "10 seconds"
+_REGISTERED = re.compile(r"[A-Za-z0-9_]{1,100}\.[A-Za-z0-9_]{1,100}", re.ASCII)
 _DURATION = re.compile(r"([1-9][0-9]*) (second|minute|hour|day)s?")
 _SECONDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0}
 _OURS = ("path", "checkpointlocation", "schema", "startingoffsets", "startingversion", "startingtimestamp")
@@ -135,6 +137,44 @@ def check_table_name(registry: Registry, name: object, location: Location) -> No
             )
         if are_nested(str(name), other):
             raise DeclarationError(nested(location, str(name), other, taken.location))
+
+
+def check_registered(subject: str, name: object, location: Location) -> None:
+    """Check the name of a table in the session catalog; None is none."""
+    if name is not None and (not isinstance(name, str) or not _REGISTERED.fullmatch(name)):
+        raise DeclarationError(
+            f"{location}: {subject} has registered_as={name!r}. Allowed is `schema.table` of the session"
+            " catalog, such as 'shop.customers': two parts of letters, digits and underscores."
+        )
+
+
+def check_registered_once(registry: Registry, table: Table) -> None:
+    """Check that no other table of a file has the same name in the session catalog, where case is equal."""
+    for other in registry.tables.values():
+        if is_same_name(table.registered_as, other.registered_as):
+            raise DeclarationError(
+                f"{table.location}: the table {table.name} is registered_as {table.registered_as!r}, and so"
+                f" is the table {other.name} ({other.location}). Give each a name of its own."
+            )
+
+
+def is_same_name(one: str | None, other: str | None) -> bool:
+    """Return whether two names in the session catalog are one; None is none."""
+    return one is not None and other is not None and one.lower() == other.lower()
+
+
+def column_comments_of(table: str, schema: object, location: Location) -> dict[str, str]:
+    """Return the comments of a table's columns, from the ``schema`` of a declaration."""
+    if schema is None:
+        return {}
+    if not isinstance(schema, Mapping) or not all(
+        isinstance(text, str) and text.strip() for item in schema.items() for text in item
+    ):
+        raise DeclarationError(
+            f"{location}: the table {table} has the schema {schema!r}. Allowed is a dict of comments by"
+            " column, such as {'id': 'number of the customer'}; the columns themselves come from its flows."
+        )
+    return dict(schema)
 
 
 def are_nested(one: str, other: str) -> bool:

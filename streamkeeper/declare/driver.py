@@ -46,6 +46,11 @@ _RESTARTED = (
     "Airflow starts the next driver, unless the flow is parked or held; a cluster that does so, too, would"
     " start it in vain again and again. Leave it out of spark_conf."
 )
+_FAST_LIST = (
+    "Delta 4.4.0 also lists the files of nested folders with it, and fails on a sound table or reads another"
+    " one (delta-io/delta#7451), and Streamkeeper's own log store on S3 does not use it. Leave it out of"
+    " spark_conf."
+)
 REFUSED: Mapping[str, str] = {
     **dict.fromkeys(
         (
@@ -58,6 +63,7 @@ REFUSED: Mapping[str, str] = {
         ),
         _EXACT,
     ),
+    "spark.hadoop.delta.enableFastS3AListFrom": _FAST_LIST,
     "spark.master": _PLACED,
     "spark.submit.deployMode": _PLACED,
     "spark.driver.supervise": _RESTARTED,
@@ -275,8 +281,12 @@ Scheduling", default pools).
 """
 
 _OF_SESSIONS = ("spark.sql.", "spark.databricks.delta.")
+CATALOG, HIVE = "spark.sql.catalogImplementation", "hive"
+"""Setting of the session catalog, and its value for the one that other sessions see: a Hive metastore, or one
+that the same client speaks to. Spark's default is gone with its session.
+"""
 _STATIC = (
-    "spark.sql.catalogImplementation",
+    CATALOG,
     "spark.sql.extensions",
     "spark.sql.queryExecutionListeners",
     "spark.sql.streaming.streamingQueryListeners",

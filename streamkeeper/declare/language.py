@@ -27,11 +27,14 @@ from streamkeeper.declare.checks import (
     check_new,
     check_park_after,
     check_policies,
+    check_registered,
+    check_registered_once,
     check_table_name,
     check_text,
     check_variables,
     checked_driver,
     checked_rows,
+    column_comments_of,
     conf_of,
     duration,
     expectations_of,
@@ -151,6 +154,7 @@ def create_source(
     format: str,
     path: str | None = None,
     table: str | None = None,
+    registered_as: str | None = None,
     schema: str | None = None,
     options: Mapping[str, object] | None = None,
     start: str | Mapping[str, Mapping[str, int]] = "earliest",
@@ -166,6 +170,9 @@ def create_source(
         Must be absolute, or a URL.
     :param table: instead of a path, for ``delta``: a table of the warehouse, such as one that another flow
         writes.
+    :param registered_as: instead of both, for ``delta``: the name of a table in the session catalog, such as
+        ``shop.orders``. Each start of a driver looks up its location; a name that moved to another table is
+        a table that was made anew.
     :param schema: a DDL string (``"id INT, name STRING"``). Without it, the schema of a files source is
         inferred once from the files there and stored with the generation. Kafka and Delta have their own
         schema.
@@ -185,7 +192,7 @@ def create_source(
     check_name("source", name, location)
     check_new(registry, name, location)
     _check_format(format, name, schema, track_schema, location)
-    _check_place(format, name, path, table, location)
+    _check_place(format, name, {"path": path, "table": table, "registered_as": registered_as}, location)
     plain = options_of(f"the source {name}", options, location)
     check_variables(f"source {name}", plain, location)
     if format in CHECKS:
@@ -200,6 +207,7 @@ def create_source(
         table=table,
         start=check_start(name, format, start, location),
         track_schema=track_schema,
+        registered_as=registered_as,
     )
 
 
@@ -222,31 +230,37 @@ def _check_format(format: str, name: str, schema: object, track_schema: object, 
     check_text(f"schema of source {name}", schema, location)
 
 
-def _check_place(format: str, name: str, path: object, table: object, location: Location) -> None:
-    """Check that a source has its path or table exactly once, as its format requires."""
-    source_kind = FORMATS[format]
+def _check_place(format: str, name: str, places: Mapping[str, object], location: Location) -> None:
+    """Check that a source has its place exactly once, as its format requires.
+
+    :param places: values of the parameters that may name it: ``path``, ``table`` and ``registered_as``.
+    """
+    source_kind, path, table = FORMATS[format], places["path"], places["table"]
     if source_kind.files and not path:
         raise DeclarationError(
             f"{location}: source {name} reads {format} files but has no path. Give the folder that the files"
             " appear in."
         )
-    if source_kind.table and bool(path) == bool(table):
+    named = [parameter for parameter, value in places.items() if value]
+    if source_kind.table and len(named) != 1:
         raise DeclarationError(
-            f"{location}: the Delta source {name} has"
-            f" {'both a path and a table' if path else 'neither a path nor a table'}. Give the table's path,"
-            " or the name of a table of the warehouse."
+            f"{location}: the Delta source {name} has {' and '.join(named) or 'no place'}. Give one: the"
+            " table's path, the name of a table of the warehouse (table), or its name in the session catalog"
+            " (registered_as)."
         )
     if not source_kind.files and not source_kind.table and path is not None:
         raise DeclarationError(
             f"{location}: source {name} has format {format!r}, which takes no path. Leave it out."
         )
-    if table is None:
-        return
-    if not source_kind.table:
-        raise DeclarationError(
-            f"{location}: source {name} has format {format!r}, which takes no table. Only Delta sources do."
-        )
-    check_named_table(table, location)
+    for parameter in ("table", "registered_as"):
+        if places[parameter] is not None and not source_kind.table:
+            raise DeclarationError(
+                f"{location}: source {name} has format {format!r}, which takes no {parameter}. Only Delta"
+                " sources do."
+            )
+    if table is not None:
+        check_named_table(table, location)
+    check_registered(f"the source {name}", places["registered_as"], location)
 
 
 @known_parameters
@@ -327,7 +341,9 @@ def temporary_view(*, sources: Sequence[str], name: str | None = None) -> Callab
 def create_streaming_table(
     name: str,
     *,
+    registered_as: str | None = None,
     comment: str | None = None,
+    schema: Mapping[str, str] | None = None,
     table_properties: Mapping[str, object] | None = None,
     partition_cols: Sequence[str] = (),
     keys: Sequence[str] | None = None,
@@ -341,6 +357,11 @@ def create_streaming_table(
 ) -> None:
     """Declare the Delta table that flows write to; ``schema.table`` puts it in a folder of the schema's name.
 
+    :param registered_as: the table's name in the session catalog, such as ``shop.customers``, for readers and
+        grants. The driver registers it before the first batch, and again when the columns changed. Nothing is
+        written through the name.
+    :param comment: of the table.
+    :param schema: comments by column, shown in the session catalog; the columns come from the flows.
     :param table_properties: Delta table properties, set when the table is created.
     :param partition_cols: columns that the table is partitioned by when it is created.
     :param keys: for an update flow: the columns that identify a row, those that its query groups by.
@@ -398,9 +419,26 @@ def create_streaming_table(
         for item in expectations_of(conditions, action, location, aside, above)
     )
     key_names = () if keys is None else names_of(f"{location}: the table {name}", "keys", keys)
-    registry.tables[name] = Table(
-        name, comment, properties, tuple(partition_cols), location, key_names, existing_rows=existing_rows
+    check_registered(f"the table {name}", registered_as, location)
+    comments = column_comments_of(name, schema, location)
+    if comments and registered_as is None:
+        raise DeclarationError(
+            f"{location}: the table {name} has comments of columns (schema) and no registered_as. The session"
+            " catalog shows them: give the table's name there, or leave schema out."
+        )
+    table = Table(
+        name,
+        comment,
+        properties,
+        tuple(partition_cols),
+        location,
+        key_names,
+        existing_rows=existing_rows,
+        registered_as=registered_as,
+        column_comments=comments,
     )
+    check_registered_once(registry, table)
+    registry.tables[name] = table
 
 
 @known_parameters

@@ -105,8 +105,9 @@ class Source:
     ``schema`` is a DDL string, or None if it is inferred once and stored with the generation; Kafka and Delta
     have their own. ``options`` go to Spark's reader; ``{env:NAME}`` in them stands for an environment
     variable of the reading process. A Delta source has a ``path``, or the name of a ``table`` of the
-    warehouse. ``start`` is the start of the first generation that reads it. ``track_schema`` keeps a log of a
-    Delta source's schemas in the generation's checkpoint.
+    warehouse, or the name that one is ``registered_as`` in the session catalog. ``start`` is the start of the
+    first generation that reads it. ``track_schema`` keeps a log of a Delta source's schemas in the
+    generation's checkpoint.
     """
 
     name: str
@@ -118,6 +119,7 @@ class Source:
     table: str | None = None
     start: str | Mapping[str, Any] = "earliest"
     track_schema: bool = False
+    registered_as: str | None = None
 
     def option(self, name: str, default: str = "") -> str:
         """Return an option's value. Like Spark, the name is compared without regard to case."""
@@ -168,6 +170,8 @@ class Table:
     sink has. ``keys`` identify the rows that an update flow replaces. ``sink`` is the kind of a sink,
     ``code`` the hash of its ``function``, and ``properties`` the options of one that has no function.
     ``existing_rows`` is :data:`KEEP` if flows may begin beside rows that none of them wrote.
+    ``registered_as`` is its name in the session catalog, ``schema.table``; ``column_comments`` are shown
+    there, by column.
     """
 
     name: str
@@ -180,6 +184,8 @@ class Table:
     code: str = ""
     function: Callable[..., Any] | None = field(default=None, compare=False, repr=False)
     existing_rows: str | None = None
+    registered_as: str | None = None
+    column_comments: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

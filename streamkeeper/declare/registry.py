@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from streamkeeper.declare.auto_cdc import check_feeds, check_tables, with_keys
-from streamkeeper.declare.driver import Driver, check_shareable
+from streamkeeper.declare.driver import CATALOG, HIVE, Driver, check_shareable
 from streamkeeper.declare.fingerprint import hash_of, without_decorators
 from streamkeeper.declare.model import (
     AnyFlow,
@@ -101,6 +101,7 @@ class Registry:
                 name: replace(flow, spark_conf={**needed, **flow.spark_conf})
                 for name, flow in self.flows.items()
             }
+        self._add_catalog()
         if self.configured.shared_driver:
             check_shareable(tuple(self.flows.values()))
         pipeline = replace(
@@ -116,6 +117,29 @@ class Registry:
         check_no_echo(pipeline)
         check_connections(pipeline)
         return pipeline
+
+    def _add_catalog(self) -> None:
+        """Give flows whose tables or sources have names the session catalog that others see; with a shared
+        driver all of them, as one application has one.
+        """
+        pipeline = replace(
+            self.configured, sources=tuple(self.sources.values()), views=tuple(self.views.values())
+        )
+        named = {
+            name
+            for name, flow in self.flows.items()
+            if any(
+                self.tables[table].registered_as
+                for table in (flow.target, quarantine_of(flow))
+                if table is not None
+            )
+            or any(source.registered_as for source in pipeline.sources_of(flow))
+        }
+        if named and self.configured.shared_driver:
+            named = set(self.flows)
+        for name in named:
+            flow = self.flows[name]
+            self.flows[name] = replace(flow, spark_conf={CATALOG: HIVE, **flow.spark_conf})
 
     def _add_expectations(self) -> None:
         """Give each flow the expectations of its table and of its function, in the order of the file."""

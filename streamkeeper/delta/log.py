@@ -147,7 +147,7 @@ def _commit(storage: Storage, version: int) -> LogCommit:
     rows: int | None = 0
     remembered: Remembered | None = None
     for line in (storage.read(f"{LOG}/{version:020d}.json") or b"").splitlines():
-        action = _action(storage, version, line) if line.strip() else {}
+        action = action_in(storage, version, line) if line.strip() else {}
         if "commitInfo" in action:
             operation, metadata = (
                 action["commitInfo"].get("operation"),
@@ -217,7 +217,11 @@ def vector_file(descriptor: Any) -> str | None:
     return f"{location[:-20]}/deletion_vector_{uuid.UUID(bytes=number)}.bin".lstrip("/")
 
 
-def _action(storage: Storage, version: int, line: bytes) -> dict[str, Any]:
+def action_in(storage: Storage, version: int, line: bytes) -> dict[str, Any]:
+    """Return the action in a line of a commit; empty if it is none.
+
+    :raises CheckpointError: the line is not JSON.
+    """
     try:
         value = json.loads(line)
     except ValueError as error:
@@ -242,6 +246,6 @@ def _transactions(storage: Storage, version: int, app_id: str) -> Iterator[int]:
     for line in content.splitlines():
         if b'"txn"' not in line or app_id.encode() not in line:
             continue
-        transaction = _action(storage, version, line).get("txn")
+        transaction = action_in(storage, version, line).get("txn")
         if transaction and transaction["appId"] == app_id:
             yield int(transaction["version"])

@@ -136,6 +136,9 @@ _BY_CONDITION: Mapping[FailureClass, Mapping[str, str]] = {
         "KAFKA_START_OFFSET_DOES_NOT_MATCH_ASSIGNED": (
             "the offsets that a Kafka source is declared to start at leave partitions out"
         ),
+        "DELTA_PATH_BASED_ACCESS_TO_CATALOG_MANAGED_TABLE_BLOCKED": (
+            "a Delta table that the flow reads or writes is catalog-managed, and cannot be read by its path"
+        ),
         "DELTA_METADATA_MISMATCH": "the columns of the flow do not match those of its table",
         "DELTA_STREAMING_CANNOT_CONTINUE_PROCESSING_POST_SCHEMA_EVOLUTION": (
             "columns of the Delta source were renamed, dropped or changed their type, and the source must"

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from streamkeeper.declare.model import Pipeline, Source
 from streamkeeper.flows.files import FlowHome
+from streamkeeper.manifest.environment import path_of
 from streamkeeper.manifest.import_file import fingerprint
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.settings import Settings
@@ -66,7 +67,11 @@ def derive(settings: Settings, pipeline: Pipeline, table: str, recovery_id: str)
     :param pipeline: as imported, with its functions.
     """
     name = name_of(table, recovery_id)
-    tables = tuple(replace(item, name=name) for item in pipeline.tables if item.name == table)
+    tables = tuple(
+        replace(item, name=name, registered_as=None, column_comments={})
+        for item in pipeline.tables
+        if item.name == table
+    )
     flows = tuple(
         replace(flow, name=name_of(flow.name, recovery_id), target=name)
         for flow in pipeline.flows
@@ -79,5 +84,5 @@ def derive(settings: Settings, pipeline: Pipeline, table: str, recovery_id: str)
 
 def _from_the_beginning(source: Source, settings: Settings) -> Source:
     options = {name: value for name, value in source.options.items() if name.lower() not in _LEFT_OUT}
-    path = settings.table_path(source.table) if source.table is not None else source.path
+    path = path_of(source, settings)
     return replace(source, options=options, path=path, table=None, start="earliest")

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from functools import lru_cache
 from typing import Any
 
 from streamkeeper.declare.driver import needs_of
 from streamkeeper.declare.model import pipeline_to_json
 from streamkeeper.declare.offsets import describe
-from streamkeeper.delta import log as delta_log
-from streamkeeper.delta.summary import read_summary
 from streamkeeper.drivers import failures
-from streamkeeper.errors import SourceError, StreamkeeperError
+from streamkeeper.errors import StreamkeeperError
 from streamkeeper.flows import generations, holds, leases
 from streamkeeper.flows.files import FlowHome, open_home
 from streamkeeper.flows.generations import Generation
@@ -20,6 +17,7 @@ from streamkeeper.flows.holds import Hold
 from streamkeeper.health.driver_log import last_lines, output_of
 from streamkeeper.health.flows import IDLE, SLOW, FlowHealth
 from streamkeeper.health.inspection import inspect
+from streamkeeper.health.tables import size_of
 from streamkeeper.history import events
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.observe.observed import Observed
@@ -28,7 +26,6 @@ from streamkeeper.recover import engine
 from streamkeeper.recover.plans.plan import FlowPlan
 from streamkeeper.redaction import redact, redact_text
 from streamkeeper.settings import Settings
-from streamkeeper.sources.delta.statistics import amount_at
 from streamkeeper.storage import one_look
 from streamkeeper.support.amounts import in_words
 from streamkeeper.tables import backups
@@ -39,8 +36,6 @@ GENERATIONS, BACKUPS, EVENTS, LINES = 20, 10, 50, 20
 """Newest generations, backups, events and lines of the log that are shown."""
 RUNS = (FlowState.RUNNING, FlowState.CHANGE_REFUSED, FlowState.STOPPING, IDLE, SLOW)
 """States in which there is a driver."""
-COUNTED_FILES = 2_000
-"""Files of a table up to which its rows are counted, from the statistics in its log."""
 
 
 @one_look()
@@ -152,28 +147,9 @@ def _events(home: FlowHome) -> list[dict[str, Any]]:
 
 
 def _table(settings: Settings, name: str) -> dict[str, Any]:
-    """Return a table's place and size, which lags a commit behind; ``rows`` is None where they are not
-    counted.
-    """
+    """Return a table's place and size."""
     path = settings.table_path(name)
-    newest = delta_log.latest_version(path) if delta_log.exists(path) else None
-    # Spark writes a version's summary after its commit.
-    versions = () if newest is None else range(newest, max(-1, newest - 2), -1)
-    summary = next((candidate for version in versions if (candidate := read_summary(path, version))), None)
-    if summary is None:
-        return {"name": name, "path": path, "version": None, "files": None, "bytes": None, "rows": None}
-    rows = _rows(path, summary.version) if summary.files <= COUNTED_FILES else None
-    sizes = {"version": summary.version, "files": summary.files, "bytes": summary.bytes}
-    return {"name": name, "path": path, **sizes, "rows": rows}
-
-
-@lru_cache(maxsize=256)
-def _rows(path: str, version: int) -> int | None:
-    try:
-        amount = amount_at(path, version)
-    except SourceError:
-        return None
-    return None if amount.at_most else amount.rows
+    return {"name": name, "path": path, **asdict(size_of(path))}
 
 
 def _backups(home: FlowHome, table: str) -> list[dict[str, Any]]:

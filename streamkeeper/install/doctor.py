@@ -77,18 +77,13 @@ def places(settings: Settings) -> Iterator[Row]:
 
 def packages() -> Iterator[Row]:
     """Tell whether the packages in this Python go together."""
-    versions = {name: _version(name) for name in ("pyspark", "pyspark-client", "pandas")}
-    spark, client, pandas = versions.values()
-    if spark and client and spark != client:
-        detail = f"pyspark is {spark} and pyspark-client {client}: they overwrite each other's files"
-        yield Row(
-            "packages",
-            FAIL,
-            detail,
-            f"pip install --force-reinstall pyspark=={spark} pyspark-client=={spark}",
-        )
+    pandas = _version("pandas")
+    try:
+        versions = {**host.check_packages(), **({"pandas": pandas} if pandas else {})}
+    except SettingsError as error:
+        yield Row("packages", FAIL, str(error))
     else:
-        named = ", ".join(f"{name} {number}" for name, number in versions.items() if number)
+        named = ", ".join(f"{name} {number}" for name, number in versions.items())
         yield Row("packages", OK, named or "neither pyspark nor pandas is installed in this Python")
     if pandas and int(pandas.partition(".")[0]) >= 3:
         detail = f"pandas is {pandas}, which Spark {SPARK} does not fully support"

@@ -1,4 +1,5 @@
-"""Sources ready to open: the environment filled into their options, the table's name turned into a path.
+"""Sources ready to open: the environment filled into their options, the table's name turned into a path. A
+name of the session catalog leads where the last driver found it.
 
 Declarations are kept in the manifest, which everybody may read. So ``{env:NAME}`` stays as it is there, and
 each process that opens a source fills in its own environment.
@@ -13,7 +14,9 @@ from dataclasses import replace
 from streamkeeper.declare.model import AnyFlow, AutoCdcFlow, Source
 from streamkeeper.errors import SettingsError
 from streamkeeper.manifest.manifest import Flow
+from streamkeeper.manifest.named_tables import named_table
 from streamkeeper.settings import Settings
+from streamkeeper.storage import open_storage
 from streamkeeper.support.user_environment import PLACEHOLDER, variables_in, why_refused
 
 
@@ -25,8 +28,18 @@ def opened(source: Source, settings: Settings, environment: Mapping[str, str] | 
     """
     subject = f"{source.location}: the source {source.name}"
     options = filled(subject, source.options, settings, environment)
-    path = settings.table_path(source.table) if source.table is not None else source.path
-    return replace(source, options={**options, **_bounded(source, options, settings.read_at_most)}, path=path)
+    bounded = _bounded(source, options, settings.read_at_most)
+    return replace(source, options={**options, **bounded}, path=path_of(source, settings))
+
+
+def path_of(source: Source, settings: Settings) -> str | None:
+    """Return the path or URL of a source; None if it has none, or no driver has looked its name up yet."""
+    if source.table is not None:
+        return settings.table_path(source.table)
+    if source.registered_as is None or source.path is not None:
+        return source.path
+    known = named_table(open_storage(settings.state), source.registered_as)
+    return None if known is None else known.location
 
 
 def filled(
@@ -71,9 +84,7 @@ def opened_if_possible(source: Source, settings: Settings) -> Source:
     try:
         return opened(source, settings)
     except SettingsError:
-        return replace(
-            source, path=settings.table_path(source.table) if source.table is not None else source.path
-        )
+        return replace(source, path=path_of(source, settings))
 
 
 def opened_flow(flow: Flow, settings: Settings, how: Callable[[Source, Settings], Source] = opened) -> Flow:

@@ -42,6 +42,8 @@ _DECLARING = (
     "only_where_set",
     "schedule",
 )
+_OF_SOME_TABLES = ("keys", "sink", "code", "existing_rows", "registered_as", "column_comments")
+_OF_SOME_SOURCES = (("table", None), ("start", "earliest"), ("track_schema", False), ("registered_as", None))
 
 
 def load_pipeline(file: Path, data: str) -> Pipeline:
@@ -127,10 +129,7 @@ def fingerprint(pipeline: Pipeline, flow: AnyFlow) -> str:
     if not flow.expectations:
         del parts["flow"]["expectations"]
     _leave_out(parts["flow"], () if flow.replaces else ("mode", "keys"))
-    _leave_out(
-        parts["table"],
-        [name for name in ("keys", "sink", "code", "existing_rows") if not parts["table"][name]],
-    )
+    _leave_out(parts["table"], [name for name in _OF_SOME_TABLES if not parts["table"][name]])
     for item in parts["flow"].get("expectations", ()):
         del item["location"]
     if flow.initial_state is None:
@@ -140,7 +139,7 @@ def fingerprint(pipeline: Pipeline, flow: AnyFlow) -> str:
     if isinstance(flow, AppendFlow):
         del parts["flow"]["kind"]
     for part in parts["inputs"]:
-        for name, default in (("table", None), ("start", "earliest"), ("track_schema", False)):
+        for name, default in _OF_SOME_SOURCES:
             if part.get(name, default) == default:
                 part.pop(name, None)
     if pipeline.shared_driver:

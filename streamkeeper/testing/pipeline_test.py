@@ -64,6 +64,7 @@ class PipelineTest:
             data=str(folder / "data"),
             lease_term=2.0,
             heartbeat_interval=0.2,
+            register_tables=False,
         )
         folder.mkdir(parents=True)
         ignored = shutil.ignore_patterns("__pycache__")

@@ -10,6 +10,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from streamkeeper.checkpoint.log_entries import PARTITIONS
+from streamkeeper.declare.driver import CATALOG
 from streamkeeper.declare.model import (
     FILE_SINKS,
     AutoCdcFlow,
@@ -31,12 +32,15 @@ _LIMITS = (
 )  # fmt: skip
 """Options of sources that say how much and how fast, and not what is read."""
 _RESOURCES = (
-    PARTITIONS, "spark.sql.streaming.minBatchesToRetain", "spark.cores.max", "spark.driver.cores",
+    PARTITIONS, CATALOG, "spark.sql.streaming.minBatchesToRetain", "spark.cores.max", "spark.driver.cores",
     "spark.driver.memory", "spark.driver.memoryOverhead", "spark.executor.cores",
     "spark.executor.instances", "spark.executor.memory", "spark.executor.memoryOverhead",
 )  # fmt: skip
 """Settings that say where and how fast a query runs. What pins the number of partitions is told elsewhere."""
-_NOT_OF_ROWS = ("name", "location", "keys", "function", "code", "existing_rows")
+_NOT_OF_ROWS = (
+    *("name", "location", "keys", "function", "code", "existing_rows"),
+    *("registered_as", "column_comments"),
+)
 """Fields of a table that say nothing of its rows."""
 _SAME_ROWS = (
     "name",
@@ -50,7 +54,7 @@ _SAME_ROWS = (
     "spark_conf",
 )
 """Fields of flows and views that change no row, or are compared elsewhere."""
-_PLACES = ("format", "path", "table", "options")
+_PLACES = ("format", "path", "table", "registered_as", "options")
 """Fields of sources that are compared elsewhere."""
 
 

@@ -51,7 +51,7 @@ STAIRS = (
     ("streamkeeper.cli",),
     ("streamkeeper_jobs", "streamkeeper_airflow"),
     ("streamkeeper_jobs.spark",),
-    ("streamkeeper_jobs.stream", "streamkeeper_jobs.cdc"),
+    ("streamkeeper_jobs.stream", "streamkeeper_jobs.cdc", "streamkeeper_jobs.catalog"),
     ("streamkeeper_jobs.sinks",),
     ("streamkeeper_jobs.sources",),
     ("streamkeeper_jobs.generation",),

@@ -49,8 +49,11 @@ from streamkeeper.observe.observed import Observed
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import owners
+from streamkeeper.tables.by_path import check_by_path
 from streamkeeper.trial import change, last_run
 from streamkeeper.watch.batch_numbers import UI
+from streamkeeper_jobs.catalog.named_sources import looked_up, note_names
+from streamkeeper_jobs.catalog.registration import check_names, register
 from streamkeeper_jobs.driver.progress import Progress
 from streamkeeper_jobs.generation.begin import begin, learn_schemas
 from streamkeeper_jobs.generation.connections import begin_connections
@@ -220,6 +223,10 @@ def _drive(
         with_sources = opened_flow(flow, request.settings)
         spark = session(flow)
         check_conditional_writes(spark, request.settings.state, request.settings.warehouse)
+        with_sources = looked_up(spark, with_sources)
+        note_names(request.settings, with_sources)
+        check_by_path(request.settings, with_sources)
+        check_names(spark, request.settings, with_sources)
         _run_generation(
             Job(
                 spark,
@@ -276,6 +283,8 @@ def _run_generation(job: Job, declared: Flow) -> None:
     if not begun_now:
         sink.check(frame)
         sink.update(frame, generation)
+    if job.table.sink is None:
+        register(job.spark, job.settings, job.flow.pipeline.name, job.table)
     pin_state_partitions(job.spark, checkpoint)
     job.watch.obey()
     runs = last_run.record_of(declared, normal_plan(frame), dict(job.files), opened=job.flow)

@@ -17,6 +17,7 @@ from streamkeeper.manifest.manifest import Flow
 from streamkeeper.observe import adopted_checkpoint
 from streamkeeper.recover.kinds.adopt import check_still, remove_trials
 from streamkeeper.recover.plans.kind import Work
+from streamkeeper_jobs.catalog.named_sources import looked_up
 from streamkeeper_jobs.driver.driver import declared_in, find
 from streamkeeper_jobs.spark.stateful_operators import stateful_operators
 from streamkeeper_jobs.trial.trial import DoesNotFit, Trial, dry_run
@@ -41,7 +42,7 @@ def act(spark: SparkSession, work: Work) -> dict[str, Any]:
         )
     remove_trials(work)
     folder = f"{home.trials}/{work.plan.recovery_id}/{work.attempt:03d}"
-    opened, batch = opened_flow(flow, work.settings), int(planned.position["batch"])
+    opened, batch = looked_up(spark, opened_flow(flow, work.settings)), int(planned.position["batch"])
     trial = Trial(home.storage, opened, checkpoint, batch, folder, {}, work.check_stop, adopted=True)
     try:
         frame = dry_run(spark, work.settings, trial)

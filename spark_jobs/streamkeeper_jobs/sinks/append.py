@@ -39,8 +39,11 @@ class AppendSink(Sink):
 
         A batch that does not fit fails.
         """
+        job = self._job
         if self._flow.mode == COMPLETE:
-            check_may_be_replaced(self._job.spark, self._job.table_path, self._job.table)
+            check_may_be_replaced(job.spark, job.table_path, job.table)
+        elif job.table.registered_as is not None:  # its first batch is no longer to create it
+            ensure_table(job.spark, job.table_path, job.table, frame.schema, by_batch=False)
 
     def start(
         self, frame: DataFrame, generation: Generation, checkpoint: str, trigger: str | None

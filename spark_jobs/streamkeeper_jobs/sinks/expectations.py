@@ -22,6 +22,7 @@ from streamkeeper.delta import log as delta_log
 from streamkeeper.drivers.failures import EXPECTATION_FAILED
 from streamkeeper.errors import DeclarationError
 from streamkeeper.flows.generations import Generation
+from streamkeeper_jobs.catalog.registration import register
 from streamkeeper_jobs.spark.delta_commit import table_at
 from streamkeeper_jobs.spark.delta_table import ensure_table, last_written, shut_out
 from streamkeeper_jobs.spark.frames import column
@@ -141,6 +142,7 @@ class Quarantine:
             table = self._job.flow.pipeline.table(self._name) or _undeclared(self._name, self._flow)
             path = self._job.settings.table_path(self._name)
             ensure_table(self._job.spark, path, table, SET_ASIDE, by_batch=False)
+            register(self._job.spark, self._job.settings, self._job.flow.pipeline.name, table)
 
     @contextmanager
     def passing(self, batch: DataFrame, number: int) -> Iterator[DataFrame]:

@@ -18,6 +18,7 @@ from streamkeeper.delta import log as delta_log
 from streamkeeper.errors import DeclarationError, SettingsError
 from streamkeeper.manifest.environment import opened_flow
 from streamkeeper.redaction import redact_text
+from streamkeeper_jobs.catalog.named_sources import looked_up
 from streamkeeper_jobs.cdc.columns import check_spec, holds, sequence_type
 from streamkeeper_jobs.sinks.job import Job
 from streamkeeper_jobs.spark.log import say
@@ -66,7 +67,7 @@ def order_beside(job: Job, flow: AutoCdcFlow) -> DataType | None:
 def _order_of(job: Job, flow: AutoCdcFlow) -> DataType | str:
     """Return the type of another flow's sequences, or the reason why it cannot be determined."""
     try:
-        theirs = opened_flow(replace(job.flow, declaration=flow), job.settings)
+        theirs = looked_up(job.spark, opened_flow(replace(job.flow, declaration=flow), job.settings))
         schemas = {}
         for source in theirs.pipeline.sources_of(flow):
             if not is_there(job.spark, source):

@@ -43,7 +43,7 @@ def ensure_table(spark: SparkSession, path: str, table: Table, schema: StructTyp
             f"{table.location}: the table {table.name} is partitioned by {', '.join(unknown)}, which its flow"
             f" does not give. Its columns are {', '.join(schema.fieldNames())}. Correct partition_cols."
         )
-    if by_batch and not table.comment and not table.properties:
+    if by_batch and not table.comment and not table.properties and not table.registered_as:
         return
     builder = DeltaTable.createIfNotExists(spark).location(spark_url(path)).addColumns(schema)
     if table.comment:

@@ -20,7 +20,10 @@ from streamkeeper.errors import DeclarationError
 from streamkeeper.manifest.environment import opened_flow, opened_if_possible
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.settings import Settings
+from streamkeeper.tables.by_path import check_by_path
 from streamkeeper.trial.verdict import Compatibility, Verdict
+from streamkeeper_jobs.catalog.named_sources import looked_up
+from streamkeeper_jobs.catalog.registration import check_names
 from streamkeeper_jobs.stream.data_frame import frames_of
 from streamkeeper_jobs.stream.given_state import given_frame
 from streamkeeper_jobs.stream.readers import is_empty, is_there, read_stream
@@ -49,7 +52,9 @@ def analyze(spark: SparkSession, settings: Settings, flow: Flow, empty: Path) ->
 
 
 def _planned(spark: SparkSession, settings: Settings, flow: Flow, empty: Path, verdict: Verdict) -> Verdict:
-    opened = opened_flow(flow, settings, opened_if_possible)
+    opened = looked_up(spark, opened_flow(flow, settings, opened_if_possible))
+    check_by_path(settings, opened)
+    check_names(spark, settings, opened)
     awaited = tuple(_awaited(spark, opened))
     if awaited:
         return replace(verdict, compatibility=Compatibility.UNKNOWN, reasons=awaited)

@@ -16,6 +16,7 @@ from streamkeeper.errors import RequestError
 from streamkeeper.manifest.environment import opened_flow
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.settings import Settings
+from streamkeeper_jobs.catalog.named_sources import looked_up
 from streamkeeper_jobs.spark.session import spark_url
 from streamkeeper_jobs.stream.data_frame import frames_of
 from streamkeeper_jobs.stream.given_state import given_frame
@@ -42,7 +43,7 @@ def sample(
     most = max(READ, rows)
     with _duplicates_dropped_in_batches(session):
         frames = frames_of(
-            opened_flow(flow, settings),
+            looked_up(spark, opened_flow(flow, settings)),
             lambda source: _read(session, source).limit(most),
             lambda initial_state: given_frame(session, initial_state).limit(most),
         )

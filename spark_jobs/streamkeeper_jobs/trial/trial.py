@@ -21,7 +21,7 @@ from streamkeeper.checkpoint import Checkpoint, OffsetEntry, write_offsets
 from streamkeeper.checkpoint.log_entries import PARTITIONS
 from streamkeeper.declare.driver import is_of_session
 from streamkeeper.drivers.failures import Failure, FailureClass, classify
-from streamkeeper.errors import SettingsError, SourceError, StorageError, StreamkeeperError
+from streamkeeper.errors import CatalogError, SettingsError, SourceError, StorageError, StreamkeeperError
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import Generation, Start
 from streamkeeper.manifest.manifest import Flow
@@ -91,7 +91,7 @@ def judged(
             return trial()
     except DoesNotFit as refusal:
         return refused(refusal, verdict)
-    except (SourceError, StorageError, SettingsError) as error:
+    except (CatalogError, SourceError, StorageError, SettingsError) as error:
         return replace(verdict, compatibility=Compatibility.UNKNOWN, reasons=(str(error), _AGAIN))
     except StreamkeeperError as error:
         return replace(verdict, compatibility=Compatibility.INCOMPATIBLE, reasons=(str(error),))

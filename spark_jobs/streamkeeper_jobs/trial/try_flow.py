@@ -24,6 +24,8 @@ from streamkeeper.trial.differences import differences, moved_files
 from streamkeeper.trial.last_run import LastRun
 from streamkeeper.trial.standing import standing
 from streamkeeper.trial.verdict import UNCHANGED, Compatibility, Verdict
+from streamkeeper_jobs.catalog.named_sources import looked_up
+from streamkeeper_jobs.catalog.registration import check_names
 from streamkeeper_jobs.generation.consistency import check_sources
 from streamkeeper_jobs.sources.formats import look_with_spark
 from streamkeeper_jobs.stream.in_flight import made_with
@@ -52,10 +54,11 @@ def _tried(  # noqa: PLR0917 - as try_flow, and the verdict to begin with
     scratch: Storage | None,
     verdict: Verdict,
 ) -> Verdict:
-    newest = of_newest(spark, home, opened_flow(flow, settings), scratch)
+    newest = of_newest(spark, home, looked_up(spark, opened_flow(flow, settings)), scratch)
     assert newest is not None, "a flow that never began needs no Spark"
     trial, begun = newest
     opened, checkpoint, last = trial.flow, trial.checkpoint, trial.batch
+    check_names(spark, settings, opened)
     check_sources(opened, checkpoint, begun[0])
     first = replace(verdict, reasons=("It has no batch yet, so there is no state that must fit.",))
     awaited = tuple(_awaited(spark, opened, trial.schemas))

@@ -18,6 +18,7 @@ from streamkeeper.flows.files import FlowHome
 from streamkeeper.manifest.environment import opened_flow
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.settings import Settings
+from streamkeeper_jobs.catalog.named_sources import looked_up
 from streamkeeper_jobs.spark.log import say
 from streamkeeper_jobs.spark.session import spark_url
 from streamkeeper_jobs.stream.data_frame import flow_frame
@@ -33,7 +34,7 @@ def warm_up(spark: SparkSession, settings: Settings, home: FlowHome, flow: Flow)
 
     A flow whose source removes what it has read is left alone.
     """
-    opened = opened_flow(flow, replace(settings, read_at_most=1))
+    opened = looked_up(spark, opened_flow(flow, replace(settings, read_at_most=1)))
     if any(source.takes_files for source in opened.pipeline.sources_of(opened.declaration)):
         return
     try:

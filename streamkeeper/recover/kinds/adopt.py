@@ -19,7 +19,7 @@ from streamkeeper.errors import CheckpointError, RecoveryError, RequestError
 from streamkeeper.flows import generations
 from streamkeeper.flows.files import FlowHome, kept_flows, kept_pipelines, open_home
 from streamkeeper.flows.generations import ADOPTED, AFTER_LAST, COPIED, EMPTY, StartAt
-from streamkeeper.manifest.environment import opened_if_possible
+from streamkeeper.manifest.environment import opened_flow, opened_if_possible
 from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.observe.adopted_checkpoint import AdoptedCheckpoint, normal_place, open_allowed, standing_of
 from streamkeeper.observe.position import CommittedPosition
@@ -47,6 +47,7 @@ from streamkeeper.support.amounts import (
     in_words,
     unknown,
 )
+from streamkeeper.tables.by_path import check_by_path
 
 RECOVERY = "adopt"
 _COUNTED = 2_000
@@ -98,6 +99,7 @@ def plan(settings: Settings, manifest: Manifest, request: AdoptRequest, recovery
     flow = manifest.find(request.flow)
     home = open_home(settings, flow.full_name)
     newest = _check_new(home)
+    check_by_path(settings, opened_flow(flow, settings, opened_if_possible))
     query = _look(settings, manifest, flow, request)
     from_last = Move(
         StartAt(AFTER_LAST), EMPTY, request.accept

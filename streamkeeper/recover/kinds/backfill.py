@@ -13,7 +13,7 @@ from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.flows import holds
 from streamkeeper.flows.backfill_flow import BACKUP, HISTORY, name_of
 from streamkeeper.flows.files import FlowHome, open_home
-from streamkeeper.manifest.environment import opened_if_possible
+from streamkeeper.manifest.environment import opened_flow, opened_if_possible
 from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.observe.observed import Observed
 from streamkeeper.recover.moves.backfill_source import FILL, Backup, Filled, FillingIn, raw_source
@@ -29,6 +29,7 @@ from streamkeeper.sources.formats import format_of
 from streamkeeper.storage import open_storage
 from streamkeeper.support.amounts import DUPLICATES, Amount, in_words
 from streamkeeper.tables import backups
+from streamkeeper.tables.by_path import check_by_path
 
 RECOVERY = "backfill"
 VERIFY, UNLOCK = "verify", "unlock"
@@ -54,6 +55,7 @@ def plan(settings: Settings, manifest: Manifest, request: BackfillRequest, recov
     flow = manifest.find(request.flow)
     check_path(settings, request)
     home = open_home(settings, flow.full_name)
+    check_by_path(settings, opened_flow(flow, settings, opened_if_possible))
     if not delta_log.exists(settings.table_path(flow.declaration.target)):
         raise RequestError(
             f"The table {flow.declaration.target} is not there yet, so there is nothing to fill in. Start the"

@@ -61,6 +61,7 @@ def copy_settings(work: Work, rehearsal: Rehearsed) -> Settings:
         backups=f"{root}/backups",
         pipelines=Path(rehearsal.pipelines) if rehearsal.pipelines else work.settings.pipelines,
         read_at_most=rehearsal.files or 0,
+        register_tables=False,
     )
 
 

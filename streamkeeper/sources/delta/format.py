@@ -18,6 +18,7 @@ from streamkeeper.delta.history import (
     require_history,
     with_new_rows,
 )
+from streamkeeper.delta.protocol import why_not_by_path
 from streamkeeper.delta.summary import read_summary
 from streamkeeper.errors import RequestError, SourceError, StorageError
 from streamkeeper.sources.base.format import (
@@ -112,11 +113,13 @@ class Delta(DeltaStarts, PlannedFormat[History, DeltaPosition]):
         """
         path = path_of(source)
         try:
-            history = read_history(path)
+            history, refused = read_history(path), why_not_by_path(path)
         except StorageError as error:
             raise not_listed(error) from error
         except SourceError as error:
             return Reading(unknown(str(error)))
+        if refused is not None:
+            raise RequestError(f"The source {source.name}: {refused}.")
         if history is None:
             raise RequestError(
                 f"There is no Delta table at {path}, so there is nothing to read. Check path or table."
@@ -133,7 +136,7 @@ class Delta(DeltaStarts, PlannedFormat[History, DeltaPosition]):
         return Reading(amount, (note,))
 
     def misfit(self, source: Source, checkpoint: Checkpoint, key: str, offset: Any) -> str | None:
-        history = read_history(source.path) if source.path is not None else None
+        history = read_history(path_of(source))
         if history is None or history.table_id in (None, offset["reservoirId"]):
             return None
         return (

@@ -13,7 +13,7 @@ from streamkeeper.flows.generations import AFTER_LAST, EARLIEST, LATEST
 from streamkeeper.sources.base.format import UNREADABLE, Case, Resolved, SourceMove
 from streamkeeper.sources.base.format import read_again as with_read_again
 from streamkeeper.sources.delta import statistics as delta_statistics
-from streamkeeper.sources.delta.start import DeltaPosition, after_last, before
+from streamkeeper.sources.delta.start import DeltaPosition, after_last, before, path_of
 from streamkeeper.support.amounts import NONE, Amount, SourceImpact, unknown
 from streamkeeper.tables import past_versions
 
@@ -210,9 +210,8 @@ def read_again(source: Source, offset: dict[str, Any] | None, then: dict[str, An
 
 
 def _look(source: Source, offset: dict[str, Any] | None) -> _Table | str:
-    assert source.path is not None, "an opened Delta source has a path"
     try:
-        history = read_history(source.path)
+        history = read_history(path_of(source))
     except (SourceError, StorageError) as error:
         return str(error)
     return f"there is no Delta table at {source.path}" if history is None else _Table(source, history, offset)

@@ -17,7 +17,7 @@ from streamkeeper.delta.history import (
     vacuumed,
     version_at,
 )
-from streamkeeper.errors import RecoveryError
+from streamkeeper.errors import RecoveryError, SourceError
 from streamkeeper.sources.base.format import Before, Resolved, SourceFormat
 
 
@@ -160,6 +160,13 @@ class DeltaStarts(SourceFormat[History, DeltaPosition]):
 
 
 def path_of(source: Source) -> str:
-    """Return the path or URL of an opened Delta source."""
-    assert source.path is not None, "an opened Delta source has a path"
+    """Return the path or URL of an opened Delta source.
+
+    :raises SourceError: it has a name of the session catalog, which no driver has looked up yet.
+    """
+    if source.path is None:
+        raise SourceError(
+            f"The source {source.name} reads {source.registered_as} of the session catalog, and no driver has"
+            " looked up yet where that is. Start the flow, and ask again."
+        )
     return source.path

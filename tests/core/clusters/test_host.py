@@ -67,6 +67,19 @@ def test_what_every_job_needs_is_refused_before_a_job_is_started(case: str, worl
         check_host(settings, variables)
 
 
+def test_two_versions_in_the_folder_of_pyspark_are_refused_unless_spark_is_elsewhere(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "_version", {"pyspark": "4.2.0", "pyspark-client": "4.2.1"}.get)
+    variables = {**environment(world.settings), **spark(world.root, "4.2.0")}
+    check_host(world.settings, variables)
+    del variables["SPARK_HOME"]
+    with pytest.raises(
+        SettingsError, match=r"pyspark is 4\.2\.0 and pyspark-client 4\.2\.1, and they overwrite"
+    ):
+        check_host(world.settings, variables)
+
+
 def test_the_jobs_for_spark_are_looked_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "JOBS", world.root / "site-packages" / "spark_jobs")
     with pytest.raises(

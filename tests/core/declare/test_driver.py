@@ -150,6 +150,10 @@ BAD = {
         "spark_conf={'spark.driver.supervise': 'true'}",
         "sets spark.driver.supervise. Airflow starts the next driver, unless the flow is parked",
     ),
+    "fast listing of Delta's log": (
+        "spark_conf={'spark.hadoop.delta.enableFastS3AListFrom': 'true'}",
+        "sets spark.hadoop.delta.enableFastS3AListFrom. Delta 4.4.0 also lists the files of nested folders",
+    ),
 }
 
 

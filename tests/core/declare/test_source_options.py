@@ -125,8 +125,8 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "kafka from no offsets": (kafka(start={}), "It names no topic"),
     "kafka from offsets of files": (kafka(start={"logOffset": 1}), "is an offset of a files source"),
     "kafka from below": (kafka(start={"orders": {"0": -3}}), "Kafka has no offset orders/0: -3"),
-    "neither path nor table": ({"format": "delta"}, "has neither a path nor a table"),
-    "path and table": ({"format": "delta", "path": "/x", "table": "u"}, "has both a path and a table"),
+    "neither path nor table": ({"format": "delta"}, "has no place"),
+    "path and table": ({"format": "delta", "path": "/x", "table": "u"}, "has path and table"),
     "a table out of the warehouse": (
         {"format": "delta", "table": "../t"},
         "the table name '' cannot be used",

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from streamkeeper.cli.commands import app
+from streamkeeper.clusters import host as host_checks
 from streamkeeper.errors import StorageError
 from streamkeeper.install import airflow_side, doctor
 from streamkeeper.install.probes import Row, run_all
@@ -80,7 +81,8 @@ def test_pyspark_and_its_client_are_of_one_version(
     client: str | None, state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = {"pyspark": "4.2.0", "pyspark-client": client}
-    monkeypatch.setattr(doctor, "_version", found.get)
+    monkeypatch.setattr(host_checks, "_version", found.get)
+    monkeypatch.delenv("SPARK_HOME", raising=False)
     assert [row.state for row in doctor.packages()] == [state]
 
 

@@ -126,6 +126,7 @@ def test_all_that_a_rehearsal_writes_lies_in_a_folder_of_its_try(stands: World) 
     root = f"{folder(stands.settings, 'r1')}/001/"
     assert all(place.startswith(root) for place in (copy.state, copy.warehouse, copy.backups))
     assert (copy.pipelines, copy.data, copy.read_at_most) == (Path("/srv/branch"), stands.settings.data, 3)
+    assert (copy.register_tables, stands.settings.register_tables) == (False, True)
     assert rehearsed(plan).request["rehearse"] is False
 
 

@@ -16,6 +16,7 @@ RESET = f"{GENERATION}/test_reset.py"
 KAFKA, DELTA = f"{SOURCES}/test_kafka_source.py", f"{SOURCES}/test_delta_source.py"
 WORDS, SOCKET = f"{SHIPPED}/test_word_count.py", "tests/core/sources/test_socket.py"
 LAG = "tests/core/sources/test_lag.py"
+MANAGED = "tests/core/tables/test_named_tables.py"
 BACKFILL, REWIND = f"{RECOVER}/test_backfill.py", f"{RECOVER}/test_rewind.py"
 SIDE_TABLE = f"{RECOVER}/full_refresh/test_rebuild_without_downtime.py"
 TOTALS, QUARANTINE = f"{SINKS}/test_totals.py", f"{SINKS}/test_quarantine.py"
@@ -468,4 +469,31 @@ STORES = Part(
         "network file systems: NFS, SMB, Ceph, Lustre, buckets as folders": (_UNTRIED_MOUNT,) * 4,
     },
     "What was tried. Amazon's own S3 was not.",
+)
+
+NAMES = "tests/spark/catalog/test_named_tables.py"
+CATALOGS = Part(
+    "Session catalogs",
+    "catalog",
+    ("a table's name", "a source by name", "readers by name through recoveries"),
+    {
+        "Hive metastore (tried on Derby)": (
+            yes(
+                f"{NAMES}::test_a_table_has_its_name_before_its_first_batch_and_each_reader_sees_what_it_is",
+                "yes, with columns and comments",
+            ),
+            yes(
+                f"{NAMES}::test_a_source_by_name_is_read_by_its_place"
+                "_and_a_name_that_moved_is_a_table_made_anew"
+            ),
+            yes(f"{NAMES}::test_a_reader_by_name_sees_the_table_through_every_recovery"),
+        ),
+        "in memory": 3
+        * (no("it ends with its session", f"{NAMES}::test_a_catalog_that_ends_with_its_session_is_refused"),),
+        "catalog-managed tables": (
+            no("refused", f"{MANAGED}::test_a_catalog_managed_target_is_refused_in_words"),
+            no("refused", f"{MANAGED}::test_a_catalog_managed_source_is_refused_also_by_its_checksum"),
+            no("refused", f"{MANAGED}::test_no_recovery_is_planned_into_a_catalog_managed_table"),
+        ),
+    },
 )

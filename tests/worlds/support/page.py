@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from streamkeeper.declare.not_there import NAMES
-from tests.worlds.support.cells import FORMATS, RECOVERIES, STATES, STORES, TARGETS, Cell, Part
+from tests.worlds.support.cells import CATALOGS, FORMATS, RECOVERIES, STATES, STORES, TARGETS, Cell, Part
 from tools.docs.made import table
 
 OF_TARGETS = Part(
@@ -14,7 +14,7 @@ OF_TARGETS = Part(
     TARGETS,
     {recovery: tuple(of[target] for target in TARGETS) for recovery, of in RECOVERIES.items()},
 )
-PARTS = (FORMATS, OF_TARGETS, STATES, STORES)
+PARTS = (FORMATS, OF_TARGETS, STATES, STORES, CATALOGS)
 
 
 def every_cell() -> Iterator[Cell]:
