@@ -165,9 +165,11 @@ def processed_files(
     """Yield the files that the old generation processed, from its files log.
 
     If the offset is unknown, these are all files of the log.
+
+    :raises CheckpointError: the log lacks what the offset says, be it all of it.
     """
     last = None if everything else (offset or {}).get("logOffset", -1)
-    if source.name in standing.checkpoint.sources() and last != -1:
+    if last != -1 and (last is not None or source.name in standing.checkpoint.sources()):
         yield from standing.checkpoint.files_log(source.name).entries(last)
 
 
