@@ -183,10 +183,9 @@ class FilesLog:
         last = upto if upto is not None else max(later, default=start)
         if lacking := list(gaps(later, start + 1, last + 1)):
             more = sum(gap.stop - gap.start for gap in lacking) - 1
-            raise damaged(
-                self.storage.path(self.folder),
-                f"lacks batch {lacking[0].start} of the processed files, and {more:,} more",
-            )
+            others = f", and {more:,} more" if more else ""
+            damage = f"lacks batch {lacking[0].start} of the processed files{others}"
+            raise damaged(self.storage.path(self.folder), damage)
         return names + [(f"{self.folder}/{number}", number) for number in later]
 
     def _ends(self, name: str) -> str | None:

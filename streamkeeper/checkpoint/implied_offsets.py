@@ -4,8 +4,9 @@ them.
 Spark plans a batch only if a source has moved on, or if a stateful query needs one for its watermark alone.
 So each batch adds at least one list to a log of processed files, and a start that dies before it plans adds
 more. Where the lists are as many as the batches, none of them was read without its batch (Spark 4.2.0,
-MicroBatchExecution.constructNextBatch, FileStreamSource.fetchMaxOffset). Other sources are known only where
-the batches before and after have them at the same offset, since offsets never go back.
+MicroBatchExecution.constructNextBatch, FileStreamSource.fetchMaxOffset). Other sources are known where the
+batches before and after have them at the same offset, since offsets never go back, and where the driver wrote
+the ends of just this batch down after it.
 """
 
 from __future__ import annotations
@@ -26,17 +27,21 @@ _MOVED_BY_INPUT = frozenset({"dedupe", "stateStoreSave"})
 
 
 @dataclass(frozen=True)
-class Beginning:
-    """What counted as read when a generation began: up to ``batch`` (-1: none), at offsets by source."""
+class Ends:
+    """Offsets by source at the end of ``batch``; -1: none, as before the first."""
 
     batch: int
     sources: Mapping[str, Any]
 
 
-def implied(checkpoint: Checkpoint, batch: int, began: Beginning, names: Collection[str]) -> OffsetEntry:
+def implied(
+    checkpoint: Checkpoint, batch: int, began: Ends, names: Collection[str], recorded: Ends | None = None
+) -> OffsetEntry:
     """Return the end position of a batch that is in the sink and in the newest commit or after it.
 
+    :param began: what counted as read when the generation began.
     :param names: all sources that the query had.
+    :param recorded: what its driver wrote down of its last batch.
     :raises CheckpointError: it is not certain; the message says why.
     """
     before, after = _around(checkpoint, batch, began)
@@ -45,7 +50,9 @@ def implied(checkpoint: Checkpoint, batch: int, began: Beginning, names: Collect
         raise CheckpointError("the sources that the query had are not on record")
     same = {name for name in source_names if after and before.sources.get(name) == after.sources.get(name)}
     ends = {name: before.sources.get(name) for name in same}
-    moved = sorted(source_names - same)
+    if recorded is not None and recorded.batch == batch:
+        ends |= {name: recorded.sources.get(name) for name in source_names}
+    moved = sorted(source_names - ends.keys())
     if moved:
         ends |= _listed(checkpoint, batch, before, after, moved)
     at = {name: offset for name, offset in ends.items() if offset is not None}
@@ -53,12 +60,15 @@ def implied(checkpoint: Checkpoint, batch: int, began: Beginning, names: Collect
     return OffsetEntry(batch, 2, _watermark(checkpoint, batch, before), 0, conf, at)
 
 
-def newest_before(checkpoint: Checkpoint, batch: int, began: Beginning) -> str:
-    """Return the newest known offsets before a batch, as JSON that a request takes as explicit offsets."""
-    return json.dumps(dict(_around(checkpoint, batch, began)[0].sources))
+def newest_before(checkpoint: Checkpoint, batch: int, began: Ends, names: Collection[str]) -> str | None:
+    """Return the newest known offsets before a batch, as JSON that a request takes as explicit offsets; None
+    if some source has none.
+    """
+    sources = dict(_around(checkpoint, batch, began)[0].sources)
+    return json.dumps(sources) if sources and sources.keys() >= {*names} else None
 
 
-def _around(checkpoint: Checkpoint, batch: int, began: Beginning) -> tuple[OffsetEntry, OffsetEntry | None]:
+def _around(checkpoint: Checkpoint, batch: int, began: Ends) -> tuple[OffsetEntry, OffsetEntry | None]:
     """Return the nearest readable offsets before and after a batch."""
     planned = checkpoint.offset_batches()
     before = _first_readable(checkpoint, (one for one in reversed(planned) if began.batch <= one < batch))

@@ -89,15 +89,24 @@ def check_rows_may_go(path: str, metadata: dict[str, Any] | None = None) -> None
         )
 
 
+def columns_of(path: str) -> frozenset[str]:
+    """Return the names of a table's columns, in lower case, by the newest summary; none if there is none."""
+    return frozenset(str(field["name"]).lower() for field in _fields(path))
+
+
+def _fields(path: str) -> list[dict[str, Any]]:
+    summary = newest_summary(path)
+    schema = json.loads(summary.metadata.get("schemaString") or "{}") if summary is not None else {}
+    return list(schema.get("fields", ()))
+
+
 def check_takes_backup_rows(path: str) -> None:
     """Check that rows of a backup can be appended to a table with their values, by the newest summary, if
     there is one.
 
     :raises RequestError: an identity column accepts only values that Delta generates; nothing was touched.
     """
-    summary = newest_summary(path)
-    schema = json.loads(summary.metadata.get("schemaString") or "{}") if summary is not None else {}
-    for field in schema.get("fields", ()):
+    for field in _fields(path):
         if field.get("metadata", {}).get(_EXPLICIT) is False:
             raise RequestError(
                 f"{path} has the column {field['name']}, GENERATED ALWAYS AS IDENTITY: Delta gives its values"

@@ -378,7 +378,11 @@ def _what_follows(failure: Failure, retried: bool) -> str:
 def _tried(failure: Failure, retried: bool) -> str:
     """Return how often a batch failed for its input, and what follows."""
     at = "" if failure.batch is None else f" at batch {failure.batch}"
-    tries = f"try {failure.tries} of {failure.limit} that failed so{at}" if failure.limit else "a try failed"
+    tries = (
+        f"try {failure.tries} of {failure.limit} that failed so{at}"
+        if failure.limit
+        else "a try that failed so"
+    )
     if not failure.lasts:
         return f"This was {tries}; it is tried again."
     if retried:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamkeeper.checkpoint import Checkpoint, OffsetEntry
-from streamkeeper.checkpoint.implied_offsets import Beginning, implied, newest_before
+from streamkeeper.checkpoint.implied_offsets import Ends, implied, newest_before
 from streamkeeper.checkpoint.log_entries import gaps
 from streamkeeper.delta.log import last_transaction
 from streamkeeper.errors import CheckpointError
@@ -37,6 +37,8 @@ class CommittedPosition:
     """
     sources: tuple[str, ...] = ()
     """Sources that the last driver of the generation read; none if nobody wrote them down."""
+    home: FlowHome | None = None
+    """Where the flow's drivers write what they have done; None for a query that is none of ours."""
 
     @property
     def batch(self) -> int | None:
@@ -96,20 +98,25 @@ class CommittedPosition:
 
     def _implied(self, batch: int, damage: CheckpointError) -> OffsetEntry:
         seed = self.start.seed_batch
-        began = Beginning(-1, {}) if seed is None else Beginning(seed, self.start.positions)
+        began = Ends(-1, {}) if seed is None else Ends(seed, self.start.positions)
         try:
             if self.missing_in_sink is not None:
                 raise CheckpointError(f"the table lacks {self.missing_in_sink}")
-            return implied(self.checkpoint, batch, began, self.sources)
+            recorded = recorded_ends(self.home, self.generation.number) if self.home else None
+            return implied(self.checkpoint, batch, began, self.sources, recorded)
         except CheckpointError as doubt:
             problem = str(damage).partition(". Nothing was changed")[0]
+            newest = newest_before(self.checkpoint, batch, began, self.sources)
+            explicit = (
+                f"explicit offsets, such as {newest} (the newest that are known; what was read after them is"
+                " read again), "
+            )
             raise CheckpointError(
                 f"{problem}. Batch {batch} is the last that the {self.ruled_by} has, and its offsets are the"
                 f" start of the next generation. What is left does not tell them for certain: {doubt}."
                 f" Nothing was changed. Restore {self.checkpoint.path(f'offsets/{batch}')} from a copy; or"
-                " choose another start with reset_checkpoint: explicit offsets, such as"
-                f" {newest_before(self.checkpoint, batch, began)} (the newest that are known; what was read"
-                " after them is read again), a timestamp or earliest."
+                f" choose another start with reset_checkpoint: {explicit if newest else ''}a timestamp or"
+                " earliest."
             ) from damage
 
     def kept_batches(self) -> range:
@@ -180,6 +187,7 @@ def look(home: FlowHome, table_path: str, generation: Generation, start: Start) 
         sink.fenced,
         sink.complete,
         sources_of(home, generation.number),
+        home,
     )
 
 
@@ -187,3 +195,14 @@ def sources_of(home: FlowHome, number: int) -> tuple[str, ...]:
     """Return the sources that the last driver of a generation read; none if nobody wrote them down."""
     sources = (read_json(home.storage, home.last_run(number)) or {}).get("sources")
     return tuple(sources) if isinstance(sources, dict) else ()
+
+
+def recorded_ends(home: FlowHome, number: int) -> Ends | None:
+    """Return what the last driver of a generation wrote down as read, and after which batch; None if it wrote
+    nothing, or a later generation has.
+    """
+    ends = (read_json(home.storage, home.recent) or {}).get("ends")
+    if not isinstance(ends, dict) or ends.get("generation") != number:
+        return None
+    batch, sources = ends.get("batch"), ends.get("sources")
+    return Ends(batch, sources) if isinstance(batch, int) and isinstance(sources, dict) else None

@@ -14,6 +14,7 @@ from streamkeeper.declare.cdc_spec import COMMIT_VERSION
 from streamkeeper.declare.model import AutoCdcFlow, Source
 from streamkeeper.declare.offsets import misfit_of
 from streamkeeper.delta.history import History, version_at
+from streamkeeper.delta.summary import columns_of
 from streamkeeper.errors import CheckpointError
 from streamkeeper.flows import generations
 from streamkeeper.flows.files import FlowHome
@@ -73,12 +74,14 @@ def _effect_on(flow: Flow, source: Source) -> str:
 
 def _may_lose(flow: Flow, source: Source) -> bool:
     """Return whether a reader applies a change feed in an order that may put a row's delete after what
-    replaces the row, for all that its declaration says.
+    replaces the row, for all that its declaration says. A column of the table ranks nothing: a row that is
+    written again has the value that it had.
     """
     if not source.reads_change_feed or not isinstance(flow.declaration, AutoCdcFlow):
         return False
     spec = flow.declaration.spec
-    ranked = len(spec.sequence_by) > 1 and spec.sequence_by[0].lower() == COMMIT_VERSION
+    names = [name.lower() for name in spec.sequence_by]
+    ranked = names[:1] == [COMMIT_VERSION] and bool({*names[1:]} - columns_of(str(source.path)))
     return not ranked and spec.apply_as_deletes is not None
 
 

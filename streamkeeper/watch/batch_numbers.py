@@ -151,16 +151,33 @@ class Machinery:
 
 
 @dataclass(frozen=True)
+class Ends:
+    """Offsets by source at the end of the last batch of a generation, which a plan goes by where the
+    checkpoint has lost them (:func:`streamkeeper.observe.position.recorded_ends`).
+    """
+
+    generation: int
+    batch: int
+    sources: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
 class _Recent:
-    """Content of a flow's ``recent.json``; ``machinery`` is what the last batch ran on."""
+    """Content of a flow's ``recent.json``; ``machinery`` is what the last batch ran on, and ``ends`` up to
+    where it has read.
+    """
 
     batches: tuple[Batch, ...]
     machinery: Machinery | None = None
+    ends: Ends | None = None
 
 
-def keep(home: FlowHome, batches: Sequence[Batch], machinery: Machinery | None = None) -> None:
+def keep(
+    home: FlowHome, batches: Sequence[Batch], machinery: Machinery | None = None, ends: Ends | None = None
+) -> None:
     """Write the newest of some batches over those that are kept."""
-    home.storage.overwrite(home.recent, to_json(asdict(_Recent(tuple(batches[-KEPT:]), machinery))))
+    recent_batches = _Recent(tuple(batches[-KEPT:]), machinery, ends)
+    home.storage.overwrite(home.recent, to_json(asdict(recent_batches)))
 
 
 def machinery(home: FlowHome) -> Machinery | None:

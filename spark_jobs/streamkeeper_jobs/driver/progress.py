@@ -23,7 +23,7 @@ from streamkeeper.flows.generations import Start
 from streamkeeper.history import events
 from streamkeeper.history.events import Kind
 from streamkeeper.sources.delta.start import path_of
-from streamkeeper.watch.batch_numbers import KEPT, UI, Batch, Machinery, Numbers, keep, recent
+from streamkeeper.watch.batch_numbers import KEPT, UI, Batch, Ends, Machinery, Numbers, keep, recent
 from streamkeeper.watch.expectations import Shares
 from streamkeeper_jobs.driver.connections import Connections, has_begun
 from streamkeeper_jobs.sinks.expectations import counts_of
@@ -184,10 +184,20 @@ class Progress:
             return
         self._written_at = time.monotonic()
         try:
-            keep(self._job.home, self._recent, self._ran_on)
+            keep(self._job.home, self._recent, self._ran_on, self._ends())
         except StorageError:  # the heartbeat finds out, and says so
             return
         self._has_unwritten = False
+
+    def _ends(self) -> Ends | None:
+        """Read up to where the last batch has read; None where the checkpoint does not tell."""
+        if self._batch is None:
+            return None
+        checkpoint = Checkpoint(self._job.home.storage, self._start.checkpoint)
+        try:
+            return Ends(self._start.number, self._batch, checkpoint.offsets(self._batch).sources)
+        except CheckpointError:  # the next start finds out, and says so
+            return None
 
     def _record(self, record: Callable[[], None]) -> None:
         """Record alerts, or say why not: a batch is no worse for it, and the next one tries again."""

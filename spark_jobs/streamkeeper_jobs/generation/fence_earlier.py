@@ -247,7 +247,9 @@ def _position(home: FlowHome, decided: Generation, start: Start, last: int | Non
     checkpoint = Checkpoint(home.storage, start.checkpoint)
     committed = generations.committed(home, decided.number, checkpoint.last_commit())
     read = sources_of(home, decided.number)
-    return CommittedPosition(decided, start, checkpoint, committed, last, fenced=True, sources=read)
+    return CommittedPosition(
+        decided, start, checkpoint, committed, last, fenced=True, sources=read, home=home
+    )
 
 
 def _fenced_before(home: FlowHome, earlier: list[int]) -> frozenset[int]:

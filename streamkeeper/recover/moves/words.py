@@ -63,8 +63,8 @@ def _of_start(flow: Flow, present: FlowNow, move: Move) -> Iterator[str]:
     if present.position is not None and standing.is_implied:
         yield (
             f"{standing.checkpoint.path(f'offsets/{batch}')} cannot be read. What was read up to batch"
-            f" {batch} is known all the same: from the lists of processed files, one for each batch, or"
-            " from the batches before and after."
+            f" {batch} is known all the same: from the lists of processed files, one for each batch, from"
+            " the batches before and after, or from what the driver wrote down after it."
         )
     if safe:
         yield (

@@ -160,8 +160,10 @@ def _of_versions(source: Source, history: History, first: int, last: int) -> Rea
     reason = f"version {next((one.version for one in chosen if one.new_rows is None), None)} does not say it"
     row_count = None if None in rows else sum(number for number in rows if number is not None)
     files, size = sum(len(one.files) for one in chosen), sum(one.bytes for one in chosen)
-    versions = ", ".join(str(one.version) for one in chosen) or "none"
-    note = f"Read are the rows that versions {versions} added or changed, each compared with the one before."
+    versions = (
+        f"version{'' if len(chosen) == 1 else 's'} {', '.join(str(one.version) for one in chosen) or 'none'}"
+    )
+    note = f"Read are the rows that {versions} added or changed, each compared with the one before."
     if row_count is None:
         return Reading(Amount(files, size, None, reason), (note,))
     return Reading(Amount(files, size, row_count, at_most=True), (note,))

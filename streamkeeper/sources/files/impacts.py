@@ -23,6 +23,10 @@ from streamkeeper.sources.files.options import OFF, FileOptions
 from streamkeeper.support.amounts import NONE, Amount, SourceImpact, unknown
 
 UNREAD = "unread files will be read"
+_MAYBE_READ = (
+    "the lists of the last batches may be gone: unread files may have been read by them, and count as"
+    " duplicates, too"
+)
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,8 @@ class _Files:
 
     A start after the last processed batch then reads them again.
     """
+    lists_are_gone: bool = False
+    """Whether the newest lists may be gone: then files that no list has may have been processed, too."""
     listed: Mapping[str, int] = field(default_factory=dict)
     """Files that count as processed where the new generation starts, with their times (epoch ms)."""
 
@@ -98,9 +104,19 @@ def impact_of(case: Case, resolve: Resolve) -> SourceImpact:
         doubtful=case.position is None,
         changed=frozenset(changed),
         renamed=bool(renamed),
+        lists_are_gone=case.position is None and _lists_are_gone(case),
         listed=listed,
     )
     return _files_impact(case, weighed_files)
+
+
+def _lists_are_gone(case: Case) -> bool:
+    """Return whether there are fewer lists of files than batches, each of which may have added one."""
+    standing, name = case.standing, case.source.name
+    offset, seed = standing.start.positions.get(name) or {}, standing.start.seed_batch
+    newest = standing.checkpoint.files_log(name).last_batch()
+    lists = (-1 if newest is None else newest) - int(offset.get("logOffset", -1))
+    return standing.batch is not None and lists < standing.batch - (-1 if seed is None else seed)
 
 
 def _other_starts(case: Case, damage: CheckpointError) -> CheckpointError:
@@ -149,9 +165,11 @@ def processed_files(
     """Yield the files that the old generation processed, from its files log.
 
     If the offset is unknown, these are all files of the log.
+
+    :raises CheckpointError: the log lacks what the offset says, be it all of it.
     """
     last = None if everything else (offset or {}).get("logOffset", -1)
-    if source.name in standing.checkpoint.sources() and last != -1:
+    if last != -1 and (last is not None or source.name in standing.checkpoint.sources()):
         yield from standing.checkpoint.files_log(source.name).entries(last)
 
 
@@ -184,6 +202,9 @@ def _shares(files: _Files, options: FileOptions) -> _Shares:
     unlisted = [file for file in read if file.path not in listed]
     too_old = {file.path for file in options.skipped(newest_ms, unlisted)}
     repeated = [file for file in unlisted if file.path not in too_old]
+    if files.lists_are_gone:
+        lost_paths = {file.path for file in lost}
+        repeated += [file for file in unread if file.path not in lost_paths]
     again = {file.path for file in repeated}
     return _Shares(
         waiting=len({file.path for file in unread} - {file.path for file in lost}),
@@ -207,9 +228,13 @@ def _files_impact(case: Case, files: _Files) -> SourceImpact:
         replayed=file_listing.amount(source, replayed) if case.rebuilds and case.stateful else NONE,
         gone=Amount(len(gone), 0, None, _why_gone(options)) if gone and case.rebuilds else NONE,
         otherwise=bool(gone or shares.too_old),
-        first_again=min((files.processed[file.path] for file in shares.repeated), default=None),
+        first_again=min(
+            (files.processed[file.path] for file in shares.repeated if file.path in files.processed),
+            default=None,
+        ),
         notes=(
             f"{shares.waiting:,} {UNREAD}",
+            *([_MAYBE_READ] if files.lists_are_gone and shares.waiting else []),
             *(_rebuild_notes(gone, case.stateful, len(replayed)) if case.rebuilds else ()),
             *options.notes(shares.skipped, gone, skips_on=case.start.mode in (LATEST, TIMESTAMP)),
         ),

@@ -125,6 +125,11 @@ FOLLOWS: dict[str, tuple[str, list[str], str]] = {
     # how a change feed is applied, what must be accepted, and what is said
     "in its order": ("change_feed=True", [DOWNSTREAM], "its table is right again afterwards"),
     "ranked": ('sequence_by=["_commit_version", "rank"], apply_as_deletes="gone"', [DOWNSTREAM], "inserted"),
+    "ranked by a column of the table": (
+        'sequence_by=["_commit_version", "Event_id"], apply_as_deletes="gone"',
+        [DOWNSTREAM, DATA_LOSS],
+        "rows whose delete and insert have the same sequence are lost to its table",
+    ),
     "by a column": (
         'sequence_by="n", apply_as_deletes="_change_type = \'delete\'"',
         [DOWNSTREAM, DATA_LOSS],
@@ -140,6 +145,7 @@ def test_an_auto_cdc_flow_that_may_lose_rows_by_its_change_feed_makes_a_loss_tha
     head = (READER % ', options={"readChangeFeed": "true"}').partition("@dp")[0]
     flow = f'name="f", target="after", source="their_events", keys=["event_id"], {order}'
     stands.declare(f"{head}dp.create_auto_cdc_flow({flow})\n", "after.py")
+    stands.summarize('{"type": "struct", "fields": [{"name": "event_id"}]}')
     found = plan(stands)
     assert refused(found) == impacts
     assert words in found.refusals[-1].message

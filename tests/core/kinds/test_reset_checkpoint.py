@@ -20,9 +20,19 @@ from streamkeeper.flows import generations, ledger
 from streamkeeper.flows.generations import StartAt
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.support.amounts import DATA_LOSS, DUPLICATES, MISSING_HISTORY, UNKNOWN_IMPACT
+from streamkeeper.watch import batch_numbers
 from tests.worlds.recover.recoveries import impact, notes, refused
 from tests.worlds.recover.recoveries import plan_reset as plan
 from tests.worlds.small_world import CHANGES, EVENTS, RATE, World
+from tests.worlds.sources.source_impacts import DELTA, HELD, KAFKA, STOOD, Ask, at, begun, broker, table
+from tests.worlds.tables.delta_logs import Table
+
+__all__ = ["broker", "table"]
+
+
+def keep_ends(world: World, batch: int, sources: dict[str, Any], generation: int = 1) -> None:
+    """Write down what a driver does of its last batch."""
+    batch_numbers.keep(world.home, [], ends=batch_numbers.Ends(generation, batch, sources))
 
 
 def rows(found: Plan) -> tuple[int | None, int | None, int | None]:
@@ -469,18 +479,26 @@ def _table_behind(world: World) -> None:
     world.version(3).unlink()
 
 
-DOUBT: dict[str, tuple[Callable[[World], None], str]] = {
-    "a list without a batch": (_one_more_list, "there are 1 batches, and 2 lists"),
-    "a batch without input": (_watermark, "batches that read nothing"),
-    "a source that keeps no lists": (_other_source, "how far the source a_topic was read"),
-    "sources that nobody knows": (_nobody_knows_the_sources, "are not on record"),
-    "a table that lacks the batch": (_table_behind, "the table lacks batch 2"),
+def _older_ends(world: World) -> None:
+    """The driver wrote down what an earlier batch, and one of another generation, had read."""
+    world.ran("events_raw", "a_topic")
+    keep_ends(world, 1, {"events_raw": {"logOffset": 1}, "a_topic": {"t": {"0": 5}}})
+
+
+DOUBT: dict[str, tuple[Callable[[World], None], str, list[str]]] = {
+    # what is done, why nothing is certain then, and the sources whose newest offsets are named
+    "a list without a batch": (_one_more_list, "there are 1 batches, and 2 lists", ["events_raw"]),
+    "a batch without input": (_watermark, "batches that read nothing", ["events_raw"]),
+    "a source that keeps no lists": (_other_source, "how far the source a_topic was read", []),
+    "ends of an earlier batch": (_older_ends, "how far the source a_topic was read", []),
+    "sources that nobody knows": (_nobody_knows_the_sources, "are not on record", []),
+    "a table that lacks the batch": (_table_behind, "the table lacks batch 2", ["events_raw"]),
 }
 
 
-@pytest.mark.parametrize(("doubt", "why"), DOUBT.values(), ids=DOUBT.keys())
+@pytest.mark.parametrize(("doubt", "why", "named"), DOUBT.values(), ids=DOUBT.keys())
 def test_lost_offsets_are_never_guessed_and_the_error_names_a_start_that_can_be_planned(
-    doubt: Callable[[World], None], why: str, world: World
+    doubt: Callable[[World], None], why: str, named: list[str], world: World
 ) -> None:
     world.processed(3, operators=("dedupe",))
     world.ran()
@@ -489,13 +507,46 @@ def test_lost_offsets_are_never_guessed_and_the_error_names_a_start_that_can_be_
     with pytest.raises(CheckpointError, match=why) as refusal:
         plan(world)
     said = re.search(r"explicit offsets, such as (\{.*?\}) \(", str(refusal.value))
-    assert said is not None and "give the flow a new checkpoint" not in str(refusal.value)
-    if offsets := json.loads(said[1]):
-        assert set(refused(plan(world, StartAt("offsets", offsets=offsets)))) <= {
-            UNKNOWN_IMPACT,
-            DATA_LOSS,
-            DUPLICATES,
-        }
+    assert "give the flow a new checkpoint" not in str(refusal.value)
+    offsets = json.loads(said[1]) if said else {}
+    assert [*offsets] == named, refusal.value
+    for start in [StartAt("offsets", offsets=offsets)] if offsets else ["earliest"]:
+        assert set(refused(plan(world, start))) <= {UNKNOWN_IMPACT, DATA_LOSS, DUPLICATES}
+
+
+@pytest.mark.parametrize("of", ["delta", "kafka", "files beside a topic"])
+def test_lost_offsets_are_those_that_the_driver_wrote_down_after_just_this_batch(
+    of: str, world: World, table: Table, broker: Ask
+) -> None:
+    if of == "files beside a topic":
+        world.processed(3)
+        world.ran("events_raw", "a_topic")
+        ends: dict[str, Any] = {"events_raw": {"logOffset": 2}, "a_topic": {"t": {"0": 5}}}
+    else:
+        ends = {"events_raw": at(2) if of == "delta" else STOOD}
+        initial = {"orders": {"0": 0, "1": 0}} if of == "kafka" else None
+        begun(world, DELTA if of == "delta" else KAFKA, ends["events_raw"], initial)
+        world.ran()
+    broker(HELD)
+    last = world.newest() - 1
+    remove(f"offsets/{last}")(world)
+    keep_ends(world, last, ends, generation=2)
+    with pytest.raises(CheckpointError, match="how far the source"):
+        plan(world)
+    keep_ends(world, last, ends)
+    found = plan(world)
+    assert refused(found) == [] and found.flows[0].position["offsets"] == ends
+    assert "from what the driver wrote down after it" in notes(found)
+
+
+def test_files_that_lost_lists_may_name_count_as_duplicates(world: World) -> None:
+    world.processed(3, per_batch=2)
+    world.ran()
+    remove("offsets/2", "sources/events_raw/2")(world)
+    world.add_files(1)
+    found = plan(world, StartAt("offsets", offsets={"events_raw": {"logOffset": 1}}))
+    assert DUPLICATES in refused(found)
+    assert impact(found).repeated.files == 3, "two of the batch whose list is gone, and one that came later"
 
 
 @pytest.mark.parametrize("name", ["offsets/2", "sources/events_raw/2"])

@@ -18,7 +18,7 @@ import pytest
 
 from streamkeeper.drivers import failures
 from streamkeeper.drivers.failures import FailureClass
-from streamkeeper.errors import CheckpointError
+from streamkeeper.errors import CheckpointError, RequestError
 from streamkeeper.flows.generations import StartAt
 from streamkeeper.observe.observed import Observed
 from streamkeeper.settings import PROJECT
@@ -108,6 +108,13 @@ SPARKS: dict[str, Harm] = {
     r"Wrong basePath": nothing,
     r"Multiple streaming queries are concurrently using .*metadata": written("metadata"),
 }
+STARTS: dict[str, tuple[StartAt | str, int]] = {
+    # a start, and how many of the files count as processed there
+    "earliest": ("earliest", 0),
+    "offsets": (StartAt("offsets", offsets={"events_raw": {"logOffset": 1}}), 2),
+    "timestamp": (StartAt("timestamp", timestamp_ms=1_790_000_060_000), 1),
+    "latest": ("latest", 4),
+}
 OWN: dict[str, tuple[Harm, str]] = {
     # the error by its module and function; what makes it, and the start that its text or the park names
     "generation.consistency.check_consistency": (ahead, "earliest"),
@@ -195,6 +202,20 @@ def test_the_recovery_that_a_park_names_can_be_planned(harm: Harm, ran: World) -
     check(ran, StartAt("offsets", offsets=json.loads(named[1])))
     check(ran, StartAt("timestamp", timestamp_ms=1))
     check(ran, "earliest")
+
+
+@pytest.mark.parametrize(("start", "count"), STARTS.values(), ids=STARTS)
+@pytest.mark.parametrize("harm", DAMAGE.values(), ids=DAMAGE)
+def test_whatever_is_damaged_a_plan_asks_for_the_files_that_a_start_loses_or_doubles(
+    harm: Harm, start: StartAt | str, count: int, ran: World
+) -> None:
+    harm(ran)
+    try:
+        impacts = {*refused(plan_reset(ran, start))}
+    except (CheckpointError, RequestError):
+        return  # there is no such start
+    assert count >= 3 or impacts & {DUPLICATES, UNKNOWN_IMPACT}, "three files were read"
+    assert count <= 3 or impacts & {DATA_LOSS, UNKNOWN_IMPACT}, "one waits"
 
 
 @pytest.mark.parametrize(("harm", "start"), OWN.values(), ids=OWN)

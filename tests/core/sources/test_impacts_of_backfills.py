@@ -85,8 +85,8 @@ def test_the_history_of_a_delta_source_is_its_table_as_it_is(world: World, table
 @pytest.mark.parametrize(
     ("options", "found", "versions"),
     [
-        ({}, Amount(2, 20, 9, at_most=True), "1, 2"),
-        ({"skipChangeCommits": True}, Amount(1, 10, 2, at_most=True), "2"),
+        ({}, Amount(2, 20, 9, at_most=True), "versions 1, 2"),
+        ({"skipChangeCommits": True}, Amount(1, 10, 2, at_most=True), "version 2"),
     ],
     ids=["all commits", "only those that the flow skips"],
 )
@@ -98,7 +98,7 @@ def test_versions_of_a_delta_source_are_counted_by_the_files_that_they_made(
     made = plan(world, from_version=1, to_version=2)
     assert reads(made) == found
     assert "from versions 1 to 2 of the source events_raw" in said(made)
-    assert any(f"the rows that versions {versions} added or changed" in note for note in made.notes)
+    assert any(f"the rows that {versions} added or changed" in note for note in made.notes)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from streamkeeper.checkpoint.crc_files import twin_of
 from streamkeeper.errors import SourceError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows.generations import EARLIEST, LATEST, OFFSETS, TIMESTAMP, StartAt
@@ -20,8 +21,11 @@ from streamkeeper.recover.plans.move import Move
 from streamkeeper.sources.delta.statistics import amount_at, rows_of
 from streamkeeper.sources.kafka import client as kafka_client
 from streamkeeper.support.amounts import SourceImpact
-from tests.worlds.flow_world import Flowbed
+from tests.oracle import all_rows
+from tests.worlds.flow_world import NAME, Flowbed
 from tests.worlds.sources.source_world import DEDUPE, DeltaBed, KafkaBed
+from tests.worlds.suites import long_after
+from tests.worlds.tables.backup_world import Recoverer
 
 Kafka = Callable[..., KafkaBed]
 Delta = Callable[..., DeltaBed]
@@ -101,3 +105,23 @@ def test_deleted_rows_are_not_counted(delta: Delta, vectors: str) -> None:
     assert amount_at(flow.path).at_most == (vectors == "true"), (
         "nobody says how many rows the vector takes away"
     )
+
+
+@pytest.mark.parametrize("of", long_after(1, ["delta", "kafka"]))
+def test_a_flow_whose_last_offsets_are_gone_goes_on_where_its_driver_says_that_it_stood(
+    of: str, request: pytest.FixtureRequest
+) -> None:
+    flow: DeltaBed | KafkaBed = request.getfixturevalue(of)()
+    for numbers in ((1, 2), (3, 4)):
+        flow.arrive(*numbers)
+        assert flow.bed.run() is Outcome.STOPPED
+    checkpoint = flow.bed.checkpoint(1)
+    name = checkpoint.name(f"offsets/{checkpoint.last_commit()}")
+    for file in (name, twin_of(name)):
+        flow.bed.home.storage.remove(file)
+    flow.arrive(5, 6)
+    assert flow.bed.run() is Outcome.PARKED
+    assert flow.bed.park().details["recovery"] == "reset_checkpoint"
+    Recoverer.of(flow.bed).run("reset_checkpoint", "r1", flow=NAME)
+    assert flow.bed.run() is Outcome.STOPPED
+    flow.bed.holds(all_rows(flow.bed.events))
