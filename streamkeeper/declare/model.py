@@ -161,13 +161,30 @@ class View:
 KEEP = "keep"
 """The allowed value of a table's ``existing_rows``."""
 
+COMMITS, ROWS, SECONDS, WATERMARK = "commits", "rows", "seconds", "watermark"
+"""Units of :class:`AssetEvery`."""
+
+
+@dataclass(frozen=True)
+class AssetEvery:
+    """How often an asset event is posted for a table: after so many commits, rows or seconds with a commit,
+    or for each span of ``amount`` seconds that the watermark has passed.
+    """
+
+    amount: int
+    unit: str
+
+
+A_MINUTE = AssetEvery(60, SECONDS)
+
 
 @dataclass(frozen=True)
 class Table:
     """Streaming table that flows write to, or a sink: then it has no rows, and its log says which batches the
     sink has. ``keys`` identify the rows that an update flow replaces. ``sink`` is the kind of a sink,
     ``code`` the hash of its ``function``, and ``properties`` the options of one that has no function.
-    ``existing_rows`` is :data:`KEEP` if flows may begin beside rows that none of them wrote.
+    ``existing_rows`` is :data:`KEEP` if flows may begin beside rows that none of them wrote. ``asset_every``
+    is how often an asset event is posted; None means never.
     """
 
     name: str
@@ -180,6 +197,7 @@ class Table:
     code: str = ""
     function: Callable[..., Any] | None = field(default=None, compare=False, repr=False)
     existing_rows: str | None = None
+    asset_every: AssetEvery | None = A_MINUTE
 
 
 @dataclass(frozen=True)

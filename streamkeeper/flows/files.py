@@ -40,6 +40,8 @@
   vacuums/<id>.json                a VACUUM is under way, and removes this itself
                                    (streamkeeper.tables.running_vacuums)
   backups/<id>.json                entry of a backup (streamkeeper.tables.backups)
+  asset_events.json                overwritten by the monitor: what events of the table's asset have told
+                                   (streamkeeper.watch.asset_events)
 {state}/tables/<table>.json        pipeline that a table belongs to (streamkeeper.tables.owners)
 {state}/ledger/names/              names that flows and pipelines have had; a folder keeps the first. And
                                    the format of all these files (streamkeeper.manifest.names)
@@ -293,6 +295,11 @@ def table_owner(table: str) -> str:
 def table_lock(storage: Storage, pipeline: str, table: str) -> str:
     """The file of a table's recovery lock."""
     return f"{table_folder(storage, pipeline, table)}/lock/recovery.json"
+
+
+def asset_events(storage: Storage, pipeline: str, table: str) -> str:
+    """The file that says what the events of a table's asset have told."""
+    return f"{table_folder(storage, pipeline, table)}/asset_events.json"
 
 
 def vacuums_folder(storage: Storage, pipeline: str, table: str) -> str:

@@ -30,6 +30,7 @@ OPTIONAL = {
     "streamkeeper/clusters/kubernetes.py": {"kubernetes", "urllib3"},
     "plugins/streamkeeper_airflow/flow/installation.py": {"sqlalchemy"},
     "plugins/streamkeeper_airflow/page/app.py": {"fastapi"},
+    "dags/order_report.py": {"deltalake"},
 }
 """What a part of a room may import besides what its room may."""
 
