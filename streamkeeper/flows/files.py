@@ -48,6 +48,8 @@
 {state}/ledger/events/<pipeline>/  what happened to its flows (streamkeeper.history.events)
 {state}/manifests/                 what the pipeline files declare (streamkeeper.manifest.manifest)
 {state}/manifests/clock            overwritten by who must know the storage's own time
+{state}/manifests/lineage          overwritten by the monitor: what OpenLineage was told
+                                   (streamkeeper.health.lineage)
 {state}/manifests/looked           overwritten by the monitor: when it last looked
                                    (streamkeeper.watch.progress)
 """
@@ -78,6 +80,8 @@ CLOCK = "manifests/clock"
 """The file whose modification time, right after it was written, is the storage's time."""
 LOOKED = "manifests/looked"
 """The file that says when the monitor last looked at all flows."""
+LINEAGE = "manifests/lineage"
+"""The file that says what OpenLineage was told."""
 
 _NUMBERED = re.compile(r"([0-9]{6,})\.json")
 _REPLAY = re.compile(r"([0-9]{6,})\.replay-([0-9]{6,})\.json")
