@@ -237,7 +237,9 @@ def _complete_spans(note: AssetNote, size_ms: int, complete_ms: int | None) -> l
     """Return the beginnings of the spans that are complete and not told, the oldest first."""
     if complete_ms is None or note.until_ms is None:
         return []
-    return list(range(note.until_ms, complete_ms // size_ms * size_ms, size_ms))[:MOST_PARTITIONS]
+    # Not told are the hours of a day, too, some of which were told one by one before it was declared.
+    first, end = note.until_ms // size_ms * size_ms, complete_ms // size_ms * size_ms
+    return list(range(first, end, size_ms))[:MOST_PARTITIONS]
 
 
 def _key(span_ms: int) -> str:
@@ -247,12 +249,11 @@ def _key(span_ms: int) -> str:
 def _look(storage: Storage, table: AssetTable, note: AssetNote) -> tuple[AssetNote, int | None]:
     """Read what came since a note, and return it with that; and up to which time all spans are complete."""
     log = _read_log(table.path, note)
-    moves = {
-        flow.full_name: move
-        for flow in table.flows
-        if (move := _move_of(FlowHome(storage, table.pipeline, flow.name), flow, note, log.batches))
-        is not None
-    }
+    moves: dict[str, _Move] = {}
+    for flow in table.flows:
+        move = _move_of(FlowHome(storage, table.pipeline, flow.name), flow, note, log.batches)
+        if move is not None:
+            moves[flow.full_name] = move
     recoveries = dict.fromkeys(
         recovery
         for recovery in (*log.news.recoveries, *(one for move in moves.values() for one in move.recoveries))

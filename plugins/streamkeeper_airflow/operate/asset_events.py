@@ -32,6 +32,7 @@ class PostAssetEvents(BaseOperator):
 
         :raises StorageError: the state folder cannot be read or written.
         """
+        self.outlets = []  # each of them gets an event
         settings = Settings.from_environment()
         storage = open_storage(settings.state)
         now = alerts.storage_now(storage)

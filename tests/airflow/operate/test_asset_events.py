@@ -5,6 +5,10 @@ them is proven in tests/end_to_end/test_assets.py.
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
+import sys
 from datetime import datetime, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -21,10 +25,13 @@ from streamkeeper_airflow.operate import asset_events
 from streamkeeper_airflow.operate.asset_events import PostAssetEvents
 from streamkeeper_airflow.table_asset import table_asset
 
+from streamkeeper.checkpoint import OffsetEntry, write_offsets
 from streamkeeper.flows import generations
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.settings import PROJECT
 from tests.airflow.conftest import a_try
+from tests.recorder import lay_jars
+from tests.worlds.small_world import World
 from tests.worlds.tables.delta_logs import Table
 
 FIRST, SECOND = table_asset("first_clean"), table_asset("second_clean")
@@ -119,3 +126,83 @@ def test_the_example_dag_reports_the_hour_of_its_partition(totals: Path) -> None
 
 def test_the_example_dag_is_offered_with_its_pipeline_alone(project: Path) -> None:
     assert DagBag(str(PROJECT / "dags" / "order_report.py")).dags == {}
+
+
+POSTER = """
+from airflow.sdk import DAG
+from streamkeeper_airflow.operate.asset_events import PostAssetEvents
+
+with DAG("poster", schedule=None):
+    PostAssetEvents(task_id="post_asset_events")
+"""
+IN_AIRFLOW = """
+import sys
+from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
+from airflow.models.asset import AssetEvent, AssetPartitionDagRun
+from airflow.models.dagbundle import DagBundleModel
+from airflow.utils.db import initdb
+from airflow.utils.session import create_session
+
+initdb()
+with create_session() as session:
+    session.merge(DagBundleModel(name="dags-folder"))
+bag = DagBag(sys.argv[1], bundle_path=None, bundle_name="dags-folder")
+assert not bag.import_errors, bag.import_errors
+sync_bag_to_db(bag, "dags-folder", None)
+for _ in range(2):
+    bag.dags["poster"].test()
+    with create_session() as session:
+        for event in session.query(AssetEvent).order_by(AssetEvent.id):
+            print("told", event.source_task_id, event.uri, event.partition_key, event.extra.get("table"))
+        for run in session.query(AssetPartitionDagRun).order_by(AssetPartitionDagRun.id):
+            print("told", run.target_dag_id, run.partition_key)
+"""
+
+
+@pytest.mark.long
+def test_airflow_takes_the_events_once_and_queues_a_run_for_each_hour(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its database and its own task runner; no scheduler."""
+    names = {"name": "hourly_totals", "table": "order_totals", "pipeline": "order_totals"}
+    world = World(tmp_path, **names, source="orders_files", folder="orders")
+    lay_jars(world.settings.jars)
+    world.declare((PROJECT / "spark_jobs" / "pipelines" / "order_totals.py").read_text(), "order_totals.py")
+    world.enter(monkeypatch)
+    monkeypatch.setenv("ORDER_TOTALS", "1")
+    folder = world.processed(2).checkpoint
+    for batch, watermark in enumerate(("10:10", "12:30")):
+        ms = int(datetime.fromisoformat(f"2026-01-01T{watermark}Z").timestamp() * 1000)
+        entry = OffsetEntry(
+            batch, 2, ms, 1, {}, {"orders_files": {"logOffset": batch}}, {"sourceMetadataInfo": {}}
+        )
+        world.home.storage.overwrite(f"{folder}/offsets/{batch}", write_offsets(entry))
+    dags = tmp_path / "dags"
+    dags.mkdir()
+    for name in ("flows.py", "order_report.py"):
+        shutil.copy(PROJECT / "dags" / name, dags)
+    (dags / "poster.py").write_text(POSTER)
+    environment = {
+        **os.environ,
+        "AIRFLOW_HOME": str(tmp_path),
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{tmp_path}/airflow.db",
+        "AIRFLOW__CORE__DAGS_FOLDER": str(dags),
+        "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+        "PYTHONPATH": f"{PROJECT / 'plugins'}:{PROJECT}",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", IN_AIRFLOW, str(dags)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    told = [line.removeprefix("told ") for line in done.stdout.splitlines() if line.startswith("told ")]
+    uri = table_asset("order_totals").uri
+    hours = [f"2026-01-01T{hour}" for hour in ("10", "11")]
+    once = [
+        *(f"order_report {hour}" for hour in hours),
+        *(f"post_asset_events {uri} {hour}:00:00 order_totals" for hour in hours),
+    ]
+    assert sorted(told) == sorted(once + once), "the second look finds them in Airflow"

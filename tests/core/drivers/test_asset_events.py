@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -31,6 +31,13 @@ def declared(every: str) -> str:
     return EVENTS.replace(
         'create_streaming_table("events"', f'create_streaming_table("events", asset_every={every}'
     )
+
+
+def moment_ms(clock: str) -> int:
+    """Give a time of the day, or 24:00:00, in milliseconds since 1970."""
+    hours, minutes, seconds = map(float, clock.split(":"))
+    midnight = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    return int((midnight + timedelta(hours=hours, minutes=minutes, seconds=seconds)).timestamp() * 1000)
 
 
 @dataclass
@@ -71,11 +78,7 @@ class Bed:
     def commit(self, batch: int, rows: int = 2, watermark: str | None = None) -> None:
         """Commit a batch in the table and in the checkpoint."""
         home, folder = self.world.home, self.world.home.checkpoint(self.number, 1)
-        ms = (
-            0
-            if watermark is None
-            else int(datetime.fromisoformat(f"2026-01-01T{watermark}Z").timestamp() * 1000)
-        )
+        ms = 0 if watermark is None else moment_ms(watermark)
         entry = OffsetEntry(
             batch, 2, ms, 1, {}, {"events_raw": {"logOffset": batch}}, {"sourceMetadataInfo": {}}
         )
@@ -246,6 +249,13 @@ def test_each_hour_that_the_watermark_has_passed_is_told_once(world: World) -> N
     assert bed.hours() == ["11"], "a batch without rows closes an hour as well"
     bed.commit(4, watermark="12:59:00")
     assert bed.hours() == []
+    world.declare(declared('"watermark day"'))
+    write_manifest(world.settings)
+    assert bed.look() == []
+    bed.commit(5, watermark="23:59:59.999")
+    assert bed.look() == []
+    bed.commit(6, watermark="24:00:00")
+    assert bed.hours() == ["00"], "the day, of which some hours were told"
 
 
 def test_the_hours_of_a_long_past_are_told_some_at_a_time(
