@@ -16,6 +16,7 @@ from streamkeeper_airflow.dag_options import dag_options
 from streamkeeper_airflow.flow.flow_doc import description, documentation, name_of_flows
 from streamkeeper_airflow.flow.gate import HoldGate
 from streamkeeper_airflow.flow.supervise import FlowOperator
+from streamkeeper_airflow.table_asset import table_asset
 
 from streamkeeper.manifest.manifest import Flow, Manifest, read_manifest
 from streamkeeper.settings import Settings
@@ -31,6 +32,7 @@ def flow_dag(flows: list[Flow], manifest: Manifest) -> DAG:
     """Return the DAG of one flow, or of those that share a driver."""
     once = flows[0].declaration.once  # a once flow shares no driver
     names = [flow.full_name for flow in flows]
+    tables = dict.fromkeys(flow.declaration.target for flow in flows if flow.sink is None)
     which: dict[str, Any] = {"flows": names} if flows[0].pipeline.shared_driver else {"flow": names[0]}
     with DAG(
         dag_id=flows[0].dag_id,
@@ -46,7 +48,8 @@ def flow_dag(flows: list[Flow], manifest: Manifest) -> DAG:
         doc_md=documentation(flows, manifest),
     ) as dag:
         gate = HoldGate(task_id="gate", **which)
-        run = FlowOperator(task_id="run", once=once, pool=SETTINGS.pool, **which)
+        outlets = [table_asset(table) for table in tables]
+        run = FlowOperator(task_id="run", once=once, pool=SETTINGS.pool, outlets=outlets, **which)
         gate >> run
     return dag
 

@@ -1,4 +1,7 @@
-"""Checks once a minute whether each flow makes progress, and alerts the pipeline's notifiers if not."""
+"""Checks once a minute whether each flow makes progress, and alerts the pipeline's notifiers if not.
+
+Posts the events of the tables' assets, too.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from datetime import datetime, timedelta, timezone
 
 from airflow.sdk import DAG
 from streamkeeper_airflow.dag_options import dag_options
+from streamkeeper_airflow.operate.asset_events import PostAssetEvents
 from streamkeeper_airflow.operate.monitor import MonitorFlows
 
 from streamkeeper.settings import Settings, dag_id
@@ -28,3 +32,5 @@ with DAG(
     # The default pool: flows have one of their own and cannot fill it. The retries are for tasks that a busy
     # Airflow could not start.
     MonitorFlows(task_id="look", retries=2, retry_delay=timedelta(seconds=10))
+    # A task of its own: it posts when it succeeds, and the look fails while one flow cannot be read.
+    PostAssetEvents(task_id="post_asset_events", retries=2, retry_delay=timedelta(seconds=10))

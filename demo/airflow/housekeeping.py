@@ -22,7 +22,7 @@ from airflow.utils.session import create_session
 from airflow.utils.state import State
 from sqlalchemy import delete, func, select
 
-PAST = ["celery_taskmeta", "job", "log", "task_instance_history"]
+PAST = ["asset_event", "celery_taskmeta", "job", "log", "task_instance_history"]
 """Tables of what is past, whatever it belongs to. A task that runs is *pending* to Celery without its row."""
 EMPTY = 3600.0
 """Seconds that an empty folder stays: a task makes its folder before its log."""

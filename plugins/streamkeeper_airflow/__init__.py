@@ -15,6 +15,7 @@ from streamkeeper.distribution.versions import AIRFLOW
 
 if TYPE_CHECKING:
     from streamkeeper_airflow.dag_files import all_dags as all_dags
+    from streamkeeper_airflow.table_asset import table_asset as table_asset
 
 OLDEST = tuple(map(int, AIRFLOW.split(".")))
 
@@ -31,4 +32,8 @@ def __getattr__(name: str) -> Any:
         from streamkeeper_airflow.dag_files import all_dags
 
         return all_dags
+    if name == "table_asset":
+        from streamkeeper_airflow.table_asset import table_asset
+
+        return table_asset
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -20,7 +20,10 @@ dp.create_source(
 )
 
 dp.create_streaming_table(
-    "order_totals", comment="One row for each customer and hour", keys=["customer_id", "hour"]
+    "order_totals",
+    comment="One row for each customer and hour",
+    keys=["customer_id", "hour"],
+    asset_every="watermark hour",
 )
 
 

@@ -14,14 +14,20 @@ from streamkeeper.checkpoint.log_entries import CHANGELOG, PROVIDER, WATERMARK_P
 from streamkeeper.declare.checkpoint_window import TRIGGER
 from streamkeeper.declare.driver import Driver, check_settings
 from streamkeeper.declare.model import (
+    A_MINUTE,
     ASK,
+    COMMITS,
     DROP,
     MOST_TRIES,
     OUR_FOLDERS,
     PARK,
     RESTART,
     RETRY,
+    ROWS,
+    SECONDS,
     TRY,
+    WATERMARK,
+    AssetEvery,
     Expectation,
     GivenState,
     Location,
@@ -39,6 +45,8 @@ DEFAULT_TRIGGER = "10 seconds"
 _REGISTERED = re.compile(r"[A-Za-z0-9_]{1,100}\.[A-Za-z0-9_]{1,100}", re.ASCII)
 _DURATION = re.compile(r"([1-9][0-9]*) (second|minute|hour|day)s?")
 _SECONDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0}
+_COUNT = re.compile(r"([1-9][0-9]{0,14}) (commit|row)s?")
+_SPANS = {"watermark hour": 3600, "watermark day": 86400}
 _OURS = ("path", "checkpointlocation", "schema", "startingoffsets", "startingversion", "startingtimestamp")
 
 
@@ -204,6 +212,29 @@ def duration(subject: str, value: object, location: Location) -> float | None:
             " None."
         )
     return int(match[1]) * _SECONDS[match[2]]
+
+
+def asset_every_of(table: str, value: object, location: Location) -> AssetEvery | None:
+    """Return how often an asset event is posted for a table; None for None.
+
+    :raises DeclarationError: it is none of the texts that are allowed, or less than a minute.
+    """
+    if value is None:
+        return None
+    if isinstance(value, str):
+        if value in _SPANS:
+            return AssetEvery(_SPANS[value], WATERMARK)
+        if match := _COUNT.fullmatch(value):
+            return AssetEvery(int(match[1]), COMMITS if match[2] == "commit" else ROWS)
+        match = _DURATION.fullmatch(value)
+        seconds = 0.0 if match is None else int(match[1]) * _SECONDS[match[2]]
+        if seconds >= A_MINUTE.amount:
+            return AssetEvery(int(seconds), SECONDS)
+    raise DeclarationError(
+        f"{location}: the table {table} has asset_every={value!r}. Allowed are a time of a minute or more,"
+        " such as '5 minutes'; a number of commits or rows, such as '100 commits' or '50000 rows'; 'watermark"
+        " hour' and 'watermark day'; and None, for no asset events."
+    )
 
 
 def share(subject: str, value: object, location: Location) -> float | None:

@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 from streamkeeper.declare.auto_cdc import names_of, read_spec
 from streamkeeper.declare.checkpoint_window import with_window
 from streamkeeper.declare.checks import (
+    asset_every_of,
     check_named_table,
     check_new,
     check_park_after,
@@ -348,6 +349,7 @@ def create_streaming_table(
     partition_cols: Sequence[str] = (),
     keys: Sequence[str] | None = None,
     existing_rows: str | None = None,
+    asset_every: str | None = "1 minute",
     expect_all: Mapping[str, str] | None = None,
     expect_all_or_drop: Mapping[str, str] | None = None,
     expect_all_or_fail: Mapping[str, str] | None = None,
@@ -367,6 +369,9 @@ def create_streaming_table(
     :param keys: for an update flow: the columns that identify a row, those that its query groups by.
     :param existing_rows: ``"keep"``: an append flow's first start adds all that its sources have to rows that
         others wrote into the table. Without it such a flow is parked before it writes.
+    :param asset_every: how often the monitor posts an event of the table's Airflow asset, if rows have come:
+        a time of a minute or more (``"5 minutes"``), ``"100 commits"``, ``"50000 rows"``, or ``"watermark
+        hour"`` (``day``): one for each hour that the flows' watermark has passed. None: never.
     :param expect_all: expectations of the rows of each flow that writes the table, as for
         :func:`expect_all`; of an AUTO CDC flow, before its changes are applied. So are ``expect_all_or_drop``
         and ``expect_all_or_fail``.
@@ -436,6 +441,7 @@ def create_streaming_table(
         existing_rows=existing_rows,
         registered_as=registered_as,
         column_comments=comments,
+        asset_every=asset_every_of(name, asset_every, location),
     )
     check_registered_once(registry, table)
     registry.tables[name] = table

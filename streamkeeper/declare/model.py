@@ -163,6 +163,22 @@ class View:
 KEEP = "keep"
 """The allowed value of a table's ``existing_rows``."""
 
+COMMITS, ROWS, SECONDS, WATERMARK = "commits", "rows", "seconds", "watermark"
+"""Units of :class:`AssetEvery`."""
+
+
+@dataclass(frozen=True)
+class AssetEvery:
+    """How often an asset event is posted for a table: after so many commits, rows or seconds with a commit,
+    or for each span of ``amount`` seconds that the watermark has passed.
+    """
+
+    amount: int
+    unit: str
+
+
+A_MINUTE = AssetEvery(60, SECONDS)
+
 
 @dataclass(frozen=True)
 class Table:
@@ -171,7 +187,7 @@ class Table:
     ``code`` the hash of its ``function``, and ``properties`` the options of one that has no function.
     ``existing_rows`` is :data:`KEEP` if flows may begin beside rows that none of them wrote.
     ``registered_as`` is its name in the session catalog, ``schema.table``; ``column_comments`` are shown
-    there, by column.
+    there, by column. ``asset_every`` is how often an asset event is posted; None means never.
     """
 
     name: str
@@ -186,6 +202,7 @@ class Table:
     existing_rows: str | None = None
     registered_as: str | None = None
     column_comments: Mapping[str, str] = field(default_factory=dict)
+    asset_every: AssetEvery | None = A_MINUTE
 
 
 @dataclass(frozen=True)

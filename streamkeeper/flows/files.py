@@ -40,12 +40,16 @@
   vacuums/<id>.json                a VACUUM is under way, and removes this itself
                                    (streamkeeper.tables.running_vacuums)
   backups/<id>.json                entry of a backup (streamkeeper.tables.backups)
+  asset_events.json                overwritten by the monitor: what events of the table's asset have told
+                                   (streamkeeper.watch.asset_events)
 {state}/tables/<table>.json        pipeline that a table belongs to (streamkeeper.tables.owners)
 {state}/ledger/names/              names that flows and pipelines have had; a folder keeps the first. And
                                    the format of all these files (streamkeeper.manifest.names)
 {state}/ledger/events/<pipeline>/  what happened to its flows (streamkeeper.history.events)
 {state}/manifests/                 what the pipeline files declare (streamkeeper.manifest.manifest)
 {state}/manifests/clock            overwritten by who must know the storage's own time
+{state}/manifests/lineage          overwritten by the monitor: what OpenLineage was told
+                                   (streamkeeper.health.lineage)
 {state}/manifests/looked           overwritten by the monitor: when it last looked
                                    (streamkeeper.watch.progress)
 """
@@ -78,6 +82,8 @@ CLOCK = "manifests/clock"
 """The file whose modification time, right after it was written, is the storage's time."""
 LOOKED = "manifests/looked"
 """The file that says when the monitor last looked at all flows."""
+LINEAGE = "manifests/lineage"
+"""The file that says what OpenLineage was told."""
 
 _NUMBERED = re.compile(r"([0-9]{6,})\.json")
 _REPLAY = re.compile(r"([0-9]{6,})\.replay-([0-9]{6,})\.json")
@@ -290,6 +296,11 @@ def owner_folder(storage: Storage, table: str) -> str | None:
 def table_owner(table: str) -> str:
     """The file that says which pipeline, by its folder, a table belongs to."""
     return f"tables/{table}.json"
+
+
+def asset_events(storage: Storage, pipeline: str, table: str) -> str:
+    """The file that says what the events of a table's asset have told."""
+    return f"{table_folder(storage, pipeline, table)}/asset_events.json"
 
 
 def vacuums_folder(storage: Storage, pipeline: str, table: str) -> str:

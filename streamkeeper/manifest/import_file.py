@@ -118,8 +118,8 @@ def fingerprint(pipeline: Pipeline, flow: AnyFlow) -> str:
     }
     for part in (parts["flow"], parts["table"], *parts["inputs"]):
         del part["location"]
-    # How a change is deployed is not what the flow does.
-    del parts["flow"]["on_change"]
+    # How a change is deployed is not what the flow does, nor who is told of it.
+    del parts["flow"]["on_change"], parts["table"]["asset_every"]
     # What came later counts only where it is used: an upgrade must not change every flow.
     if flow.on_failure == PARK:
         del parts["flow"]["on_failure"]

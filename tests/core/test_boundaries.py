@@ -26,10 +26,12 @@ OPTIONAL = {
     "streamkeeper/sources/files/listing.py": {"fsspec"},
     "streamkeeper/sources/kafka/client.py": {"confluent_kafka"},
     "streamkeeper/sources/delta/statistics.py": {"deltalake"},
+    "streamkeeper/health/lineage.py": {"openlineage"},
     "streamkeeper/health/otlp.py": {"opentelemetry"},
     "streamkeeper/clusters/kubernetes.py": {"kubernetes", "urllib3"},
     "plugins/streamkeeper_airflow/flow/installation.py": {"sqlalchemy"},
     "plugins/streamkeeper_airflow/page/app.py": {"fastapi"},
+    "dags/order_report.py": {"deltalake"},
 }
 """What a part of a room may import besides what its room may."""
 

@@ -113,6 +113,8 @@ class FlowOperator(BaseOperator):
         :raises DriverFailed: another try may succeed.
         :raises WrongSettings: no driver can be started with the present settings.
         """
+        # They are for the graph of assets. Events come from the monitor, which knows what was committed.
+        self.outlets = []
         while not self._is_done() and self._supervise(context):
             self.log.info("%s had committed batches, so it is restarted at once.", self.flow)
 

@@ -1,14 +1,15 @@
 """The monitor: a short task that checks every flow, and alerts if one makes no progress or has recovered.
 
 It measures how far each flow is behind, judges flows that run (streamkeeper.health.troubles), keeps their
-numbers (streamkeeper.history), folds events, and pushes metrics over OTLP where that is set up. It alone
-sends alerts: those that drivers and tasks recorded, its own, and again those that a notifier did not take. It
-fails, naming the pipeline, while a declared notifier cannot be used or a flow cannot be read, so that such a
-fault is visible.
+numbers (streamkeeper.history), folds events, pushes metrics over OTLP and tells lineage where that is set up.
+It alone sends alerts: those that drivers and tasks recorded, its own, and again those that a notifier did
+not take. It fails, naming the pipeline, while a declared notifier cannot be used or a flow cannot be read, so
+that such a fault is visible.
 """
 
 from __future__ import annotations
 
+import json
 import time
 import traceback
 from collections.abc import Iterator, Sequence
@@ -16,14 +17,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from airflow.sdk import BaseOperator, Context
+from airflow.sdk import BaseOperator, Context, conf
 from airflow.sdk.exceptions import AirflowFailException
 
 from streamkeeper.errors import StorageError, StreamkeeperError
 from streamkeeper.flows import holds
 from streamkeeper.flows.files import FlowHome, storage_now
 from streamkeeper.health import flows as health
-from streamkeeper.health import metrics, otlp, past, troubles
+from streamkeeper.health import lineage, metrics, otlp, past, troubles
 from streamkeeper.health.flows import FlowHealth
 from streamkeeper.history import events
 from streamkeeper.history.rows import minutes
@@ -87,6 +88,7 @@ class MonitorFlows(BaseOperator):
         faults += self._folded(storage, [pipeline.name for pipeline in manifest.pipelines])
         progress.note_look(storage, now)
         self._push_metrics(storage, manifest, now)
+        self._tell_lineage(settings, storage, manifest)
         if faults:
             context["ti"].xcom_push(key="return_value", value=looks)
             raise AirflowFailException("\n".join(faults))
@@ -101,6 +103,18 @@ class MonitorFlows(BaseOperator):
                 otlp.push(measurements, observation.at)
                 self.log.info("%s metrics were pushed over OTLP", len(measurements))
         except Exception as error:  # noqa: BLE001 - whatever a collector does, flows are looked at
+            self.log.warning("%s", redact_text(str(error) or repr(error)))
+
+    def _tell_lineage(self, settings: Settings, storage: Storage, manifest: Manifest) -> None:
+        """Tell OpenLineage what ran, if its variables or Airflow's provider ask; a failure is only said."""
+        try:
+            provider = partial(conf.get, "openlineage", fallback="")
+            is_disabled = str(provider("disabled")).strip().lower() in ("true", "1")
+            transport = json.loads(provider("transport") or "{}")
+            if not is_disabled and (transport or lineage.is_wanted()):
+                count = lineage.tell(settings, storage, manifest, transport, provider("namespace"))
+                self.log.info("OpenLineage was told %s events", count)
+        except Exception as error:  # noqa: BLE001 - whatever a server does, flows are looked at
             self.log.warning("%s", redact_text(str(error) or repr(error)))
 
     def _measure(self, settings: Settings, storage: Storage, flows: list[Flow], now: float) -> None:

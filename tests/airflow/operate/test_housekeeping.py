@@ -20,6 +20,7 @@ SEED = """
 import sys, uuid
 from datetime import timedelta
 from airflow._shared.timezones import timezone
+from airflow.models.asset import AssetEvent, AssetModel
 from airflow.models.dag import DagModel
 from airflow.models.dagrun import DagRun
 from airflow.models.dagbundle import DagBundleModel
@@ -59,7 +60,12 @@ with create_session() as session:
         entry = Log(event=f"{dag}.{run}")
         entry.dttm = began
         session.add(entry)
-"""
+    asset = AssetModel(name="orders", uri="orders")
+    session.add(asset)
+    session.flush()
+    for name, days in (("old", OLD), ("new", NEW)):
+        session.add(AssetEvent(asset_id=asset.id, source_run_id=name, timestamp=now - timedelta(days=days)))
+""".replace("OLD", str(OLD)).replace("NEW", str(NEW))
 RUNS = f"""
 flow__orders__clean first {OLD + 2} failed failed
 flow__orders__clean last {OLD + 1} failed failed
@@ -122,7 +128,8 @@ def test_a_run_that_goes_on_stays_with_its_task_however_old(home: Path) -> None:
     assert rows(home, "SELECT dag_id || '.' || run_id FROM task_instance") == kept
 
 
-def test_old_rows_of_the_audit_log_go_and_no_archive_stays(home: Path) -> None:
+def test_old_rows_of_the_audit_log_and_old_asset_events_go_and_no_archive_stays(home: Path) -> None:
+    assert rows(home, "SELECT source_run_id FROM asset_event") == {"new"}
     assert rows(home, "SELECT event FROM log WHERE event LIKE '%.%'") == {"monitor_flows.newest"}
     assert not rows(home, "SELECT name FROM sqlite_master WHERE name LIKE '\\_airflow_deleted%' ESCAPE '\\'")
 

@@ -409,3 +409,27 @@ def test_each_look_pushes_metrics_over_otlp_and_a_collector_that_is_away_stops_n
     capsys.readouterr()
     assert bed.look(1) == "idle: nothing to read"
     assert "No metrics were pushed over OTLP" in capsys.readouterr().out
+
+
+def test_lineage_goes_where_airflow_s_provider_leads_and_a_server_that_refuses_it_stops_nothing(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``chat`` takes JSON as OpenLineage's server does."""
+    bed.declare(HOOK, "None")
+    bed.begin()
+    transport = {"type": "http", "url": f"http://127.0.0.1:{bed.inbox.port}"}
+    monkeypatch.setenv("AIRFLOW__OPENLINEAGE__TRANSPORT", json.dumps(transport))
+    monkeypatch.setenv("AIRFLOW__OPENLINEAGE__NAMESPACE", "shop")
+    bed.inbox.answers = [(400, {}, b"no")]
+    assert bed.look(1) == "first look"
+    assert f"{FLOW} was not told to OpenLineage: 400" in capsys.readouterr().out
+    for _ in range(2):
+        bed.look(1)
+    jobs = [
+        (event["job"]["namespace"], event["job"]["name"], event["eventType"]) for event in bed.inbox.bodies
+    ]
+    assert jobs == [("shop", FLOW, "START"), ("shop", FLOW, "COMPLETE")]
+    monkeypatch.setenv("AIRFLOW__OPENLINEAGE__DISABLED", "True")
+    leases.acquire(bed.home, 1, 1.0)
+    bed.look(1)
+    assert len(bed.inbox.bodies) == 2
