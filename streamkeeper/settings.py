@@ -24,6 +24,11 @@ PROJECT = Path(__file__).resolve().parent.parent
 CHECKOUT = (PROJECT / "jars.lock").is_file()
 """Whether this is a checkout, or an image made of one; else it was installed from a wheel."""
 
+FILL_JARS = "make setup" if CHECKOUT else "streamkeeper jars"
+"""Command that fills the folder of jars."""
+FILL_S3_JARS = "make s3-jars" if CHECKOUT else "streamkeeper jars --s3"
+"""Command that fills it with those for S3, too."""
+
 SECTION = "streamkeeper"
 """Section of Airflow's configuration whose options are the settings, named like the fields."""
 

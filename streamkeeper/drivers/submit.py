@@ -15,7 +15,7 @@ from pathlib import Path, PurePath, PurePosixPath
 
 from streamkeeper.checkpoint.log_entries import PARTITIONS
 from streamkeeper.clusters import cluster_drivers, kubernetes, standalone, yarn
-from streamkeeper.clusters.host import FILL, JOBS, check_host
+from streamkeeper.clusters.host import JOBS, check_host
 from streamkeeper.clusters.packed_code import packed_code
 from streamkeeper.declare.driver import (
     CHECKPOINT_MANAGER,
@@ -32,7 +32,7 @@ from streamkeeper.declare.driver import (
 from streamkeeper.declare.model import AnyFlow, Pipeline
 from streamkeeper.errors import SettingsError
 from streamkeeper.manifest.manifest import Flow
-from streamkeeper.settings import DEFAULT_MASTER, Settings, is_s3
+from streamkeeper.settings import DEFAULT_MASTER, FILL_JARS, Settings, is_s3
 from streamkeeper.support.user_environment import environment
 
 JOB = JOBS / "run_flow.py"
@@ -159,7 +159,7 @@ class Submission:
         """
         jars = sorted(settings.jars.glob("*.jar"))
         if not jars:
-            raise SettingsError(f"There are no jars in {settings.jars}. Run `{FILL}`.")
+            raise SettingsError(f"There are no jars in {settings.jars}. Run `{FILL_JARS}`.")
         modules = self.conf.get(LISTS["py_files"], "")
         return replace(
             self,
