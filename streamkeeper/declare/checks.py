@@ -31,6 +31,7 @@ from streamkeeper.declare.registry import Registry, listed
 from streamkeeper.errors import DeclarationError
 from streamkeeper.redaction import is_secret
 from streamkeeper.settings import pipeline_env, why_refused_place
+from streamkeeper.support import connections
 from streamkeeper.support.ddl import Column, as_json, columns_of
 from streamkeeper.support.user_environment import variables_in, why_refused
 
@@ -281,10 +282,18 @@ def options_of(
 
 
 def check_variables(subject: str, options: Mapping[str, str], location: Location) -> None:
-    """Check that pipelines may see every environment variable in some options."""
+    """Check that pipelines may see every environment variable in some options, and that each value of a
+    connection is well-formed.
+    """
     refused = why_refused(variables_in(options.values()), pipeline_env())
     if refused is not None:
         raise DeclarationError(f"{location}: {subject}: {refused}.")
+    wrong = connections.malformed(options.values())
+    if wrong is not None:
+        raise DeclarationError(
+            f"{location}: {subject} has {wrong!r} in an option. Allowed is {{conn:NAME.FIELD}} with"
+            f" {connections.FIELDS} for FIELD, such as {{conn:orders_db.password}}."
+        )
 
 
 _STORES = "org.apache.spark.sql.execution.streaming.state"
@@ -371,11 +380,11 @@ def spark_conf_of(subject: str, conf: object, location: Location) -> dict[str, s
                 " spark-defaults.conf (SPARK_CONF_DIR), or into a credential store that"
                 " spark.hadoop.hadoop.security.credential.provider.path names."
             )
-        if "{env:" in value:
+        if "{env:" in value or "{conn:" in value:
             raise DeclarationError(
                 f"{location}: the {subject} has {name}={value!r} in its spark_conf. Only options of sources"
-                " take {env:NAME}: Spark would get the text as it stands. Give the value itself, or put"
-                " the setting into spark-defaults.conf (SPARK_CONF_DIR)."
+                " take {env:NAME} and {conn:NAME.FIELD}: Spark would get the text as it stands. Give"
+                " the value itself, or put the setting into spark-defaults.conf (SPARK_CONF_DIR)."
             )
     return plain
 

@@ -27,7 +27,7 @@ from streamkeeper.errors import DeclarationError
 TOPICS = ("subscribe", "subscribePattern", "assign")
 """Options for the topics of a Kafka source; each source has exactly one."""
 
-_PLACEHOLDER = re.compile(r"\{env:")
+_PLACEHOLDER = re.compile(r"\{(?:env|conn):")
 _WHOLE = re.compile(r"[1-9][0-9]*")
 _SIZE = re.compile(r"[1-9][0-9]*\s*([kmgtp]?b?)?", re.IGNORECASE)
 _Fits = tuple[Callable[[str], bool], str]
@@ -148,8 +148,8 @@ def _check_secrets(subject: str, options: Mapping[str, str]) -> None:
         if _SECRET.search(key) and not _PLACEHOLDER.search(value):
             raise DeclarationError(
                 f"{subject} has a secret in its option {key!r}. What is declared is kept in the manifest, for"
-                " all to read: put the secret into an environment variable of the driver, and write"
-                " '{env:NAME}' here."
+                " all to read: put the secret into a connection of Airflow's, or an environment variable of"
+                " the driver, and write '{conn:NAME.password}' or '{env:NAME}' here."
             )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath, PurePosixPath
 
@@ -33,6 +33,7 @@ from streamkeeper.declare.model import AnyFlow, Pipeline
 from streamkeeper.errors import SettingsError
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.settings import DEFAULT_MASTER, FILL_JARS, Settings, is_s3
+from streamkeeper.support import connections
 from streamkeeper.support.user_environment import environment
 
 JOB = JOBS / "run_flow.py"
@@ -127,7 +128,7 @@ class Submission:
     """Parts of a job's submission, of any kind, for the command line or Airflow's connection.
 
     ``conf`` suits ``master``; ``environment`` is the whole environment. ``java_class`` runs the application
-    where that is a jar.
+    where that is a jar. ``connections`` are the values of Airflow's connections that the job's options name.
     """
 
     name: str
@@ -137,6 +138,7 @@ class Submission:
     master: str
     environment: Mapping[str, str]
     java_class: str | None = None
+    connections: tuple[str, ...] = ()
 
     def by_cluster(self, page: str, settings: Settings, wait: bool = False) -> Submission:
         """Return it as a cluster runs it on one of its hosts.
@@ -242,7 +244,19 @@ def driver(
         ["--available-now"] if available_now else []
     )
     conf = application_settings(settings, flows[0], master)
-    return Submission(application_name(flows), JOB, tuple(arguments), conf, master, environment(settings))
+    named, env = connections_of(flows), environment(settings)
+    return Submission(application_name(flows), JOB, tuple(arguments), conf, master, env, connections=named)
+
+
+def connections_of(flows: Iterable[Flow]) -> tuple[str, ...]:
+    """Return the values of Airflow's connections that options of the flows' sources and sinks name."""
+    texts: list[str] = []
+    for flow in flows:
+        sink = flow.pipeline.sink_of(flow.declaration)
+        options = [source.options for source in flow.pipeline.sources_of(flow.declaration)]
+        for values in [*options, *([] if sink is None else [sink.properties])]:
+            texts += values.values()
+    return connections.names_in(texts)
 
 
 def written_by(settings: Settings) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from streamkeeper.declare.model import AnyFlow
-from streamkeeper.drivers.submit import RECOVERY_JOB, Submission, job_settings
+from streamkeeper.drivers.submit import RECOVERY_JOB, Submission, connections_of, job_settings
 from streamkeeper.flows import ledger
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover.plans import plan as plans
@@ -18,7 +18,10 @@ def recovery_step(
     """Return the submission of one step of a recovery, with the ``spark_conf`` of the recovery's flows."""
     arguments = ("--pipeline", pipeline, "--recovery", recovery, "--step", step)
     conf = job_settings(settings, _flows_of(settings, pipeline, recovery), master)
-    return Submission(f"{recovery} {step}", RECOVERY_JOB, arguments, conf, master, environment(settings))
+    of_pipeline = [flow for flow in read_manifest(settings).flows() if flow.pipeline.name == pipeline]
+    env, named = environment(settings), connections_of(of_pipeline)
+    name = f"{recovery} {step}"
+    return Submission(name, RECOVERY_JOB, arguments, conf, master, env, connections=named)
 
 
 def _flows_of(settings: Settings, pipeline: str, recovery: str) -> list[AnyFlow]:
