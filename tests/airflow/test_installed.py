@@ -59,6 +59,32 @@ def test_the_dags_are_refused_a_second_time_beside_the_bundle(
     assert "Delete this file, or take the bundle out of the list." in message
 
 
+@pytest.mark.parametrize(
+    ("theirs", "used", "way_out"),
+    [
+        ("DAG('streamkeeper__backfill')", "streamkeeper__backfill", "set STREAMKEEPER_DAG_PREFIX"),
+        ("DAG(dag_id='flow__first__first_flow')", "flow__first__first_flow", "Rename that DAG, or the flow."),
+    ],
+    ids=["of a recovery", "of a flow"],
+)
+def test_an_id_that_a_dag_of_somebody_else_has_is_refused_with_its_place(
+    theirs: str, used: str, way_out: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("STREAMKEEPER_DAG_PREFIX")
+    monkeypatch.setenv("AIRFLOW__CORE__DAGS_FOLDER", str(folder))
+    assert DagBag(str(folder)).import_errors == {}
+    file = folder / "theirs.py"
+    # A file that only triggers it, and one that cannot be read, define none.
+    (folder / "other.py").write_text(f"TriggerDagRunOperator(trigger_dag_id={used!r})")
+    (folder / "broken.py").write_text(f"with DAG({used!r}:")
+    assert not DagBag(str(folder / "sk.py")).import_errors
+    file.write_text(f"\nwith {theirs}:\n    pass\n")
+    (message,) = DagBag(str(folder / "sk.py")).import_errors.values()
+    assert f"{file}:2 defines a DAG with the id {used!r}" in message and way_out in message
+    (shown,) = DagBag(str(PROJECT / "dags" / "pipeline_errors.py")).import_errors.values()
+    assert f"{file}:2 defines a DAG" in shown, "the bundle's list of import errors has it, too"
+
+
 @pytest.mark.parametrize("place", ["none", "checkout", "copy"])
 def test_airflow_has_one_plugin_and_a_copy_is_named_with_what_to_delete(
     place: str, project: Path, monkeypatch: pytest.MonkeyPatch
