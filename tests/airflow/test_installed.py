@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from airflow.dag_processing.dagbag import DagBag
+from streamkeeper_airflow import all_dags
 from streamkeeper_airflow.bundle import StreamkeeperBundle
 
 from streamkeeper.settings import PROJECT
@@ -39,6 +40,7 @@ def test_a_file_of_three_lines_has_the_dags_of_the_bundle(
     bundle = StreamkeeperBundle(name="streamkeeper")
     assert set(own.dags) == set(DagBag(str(bundle.path)).dags)
     assert {"flow__first__first_flow", "flow__second__second_flow", "rewind"} <= set(own.dags)
+    assert set(all_dags()) == set(own.dags), "also for whoever takes some of them"
     assert {Path(dag.fileloc).name for dag in own.dags.values()} == {"sk.py"}
     # What Airflow sets while it runs a task: only the DAGs beside the task's own are made.
     monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", "clean_up_daily")
