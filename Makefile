@@ -92,6 +92,7 @@ lock: $(LOCK_STAMP) ## make all lock files anew, after a change of requirements.
 		--custom-compile-command "make lock" --output-file requirements.txt requirements.in
 	@$(PY) -m uv pip compile --quiet --universal --python-version 3.11 --no-annotate --no-emit-index-url --no-emit-find-links \
 		--custom-compile-command "make lock" --output-file requirements-cluster.txt requirements-cluster.in
+	@$(PY) -m tools.constraints
 	@$(PY) -m streamkeeper.jars --resolve
 	@$(PY) -m streamkeeper.jars --resolve --lock tools/s3.lock
 	@$(PY) -m streamkeeper.jars --resolve --lock tools/avro.lock --beside-spark --root org.apache.spark:spark-avro_2.13:4.1.1

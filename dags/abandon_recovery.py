@@ -13,5 +13,5 @@ with form_dag(
     description="Gives up a recovery that stopped; what it has changed stays.",
     tag="recovery",
     doc_md=__doc__,
-):
+) as dag:
     AbandonRecovery(task_id="abandon")

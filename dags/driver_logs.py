@@ -23,5 +23,5 @@ with DAG(
     max_active_runs=1,
     **dag_options(Settings.from_environment(), "monitor"),
     doc_md=__doc__,
-):
+) as dag:
     RemoveDriverLogs(task_id="remove", retries=3, retry_delay=timedelta(minutes=1))

@@ -23,7 +23,7 @@ with form_dag(
     ),
     tag="supervision",
     doc_md=__doc__,
-):
+) as dag:
     hold = HoldFlows(task_id=HOLD)
     stop = StopDrivers(task_id="stop", trust=trust_pages)
 

@@ -28,7 +28,7 @@ with DAG(
     dagrun_timeout=timedelta(minutes=10),
     **dag_options(Settings.from_environment(), "monitor"),
     doc_md=__doc__,
-):
+) as dag:
     # The default pool: flows have one of their own and cannot fill it. The retries are for tasks that a busy
     # Airflow could not start.
     MonitorFlows(task_id="look", retries=2, retry_delay=timedelta(seconds=10))

@@ -15,5 +15,5 @@ with form_dag(
     ),
     tag="supervision",
     doc_md=__doc__,
-):
+) as dag:
     ReleaseFlows(task_id="release")

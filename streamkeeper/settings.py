@@ -24,6 +24,11 @@ PROJECT = Path(__file__).resolve().parent.parent
 CHECKOUT = (PROJECT / "jars.lock").is_file()
 """Whether this is a checkout, or an image made of one; else it was installed from a wheel."""
 
+FILL_JARS = "make setup" if CHECKOUT else "streamkeeper jars"
+"""Command that fills the folder of jars."""
+FILL_S3_JARS = "make s3-jars" if CHECKOUT else "streamkeeper jars --s3"
+"""Command that fills it with those for S3, too."""
+
 SECTION = "streamkeeper"
 """Section of Airflow's configuration whose options are the settings, named like the fields."""
 
@@ -71,6 +76,7 @@ _BACKUPS_IN = (
     " Backups may lie in the warehouse below a name that begins with an underscore, such as __backups."
 )
 _PREFIX = re.compile(r"[A-Za-z0-9_.-]{0,50}")
+_TABLE = re.compile(r"[A-Za-z][A-Za-z0-9_]*(?:\.[A-Za-z][A-Za-z0-9_]*)?")
 _NAME = re.compile(r"[A-Za-z0-9_. -]{1,100}")
 _PAGE = re.compile(r"https?://[^\s/@]+(?:/[^\s@]*)?")
 _USER = re.compile(r"[^\s,\x00-\x1f]{1,256}")
@@ -128,6 +134,10 @@ class Settings:
     """Whether URLs other than ``s3://`` and ``s3a://``, and folders on NFS, SMB and other network file
     systems may be set, on which Streamkeeper was not tested.
     """
+    table_paths: tuple[str, ...] = ()
+    """Tables that lie elsewhere than in the warehouse, with commas between them, such as those of an adopted
+    job: ``orders=/lake/tables/orders``.
+    """
     environment: str = ""
     """Name of the environment, such as ``stage``, for people: evidence names it."""
     read_at_most: int = 0
@@ -164,6 +174,10 @@ class Settings:
     """Owner of all tasks, as Airflow shows it; empty means Airflow's own default."""
     dag_tags: tuple[str, ...] = ()
     """Tags of all DAGs, beside ``streamkeeper``, with commas."""
+    dag_queue: str = ""
+    """Queue of all tasks, whose workers have what drivers need; empty means Airflow's own default."""
+    dag_priority: int = 1
+    """Priority weight of all tasks, above 0."""
     pool: str = "streaming_flows"
     """Airflow's pool of the drivers' tasks: one slot a running driver."""
     connection: str = "streamkeeper_spark"
@@ -239,7 +253,14 @@ class Settings:
             **({"STREAMKEEPER_DATA": self.data} if self.data else {}),
             **({"STREAMKEEPER_BACKUPS": self.backups} if self.backups else {}),
             **({"STREAMKEEPER_EVENT_LOG": self.event_log} if self.event_log else {}),
+            **{f"{variable('table_paths')} of {name}": place for name, place in self._elsewhere().items()},
         }
+        for name, place in self._elsewhere().items():
+            if is_s3(place) != is_s3(self.warehouse):
+                raise SettingsError(
+                    f"STREAMKEEPER_TABLE_PATHS has {name} at {place}, and the warehouse is {self.warehouse}."
+                    " Both must be on S3, or both in folders."
+                )
         for name, place in named.items():
             if name != "STREAMKEEPER_EVENT_LOG":  # Spark alone writes it
                 _check_store(name, place, self.untested_storage)
@@ -255,10 +276,14 @@ class Settings:
             )
 
     def table_path(self, table: str) -> str:
-        """Return the folder or URL of a table: ``{warehouse}/t`` for ``t``, ``{warehouse}/s/t`` for
-        ``s.t``.
+        """Return the folder or URL of a table: that of :attr:`table_paths`, else ``{warehouse}/t`` for ``t``
+        and ``{warehouse}/s/t`` for ``s.t``.
         """
-        return "/".join([self.warehouse.rstrip("/"), *table.split(".")])
+        return self._elsewhere().get(table) or "/".join([self.warehouse.rstrip("/"), *table.split(".")])
+
+    def _elsewhere(self) -> dict[str, str]:
+        """Return the places of the tables that are not in the warehouse, by name."""
+        return {name: place for name, _, place in (entry.partition("=") for entry in self.table_paths)}
 
     def why_outside(self, place: str) -> str | None:
         """Return why a backfill, an adoption or a sink may not use a folder or URL, in words; None if it may.
@@ -506,6 +531,19 @@ def _locations(name: str, text: str | None, default: tuple[str, ...]) -> tuple[s
     return tuple(_location(name, part.strip(), "") for part in (text or "").split(",") if part.strip())
 
 
+def _table_paths(name: str, text: str | None, default: tuple[str, ...]) -> tuple[str, ...]:
+    places: dict[str, str] = {}
+    for part in filter(None, (part.strip() for part in (text or "").split(","))):
+        table, is_pair, place = part.partition("=")
+        if not is_pair or not _TABLE.fullmatch(table) or not place or table in places:
+            raise SettingsError(
+                f"{name} has {part!r}. Allowed is TABLE=PLACE, once a table, with commas between them, such"
+                " as orders=/lake/tables/orders. Correct it, or unset it."
+            )
+        places[table] = _location(name, place, "").rstrip("/")
+    return tuple(f"{table}={place}" for table, place in places.items())
+
+
 def _untried(name: str, place: str) -> str:
     """Return what a location is on that Streamkeeper was not tried on; empty if it was."""
     scheme, is_url, _ = place.partition("://")
@@ -589,6 +627,14 @@ def _name(name: str, text: str | None, default: str) -> str:
             " several tags. Correct it, or unset it."
         )
     return text or default
+
+
+def _weight(name: str, text: str | None, default: int) -> int:
+    if text and not re.fullmatch("[1-9][0-9]{0,8}", text):
+        raise SettingsError(
+            f"{name} is {text!r}; it must be a whole number above 0. Correct it, or unset it."
+        )
+    return int(text) if text else default
 
 
 def _names(name: str, text: str | None, default: tuple[str, ...]) -> tuple[str, ...]:
@@ -687,7 +733,9 @@ _READERS: Mapping[str, Callable[[str, str | None, Any], Any]] = {
     "cluster_pages": _pages,
     "dag_prefix": _prefix,
     "dag_tags": _names,
-    **dict.fromkeys(("dag_owner", "pool", "connection"), _name),
+    "table_paths": _table_paths,
+    **dict.fromkeys(("dag_owner", "dag_queue", "pool", "connection"), _name),
+    "dag_priority": _weight,
     "read_at_most": lambda name, text, default: int(_seconds(name, None if text == "0" else text, default)),
     "pipeline_env": lambda name, text, _: pipeline_env({} if text is None else {name: text}),
 }

@@ -22,11 +22,17 @@ import importlib.util, pathlib, sys
 import streamkeeper.pipelines, streamkeeper.drivers.submit, streamkeeper.clusters.packed_code
 import streamkeeper_jobs.driver.application, streamkeeper_jobs.steps
 from streamkeeper.drivers.submit import JOB, PREFLIGHT_JOB, RECOVERY_JOB
-from streamkeeper.jars.folder import AVRO_LOCK, LOCK, S3_LOCK, built_jar
+from streamkeeper.jars.folder import AVRO_LOCK, LOCK, S3_LOCK, JarsError, built_jar, jar_paths
 from streamkeeper.settings import CHECKOUT
 assert not CHECKOUT
 assert all(file.is_file() for file in (JOB, PREFLIGHT_JOB, RECOVERY_JOB, LOCK, S3_LOCK, AVRO_LOCK))
 assert importlib.util.find_spec("airflow") is None
+try:
+    jar_paths(pathlib.Path("nowhere"))
+except JarsError as error:
+    assert str(error).endswith("Run `streamkeeper jars`."), error
+else:
+    raise AssertionError("a folder without jars is complete")
 print("JAR", built_jar(), {name.partition(".")[0] for name in sys.modules} & {"airflow", "typer"})
 """
 

@@ -10,8 +10,10 @@ TAG = "streamkeeper"
 
 
 def dag_options(settings: Settings, *tags: str, **default_args: Any) -> dict[str, Any]:
-    """Return ``tags`` and ``default_args`` of a DAG: its own, and those of ``STREAMKEEPER_DAG_TAGS`` and
-    ``STREAMKEEPER_DAG_OWNER``.
-    """
-    owner = {"owner": settings.dag_owner} if settings.dag_owner else {}
-    return {"tags": [TAG, *tags, *settings.dag_tags], "default_args": {**owner, **default_args}}
+    """Return ``tags`` and ``default_args`` of a DAG: its own, and those of the settings ``dag_…``."""
+    chosen = {"owner": settings.dag_owner, "queue": settings.dag_queue}
+    shared = {name: value for name, value in chosen.items() if value}
+    return {
+        "tags": [TAG, *tags, *settings.dag_tags],
+        "default_args": {**shared, "priority_weight": settings.dag_priority, **default_args},
+    }

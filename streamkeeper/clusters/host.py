@@ -17,12 +17,10 @@ from pathlib import Path
 
 from streamkeeper.distribution.versions import JAVA, SPARK, VERSIONS
 from streamkeeper.errors import SettingsError
-from streamkeeper.settings import CHECKOUT, PROJECT, Settings
+from streamkeeper.settings import CHECKOUT, FILL_JARS, PROJECT, Settings
 
 JOBS = PROJECT / "spark_jobs" if CHECKOUT else PROJECT / "streamkeeper_jobs" / "run"
 """Folder of the applications for spark-submit."""
-FILL = "make setup" if CHECKOUT else "streamkeeper jars"
-"""Command that fills the folder of jars."""
 _JARS = {"Delta": "delta-spark_*.jar", "Streamkeeper's own classes": "streamkeeper-jvm-*.jar"}
 IN_ONE_FOLDER = ("pyspark", "pyspark-client")
 """Packages of Python that write into one folder."""
@@ -59,8 +57,8 @@ def check_jars(settings: Settings, environment: Mapping[str, str]) -> None:
     if missing:
         problem = "is not there" if not settings.jars.is_dir() else f"has no jar of {' or '.join(missing)}"
         raise SettingsError(
-            f"The folder of jars {settings.jars} {problem}. Run `{FILL}`, or set STREAMKEEPER_JARS to the"
-            " folder that has them."
+            f"The folder of jars {settings.jars} {problem}. Run `{FILL_JARS}`, or set STREAMKEEPER_JARS to"
+            " the folder that has them."
         )
 
 

@@ -38,6 +38,7 @@ from streamkeeper.declare.registry import Registry, listed
 from streamkeeper.errors import DeclarationError
 from streamkeeper.redaction import redact
 from streamkeeper.settings import pipeline_env, why_refused_place
+from streamkeeper.support import connections
 from streamkeeper.support.ddl import Column, as_json, columns_of
 from streamkeeper.support.user_environment import variables_in, why_refused
 
@@ -324,7 +325,10 @@ def filled_path(path: object, subject: str, registry: Registry, location: Locati
     return filled.rstrip("/") or "/"
 
 
-IN_THE_ENVIRONMENT = "put the secret into an environment variable of the driver, and write '{env:NAME}' here."
+BY_NAME = (
+    "put the secret into a connection of Airflow's, or an environment variable of the driver, and write"
+    " '{conn:NAME.password}' or '{env:NAME}' here."
+)
 _OF_SPARK = (
     "it is given to spark-submit as an argument. Put it into spark-defaults.conf (SPARK_CONF_DIR), or into a"
     " credential store that spark.hadoop.hadoop.security.credential.provider.path names."
@@ -338,7 +342,7 @@ def options_of(
     reserved: Sequence[str] = _OURS,
     *,
     called: str = "option",
-    instead: str = IN_THE_ENVIRONMENT,
+    instead: str = BY_NAME,
 ) -> dict[str, str]:
     """Return options as texts, after a check that none is reserved for Streamkeeper, and that none is a
     secret, by its name or by the form of its value.
@@ -375,17 +379,25 @@ def options_of(
 
 
 def _holds_secret(key: str, value: str) -> bool:
-    if "{env:" in value:
+    if "{env:" in value or "{conn:" in value:
         return False
     named = {"" if key.endswith("keytab") else key: value}
     return bool(redact(named) != named)
 
 
 def check_variables(subject: str, options: Mapping[str, str], location: Location) -> None:
-    """Check that pipelines may see every environment variable in some options."""
+    """Check that pipelines may see every environment variable in some options, and that each value of a
+    connection is well-formed.
+    """
     refused = why_refused(variables_in(options.values()), pipeline_env())
     if refused is not None:
         raise DeclarationError(f"{location}: {subject}: {refused}.")
+    wrong = connections.malformed(options.values())
+    if wrong is not None:
+        raise DeclarationError(
+            f"{location}: {subject} has {wrong!r} in an option. Allowed is {{conn:NAME.FIELD}} with"
+            f" {connections.FIELDS} for FIELD, such as {{conn:orders_db.password}}."
+        )
 
 
 _STORES = "org.apache.spark.sql.execution.streaming.state"
@@ -464,11 +476,11 @@ def spark_conf_of(subject: str, conf: object, location: Location) -> dict[str, s
     plain = options_of(f"the {subject}", conf, location, reserved=(), called="spark_conf", instead=_OF_SPARK)
     check_settings(subject, plain, location)
     for name, value in plain.items():
-        if "{env:" in value:
+        if "{env:" in value or "{conn:" in value:
             raise DeclarationError(
                 f"{location}: the {subject} has {name}={value!r} in its spark_conf. Only options of sources"
-                " take {env:NAME}: Spark would get the text as it stands. Give the value itself, or put"
-                " the setting into spark-defaults.conf (SPARK_CONF_DIR)."
+                " take {env:NAME} and {conn:NAME.FIELD}: Spark would get the text as it stands. Give"
+                " the value itself, or put the setting into spark-defaults.conf (SPARK_CONF_DIR)."
             )
     return plain
 

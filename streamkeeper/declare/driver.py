@@ -230,7 +230,7 @@ def _listed(name: str, value: object, data: str, location: Location) -> list[str
         )
     texts = [str(item) for item in items]
     for text in texts:
-        if "{env:" in text or "," in text or redact(text) != text:
+        if "{env:" in text or "{conn:" in text or "," in text or redact(text) != text:
             raise DeclarationError(
                 f"{location}: the driver has {redact(text)!r} in its {name}. spark-submit gets it as an"
                 " argument, with commas between, for all to read: {env:NAME}, a comma or a secret cannot be"

@@ -27,7 +27,7 @@ from streamkeeper.errors import DeclarationError
 TOPICS = ("subscribe", "subscribePattern", "assign")
 """Options for the topics of a Kafka source; each source has exactly one."""
 
-_PLACEHOLDER = re.compile(r"\{env:")
+_PLACEHOLDER = re.compile(r"\{(?:env|conn):")
 _WHOLE = re.compile(r"[1-9][0-9]*")
 _SIZE = re.compile(r"[1-9][0-9]*\s*([kmgtp]?b?)?", re.IGNORECASE)
 _Fits = tuple[Callable[[str], bool], str]

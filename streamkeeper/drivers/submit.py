@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath, PurePosixPath
 
 from streamkeeper.checkpoint.log_entries import PARTITIONS
 from streamkeeper.clusters import cluster_drivers, kubernetes, standalone, yarn
-from streamkeeper.clusters.host import FILL, JOBS, check_host
+from streamkeeper.clusters.host import JOBS, check_host
 from streamkeeper.clusters.packed_code import packed_code
 from streamkeeper.declare.driver import (
     CHECKPOINT_MANAGER,
@@ -32,7 +32,8 @@ from streamkeeper.declare.driver import (
 from streamkeeper.declare.model import AnyFlow, Pipeline
 from streamkeeper.errors import SettingsError
 from streamkeeper.manifest.manifest import Flow
-from streamkeeper.settings import DEFAULT_MASTER, Settings, is_s3
+from streamkeeper.settings import DEFAULT_MASTER, FILL_JARS, Settings, is_s3
+from streamkeeper.support import connections
 from streamkeeper.support.user_environment import environment
 
 JOB = JOBS / "run_flow.py"
@@ -127,7 +128,7 @@ class Submission:
     """Parts of a job's submission, of any kind, for the command line or Airflow's connection.
 
     ``conf`` suits ``master``; ``environment`` is the whole environment. ``java_class`` runs the application
-    where that is a jar.
+    where that is a jar. ``connections`` are the values of Airflow's connections that the job's options name.
     """
 
     name: str
@@ -137,6 +138,7 @@ class Submission:
     master: str
     environment: Mapping[str, str]
     java_class: str | None = None
+    connections: tuple[str, ...] = ()
 
     def by_cluster(self, page: str, settings: Settings, wait: bool = False) -> Submission:
         """Return it as a cluster runs it on one of its hosts.
@@ -159,7 +161,7 @@ class Submission:
         """
         jars = sorted(settings.jars.glob("*.jar"))
         if not jars:
-            raise SettingsError(f"There are no jars in {settings.jars}. Run `{FILL}`.")
+            raise SettingsError(f"There are no jars in {settings.jars}. Run `{FILL_JARS}`.")
         modules = self.conf.get(LISTS["py_files"], "")
         return replace(
             self,
@@ -242,9 +244,19 @@ def driver(
         ["--available-now"] if available_now else []
     )
     conf = application_settings(settings, flows[0], master)
-    return Submission(
-        application_name(flows), JOB, tuple(arguments), conf, master, environment_of(settings, master)
-    )
+    named, env = connections_of(flows), environment_of(settings, master)
+    return Submission(application_name(flows), JOB, tuple(arguments), conf, master, env, connections=named)
+
+
+def connections_of(flows: Iterable[Flow]) -> tuple[str, ...]:
+    """Return the values of Airflow's connections that options of the flows' sources and sinks name."""
+    texts: list[str] = []
+    for flow in flows:
+        sink = flow.pipeline.sink_of(flow.declaration)
+        options = [source.options for source in flow.pipeline.sources_of(flow.declaration)]
+        for values in [*options, *([] if sink is None else [sink.properties])]:
+            texts += values.values()
+    return connections.names_in(texts)
 
 
 def environment_of(settings: Settings, master: str) -> dict[str, str]:

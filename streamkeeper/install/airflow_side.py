@@ -48,7 +48,8 @@ def _airflow_rows(request: Mapping[str, Any]) -> list[Row]:
     path = [str(PROJECT / "plugins"), *filter(None, [os.environ.get("PYTHONPATH")])]
     try:
         done = subprocess.run(
-            [sys.executable, "-m", MODULE],
+            # Not the folder that this is run in, whose code or metadata may be another installation's.
+            [sys.executable, "-P", "-m", MODULE],
             input=json.dumps(request),
             capture_output=True,
             text=True,

@@ -16,7 +16,7 @@ from streamkeeper.errors import SettingsError
 from streamkeeper.install import airflow_side
 from streamkeeper.install.probes import FAIL, OK, WARN, Probe, Row, run_all
 from streamkeeper.jars.folder import problems, read_lock
-from streamkeeper.settings import Settings
+from streamkeeper.settings import FILL_JARS, Settings
 from streamkeeper.storage import check_create, open_storage
 from streamkeeper.support.amounts import size_in_words
 from streamkeeper.support.user_environment import environment
@@ -107,7 +107,7 @@ def jars(settings: Settings, variables: Mapping[str, str]) -> Iterator[Row]:
     # A folder may have more jars than the lock: those for S3, or a user's own.
     wrong = [problem for problem in problems(settings.jars) if not problem.endswith("is not in the lock")]
     if wrong:
-        advice = f"Run `{host.FILL}`. A jar that changed may be damaged, or somebody else's."
+        advice = f"Run `{FILL_JARS}`. A jar that changed may be damaged, or somebody else's."
         yield Row("jars", FAIL, f"{settings.jars}: {'; '.join(wrong)}", advice)
     else:
         yield Row("jars", OK, f"{len(read_lock()) + 1} jars of the lock in {settings.jars}, by their digests")

@@ -114,7 +114,8 @@ def _heading(job: Job, query: Query, table: str) -> Iterator[str]:
     if query.target and "/" in query.target:
         place = Settings.from_environment().table_path(table)
         if normal_place(query.target) != normal_place(place):
-            yield f"Its table is {query.target}, the flow's is {place}: bring it there, with its _delta_log."
+            yield f"Its table is {query.target}, and the flow's would be {place}. To leave it there, set"
+            yield f"STREAMKEEPER_TABLE_PATHS={table}={query.target} wherever Streamkeeper runs."
     yield from (f"To do: {hinder}." for hinder in job.hinders)
     name = f"PIPELINE.{table}_flow"
     yield ""

@@ -31,7 +31,7 @@ from pathlib import Path
 from streamkeeper.errors import StreamkeeperError
 from streamkeeper.jars.ivy import IvyError, Module, download, pyspark_jars, resolve
 from streamkeeper.jars.java import SUPPORTED, JavaError, find_javac
-from streamkeeper.settings import CHECKOUT, PROJECT
+from streamkeeper.settings import CHECKOUT, FILL_JARS, PROJECT
 
 _IN_WHEEL = Path(__file__).resolve().parent
 """Folder of a wheel's locks and of its jar."""
@@ -110,7 +110,7 @@ def jar_paths(folder: Path = FOLDER) -> list[Path]:
     missing = [path.name for path in paths if not path.is_file()]
     if missing:
         raise JarsError(
-            f"{folder} lacks {len(missing)} of {len(paths)} jars ({missing[0]} first). Run `make setup`."
+            f"{folder} lacks {len(missing)} of {len(paths)} jars ({missing[0]} first). Run `{FILL_JARS}`."
         )
     return paths
 

@@ -14,6 +14,7 @@ from xml.sax.saxutils import quoteattr
 
 from streamkeeper.errors import StreamkeeperError
 from streamkeeper.jars.java import find_java
+from streamkeeper.settings import CHECKOUT
 
 SETTINGS_VARIABLE = "STREAMKEEPER_IVY_SETTINGS"
 _TIMEOUT_SECONDS = 900
@@ -60,7 +61,8 @@ def pyspark_jars() -> Path:
     """Return the folder of the installed pyspark's jars; raises IvyError if there is none."""
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise IvyError("pyspark is not installed in this Python. Run `make setup`, and use .venv/bin/python.")
+        way = "Run `make setup`, and use .venv/bin/python" if CHECKOUT else "Install pyspark"
+        raise IvyError(f"pyspark is not installed in this Python. {way}.")
     return Path(spec.origin).parent / "jars"
 
 

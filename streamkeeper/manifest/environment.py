@@ -1,8 +1,8 @@
 """Sources ready to open: the environment filled into their options, the table's name turned into a path. A
 name of the session catalog leads where the last driver found it.
 
-Declarations are kept in the manifest, which everybody may read. So ``{env:NAME}`` stays as it is there, and
-each process that opens a source fills in its own environment.
+Declarations are kept in the manifest, which everybody may read. So ``{env:NAME}`` and ``{conn:NAME.FIELD}``
+stay as they are there, and each process that opens a source fills in its own environment.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from streamkeeper.manifest.manifest import Flow
 from streamkeeper.manifest.named_tables import named_table
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
+from streamkeeper.support import connections
 from streamkeeper.support.user_environment import PLACEHOLDER, variables_in, why_refused
 
 
@@ -48,10 +49,11 @@ def filled(
     settings: Settings,
     environment: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Return options filled in from ``environment`` (``os.environ`` by default).
+    """Return options filled in from ``environment`` (``os.environ`` by default) and Airflow's connections.
 
     :param subject: file, line and what has them, for the message.
-    :raises SettingsError: an environment variable in them is not set, or pipelines may not see it.
+    :raises SettingsError: an environment variable in them is not set, or pipelines may not see it; or this
+        process cannot get the value of a connection.
     """
     names = variables_in(options.values())
     refused = why_refused(names, settings.pipeline_env)
@@ -64,7 +66,11 @@ def filled(
             f"{subject} needs {', '.join(missing)} in the environment, which this process lacks. Set it for"
             " Airflow, its workers and the command line alike."
         )
-    return {key: PLACEHOLDER.sub(lambda match: env[match[1]], value) for key, value in options.items()}
+    values = {key: PLACEHOLDER.sub(lambda match: env[match[1]], value) for key, value in options.items()}
+    try:
+        return {key: connections.filled(value) for key, value in values.items()}
+    except SettingsError as error:
+        raise SettingsError(f"{subject} cannot be opened: {error}") from error
 
 
 def _bounded(source: Source, options: Mapping[str, str], most: int) -> Mapping[str, str]:
@@ -79,7 +85,8 @@ def _bounded(source: Source, options: Mapping[str, str], most: int) -> Mapping[s
 def opened_if_possible(source: Source, settings: Settings) -> Source:
     """Return a source opened as far as this process can.
 
-    ``{env:NAME}`` stays in its options if a variable is not set, or pipelines may not see it.
+    ``{env:NAME}`` and ``{conn:NAME.FIELD}`` stay in its options if a variable is not set, pipelines may not
+    see it, or this process has no connections.
     """
     try:
         return opened(source, settings)

@@ -58,17 +58,19 @@ def test_every_dag_has_a_description_and_a_name_that_begins_as_one_types_it(bag:
     assert bag.dags["flow__first__first_flow"].description == "Appends to first_clean, every 10 seconds."
 
 
-def test_pool_connection_owner_and_tags_are_those_of_the_settings(
+def test_what_all_tasks_have_in_common_is_that_of_the_settings(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in (("POOL", "etl"), ("CONNECTION", "spark_default"), ("DAG_OWNER", "data team")):
+    values = {"POOL": "etl", "CONNECTION": "spark_default", "DAG_TAGS": "prod, streaming"}
+    values |= {"DAG_OWNER": "data team", "DAG_QUEUE": "spark", "DAG_PRIORITY": "7"}
+    for name, value in values.items():
         monkeypatch.setenv(f"STREAMKEEPER_{name}", value)
-    monkeypatch.setenv("STREAMKEEPER_DAG_TAGS", "prod, streaming")
     dags = DagBag(str(PROJECT / "dags")).dags
     assert {
         name for name, dag in dags.items() if not {"streamkeeper", "prod", "streaming"} <= dag.tags
     } == set()
-    assert {task.owner for dag in dags.values() for task in dag.tasks} == {"data team"}
+    tasks = [task for dag in dags.values() for task in dag.tasks]
+    assert {(task.owner, task.queue, task.priority_weight) for task in tasks} == {("data team", "spark", 7)}
     assert dags["flow__first__first_flow"].task_dict["run"].pool == "etl"
     step = next(task for task in dags["reset_checkpoint"].tasks if isinstance(task, SparkStep))
     assert step._conn_id == "spark_default"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from airflow.dag_processing.dagbag import DagBag
+from streamkeeper_airflow import all_dags
 from streamkeeper_airflow.bundle import StreamkeeperBundle
 
 from streamkeeper.settings import PROJECT
@@ -39,6 +40,7 @@ def test_a_file_of_three_lines_has_the_dags_of_the_bundle(
     bundle = StreamkeeperBundle(name="streamkeeper")
     assert set(own.dags) == set(DagBag(str(bundle.path)).dags)
     assert {"flow__first__first_flow", "flow__second__second_flow", "rewind"} <= set(own.dags)
+    assert set(all_dags()) == set(own.dags), "also for whoever takes some of them"
     assert {Path(dag.fileloc).name for dag in own.dags.values()} == {"sk.py"}
     # What Airflow sets while it runs a task: only the DAGs beside the task's own are made.
     monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", "clean_up_daily")
@@ -57,6 +59,32 @@ def test_the_dags_are_refused_a_second_time_beside_the_bundle(
     assert not bag.dags
     assert "The bundle 'sk' of Airflow's [dag_processor] dag_bundle_config_list gives all" in message
     assert "Delete this file, or take the bundle out of the list." in message
+
+
+@pytest.mark.parametrize(
+    ("theirs", "used", "way_out"),
+    [
+        ("DAG('streamkeeper__backfill')", "streamkeeper__backfill", "set STREAMKEEPER_DAG_PREFIX"),
+        ("DAG(dag_id='flow__first__first_flow')", "flow__first__first_flow", "Rename that DAG, or the flow."),
+    ],
+    ids=["of a recovery", "of a flow"],
+)
+def test_an_id_that_a_dag_of_somebody_else_has_is_refused_with_its_place(
+    theirs: str, used: str, way_out: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("STREAMKEEPER_DAG_PREFIX")
+    monkeypatch.setenv("AIRFLOW__CORE__DAGS_FOLDER", str(folder))
+    assert DagBag(str(folder)).import_errors == {}
+    file = folder / "theirs.py"
+    # A file that only triggers it, and one that cannot be read, define none.
+    (folder / "other.py").write_text(f"TriggerDagRunOperator(trigger_dag_id={used!r})")
+    (folder / "broken.py").write_text(f"with DAG({used!r}:")
+    assert not DagBag(str(folder / "sk.py")).import_errors
+    file.write_text(f"\nwith {theirs}:\n    pass\n")
+    (message,) = DagBag(str(folder / "sk.py")).import_errors.values()
+    assert f"{file}:2 defines a DAG with the id {used!r}" in message and way_out in message
+    (shown,) = DagBag(str(PROJECT / "dags" / "pipeline_errors.py")).import_errors.values()
+    assert f"{file}:2 defines a DAG" in shown, "the bundle's list of import errors has it, too"
 
 
 @pytest.mark.parametrize("place", ["none", "checkout", "copy"])

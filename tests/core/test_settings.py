@@ -275,3 +275,33 @@ def test_an_environment_is_a_file_of_settings(tmp_path: Path) -> None:
         of_environment("../stage", folder)
     with pytest.raises(SettingsError, match=r"wrong.env:1: 'PATH' is no setting. A line is NAME=value"):
         of_environment("wrong", folder)
+
+
+def test_a_table_of_another_place_stays_there_through_another_process(tmp_path: Path) -> None:
+    env = {
+        "STREAMKEEPER_WAREHOUSE": str(tmp_path / "w"),
+        "STREAMKEEPER_TABLE_PATHS": f"orders={tmp_path}/lake/orders/, s.t={tmp_path}/lake/t",
+    }
+    settings = Settings.from_environment(env)
+    places = [settings.table_path(name) for name in ("orders", "s.t", "other")]
+    assert places == [f"{tmp_path}/lake/orders", f"{tmp_path}/lake/t", f"{tmp_path}/w/other"]
+    assert Settings.from_environment(settings.as_environment()) == settings
+
+
+@pytest.mark.parametrize(
+    ("places", "refusal"),
+    [
+        ("orders", "has 'orders'. Allowed is TABLE=PLACE"),
+        ("orders=/a,orders=/b", "has 'orders=/b'. Allowed is TABLE=PLACE, once a table"),
+        ("a=/lake/a,b=/lake/a/b", "the second is inside the first"),
+        ("orders=/w/orders", "the second is inside the first"),
+        ("orders=lake/orders", "a relative path"),
+        ("orders=s3://lake/orders", "Both must be on S3, or both in folders"),
+        ("../x=/lake/x", "Allowed is TABLE=PLACE"),
+    ],
+)
+def test_a_place_of_a_table_that_cannot_be_is_refused(places: str, refusal: str) -> None:
+    env = {"STREAMKEEPER_WAREHOUSE": "/w", "STREAMKEEPER_TABLE_PATHS": places}
+    with pytest.raises(SettingsError) as refused:
+        Settings.from_environment(env)
+    assert refusal in str(refused.value) and "STREAMKEEPER_TABLE_PATHS" in str(refused.value)

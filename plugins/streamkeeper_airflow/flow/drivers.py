@@ -24,6 +24,7 @@ from streamkeeper.flows import holds, leases
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.leases import ClusterDriver, Lease, Life, Process, Silence, process_started
 from streamkeeper.storage import read_json
+from streamkeeper.support.connections import discard
 
 LOOK = 1.0
 """Seconds that one call of `wait` waits for a driver's end, at most."""
@@ -67,6 +68,7 @@ class Submitted:
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
         self.log: Path | None = log
+        self._environment = environment
         with log.open("ab") as output:
             self._process = subprocess.Popen(
                 list(command),
@@ -95,6 +97,7 @@ class Submitted:
         except subprocess.TimeoutExpired:
             return None
         self._note.unlink(missing_ok=True)
+        discard(self._environment)
         return Ending(code, described(code))
 
     def end(self) -> None:

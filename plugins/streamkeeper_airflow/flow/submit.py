@@ -26,6 +26,8 @@ from streamkeeper.drivers.submit import Submission
 from streamkeeper.flows.leases import ClusterDriver
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.settings import Settings
+from streamkeeper.support.connections import discard
+from streamkeeper_airflow.flow.connections import handed
 
 if not hasattr(spark_submit, "kube_client"):
     # For k8s:// masters the hook asks whether the provider of Kubernetes is there. We need nothing of it, and
@@ -64,9 +66,12 @@ class Hook(SparkSubmitHook):
 
         :raises AirflowException: it failed.
         """
-        outcome: str | None = super().submit(
-            str(self.job.application), **{**kwargs, "env": dict(self.job.environment)}
-        )
+        try:
+            outcome: str | None = super().submit(
+                str(self.job.application), **{**kwargs, "env": dict(self.job.environment)}
+            )
+        finally:
+            discard(self.job.environment)
         return outcome
 
     def on_kill(self) -> None:
@@ -125,6 +130,7 @@ class SubmitJob(SparkSubmitOperator):
         master = find_master(self._conn_id)
         self._job = make(master.master)
         self._job.check_host()
+        self._job = handed(self._job, master.page)
         if master.page is not None:
             self._job = self._job.by_cluster(master.page, Settings.from_environment(), wait=True)
         self.conf, self.application_args = dict(self._job.conf), list(self._job.arguments)
@@ -153,7 +159,9 @@ def prepare(
     job = replace(job, environment={**job.environment, **more})
     if master.page is not None:
         job = job.by_cluster(master.page, settings)
-    return Hook(job, connection).command(), dict(job.environment)
+    hook = Hook(job, connection)
+    command = hook.command()
+    return command, dict(handed(job, master.page).environment)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from py4j.java_gateway import JavaPackage  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
 from streamkeeper.errors import SettingsError
+from streamkeeper.settings import FILL_JARS, FILL_S3_JARS
 
 Classes = Callable[[str], Any]
 """Returns a class of the JVM by its full name; a nested one's has a ``$``."""
@@ -33,8 +34,8 @@ def _class(jvm: Any, name: str) -> Any:
     java_class = getattr(jvm, name)
     if isinstance(java_class, JavaPackage):
         raise SettingsError(
-            f"No jar of this driver has the class {name}: the jars are of another release. Run `make setup`"
-            " (with S3 also `make s3-jars`), and build the image anew where drivers run in one."
+            f"No jar of this driver has the class {name}: the jars are of another release. Run `{FILL_JARS}`"
+            f" (with S3 `{FILL_S3_JARS}`), and build the image anew where drivers run in one."
         )
     return java_class
 

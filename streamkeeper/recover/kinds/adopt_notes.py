@@ -38,7 +38,7 @@ def notes(settings: Settings, flow: Flow, request: AdoptRequest, query: OldQuery
     yield from _sink_notes(settings.table_path(flow.declaration.target), query)
     if query.has_table and flow.sink is None:
         table = settings.table_path(flow.declaration.target)
-        yield f"The table that it looked at, and continues, is {table}: the flow's has no other place."
+        yield f"The table that it looked at, and continues, is {table}."
     yield (
         f"Nothing may start the flow before: hold it first (streamkeeper hold {flow.full_name} --reason"
         f" adopt), or leave its DAG {flow.dag_id} paused. Pause the DAG of the old job for good."

@@ -59,6 +59,7 @@ def copy_settings(work: Work, rehearsal: Rehearsed) -> Settings:
         state=f"{root}/state",
         warehouse=f"{root}/warehouse",
         backups=f"{root}/backups",
+        table_paths=(),
         pipelines=Path(rehearsal.pipelines) if rehearsal.pipelines else work.settings.pipelines,
         read_at_most=rehearsal.files or 0,
         register_tables=False,

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from streamkeeper.declare.model import AnyFlow
-from streamkeeper.drivers.submit import RECOVERY_JOB, Submission, environment_of, job_settings
+from streamkeeper.drivers.submit import (
+    RECOVERY_JOB,
+    Submission,
+    connections_of,
+    environment_of,
+    job_settings,
+)
 from streamkeeper.flows import ledger
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover.plans import plan as plans
@@ -17,9 +23,10 @@ def recovery_step(
     """Return the submission of one step of a recovery, with the ``spark_conf`` of the recovery's flows."""
     arguments = ("--pipeline", pipeline, "--recovery", recovery, "--step", step)
     conf = job_settings(settings, _flows_of(settings, pipeline, recovery), master)
-    return Submission(
-        f"{recovery} {step}", RECOVERY_JOB, arguments, conf, master, environment_of(settings, master)
-    )
+    of_pipeline = [flow for flow in read_manifest(settings).flows() if flow.pipeline.name == pipeline]
+    env, named = environment_of(settings, master), connections_of(of_pipeline)
+    name = f"{recovery} {step}"
+    return Submission(name, RECOVERY_JOB, arguments, conf, master, env, connections=named)
 
 
 def _flows_of(settings: Settings, pipeline: str, recovery: str) -> list[AnyFlow]:

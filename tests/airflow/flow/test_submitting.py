@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -22,12 +24,14 @@ from streamkeeper_airflow.recovery.tasks import SparkStep
 
 from streamkeeper.clusters import cluster_drivers
 from streamkeeper.drivers import submit
+from streamkeeper.errors import SettingsError
 from streamkeeper.flows.files import open_home
 from streamkeeper.flows.leases import ClusterDriver
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover import engine
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.settings import PROJECT, Settings
+from streamkeeper.support import connections
 from streamkeeper.watch import alerts
 from streamkeeper.watch.alerts import AlertKind
 from tests.airflow.conftest import a_try
@@ -181,6 +185,49 @@ def fits_the_cluster(call: Call, application: Path, master: str) -> None:
         _, *arguments = call.arguments[call.arguments.index(jar) :]
         assert arguments[:2] == [str(application), ""], "no Python files beside it"
         assert call.environment[cluster_drivers.PAGE_VARIABLE] == "http://there:8080"
+
+
+@pytest.mark.parametrize("job", [a_driver, a_step])
+def test_values_of_a_connection_are_handed_over_by_a_file_of_the_owner_alone(
+    job: Callable[[Path], None],
+    project: Path,
+    recorder: Recorder,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    pipeline = project / "pipelines" / "first.py"
+    option = """options={"a": "{conn:orders.db.password}", "b": "{conn:orders.db.extra.key}"}, schema="""
+    pipeline.write_text(pipeline.read_text().replace("schema=", option, 1))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("AIRFLOW_CONN_STREAMKEEPER_SPARK", '{"conn_type": "spark", "host": "local[2]"}')
+    if job is a_driver:
+        with pytest.raises(SettingsError, match=r"no connection 'orders.db'"):
+            job(project)
+    connection = {"conn_type": "http", "password": "s3cr3t", "extra": {"key": "s3cr3t too"}}
+    monkeypatch.setenv("AIRFLOW_CONN_ORDERS.DB", json.dumps(connection))
+    copies: list[tuple[int, dict[str, str]]] = []
+    hand_over = connections.hand_over
+
+    def watched(values: Mapping[str, str], file: Path) -> None:
+        hand_over(values, file)
+        copies.append((file.stat().st_mode & 0o777, json.loads(file.read_text())))
+
+    monkeypatch.setattr(connections, "hand_over", watched)
+    job(project)
+    [call] = recorder.calls
+    values = {"orders.db.password": "s3cr3t", "orders.db.extra.key": "s3cr3t too"}
+    assert copies == [(0o600, values)]
+    assert not [text for text in (*call.arguments, *call.environment.values()) if "s3cr3t" in text]
+    file = Path(call.environment[connections.FILE_VARIABLE])
+    assert file.parent == tmp_path
+    # A step's job has ended; a driver goes on, and reads it.
+    assert file.exists() == (job is a_driver)
+    if job is a_driver:
+        extra = {"deploy-mode": "cluster"}
+        connection = {"conn_type": "spark", "host": "spark://there:7077", "extra": extra}
+        monkeypatch.setenv("AIRFLOW_CONN_STREAMKEEPER_SPARK", json.dumps(connection))
+        with pytest.raises(SettingsError, match=r"Use deploy mode client, or \{env:NAME\}"):
+            job(project)
 
 
 @pytest.mark.parametrize("job", [a_driver, a_step])

@@ -112,7 +112,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a deserializer": (kafka({"kafka.value.deserializer": "x.Y"}), "keys and values come as bytes"),
     "a secret": (
         kafka({"kafka.ssl.truststore.password": "secret"}),
-        "has a secret in its option 'kafka.ssl.truststore.password'. .* write '{env:NAME}' here",
+        "has a secret in its option 'kafka.ssl.truststore.password'. .* write '{conn:NAME.password}'",
     ),
     "kafka with a path": (kafka(path="/x"), "which takes no path"),
     "kafka with a schema": (kafka(schema="a INT"), "brings its own schema"),

@@ -427,7 +427,7 @@ def test_pinned_settings_are_told_where_the_flow_would_use_others(world: World) 
 
 def test_a_plan_names_its_table_what_to_hold_first_and_what_to_unpause_afterwards(world: World) -> None:
     text = notes(plan(world, old_job(world)))
-    assert f"The table that it looked at, and continues, is {world.settings.table_path('events')}" in text
+    assert f"The table that it looked at, and continues, is {world.settings.table_path('events')}." in text
     before = text.index("streamkeeper hold events.clean_events --reason adopt")
     after = text.index("airflow dags unpause flow__events__clean_events")
     assert before < after and "release events.clean_events" in text
