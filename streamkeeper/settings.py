@@ -43,6 +43,9 @@ ENVIRONMENTS = "STREAMKEEPER_ENVIRONMENTS"
 UNTESTED = "STREAMKEEPER_UNTESTED_STORAGE"
 """Setting that allows URLs and network file systems that Streamkeeper was not tried on."""
 
+SLOT, DEFERRED = "slot", "deferred"
+"""Values of ``supervision``."""
+
 _TRIED = ("s3", "s3a")
 """Schemes of URLs that Streamkeeper was tried on."""
 STORES = (
@@ -145,7 +148,13 @@ class Settings:
     dag_tags: tuple[str, ...] = ()
     """Tags of all DAGs, beside ``streamkeeper``, with commas."""
     pool: str = "streaming_flows"
-    """Airflow's pool of the drivers' tasks: one slot a running driver."""
+    """Airflow's pool of the drivers' tasks: one slot a running driver, or, with ``supervision=deferred``, one
+    that starts or is judged.
+    """
+    supervision: str = SLOT
+    """Who watches a running driver: ``slot``, its task, in a slot of the pool; or ``deferred``, Airflow's
+    triggerer, while the task takes neither a slot nor a process.
+    """
     connection: str = "streamkeeper_spark"
     """Airflow's connection to Spark's master, such as ``spark_default``."""
     history_server: str = ""
@@ -446,6 +455,12 @@ def pipeline_env(environment: Mapping[str, str] | None = None) -> tuple[str, ...
     return names
 
 
+def _supervision(name: str, value: str | None, default: str) -> str:
+    if (value or default) not in (SLOT, DEFERRED):
+        raise SettingsError(f"{name} is {value!r}. It must be {SLOT} or {DEFERRED}.")
+    return value or default
+
+
 def _location(name: str, value: str | None, default: Path | str) -> str:
     if not value:
         return str(default)
@@ -624,6 +639,7 @@ _READERS: Mapping[str, Callable[[str, str | None, Any], Any]] = {
     "history_server": _page,
     "dag_prefix": _prefix,
     "dag_tags": _names,
+    "supervision": _supervision,
     **dict.fromkeys(("dag_owner", "pool", "connection"), _name),
     "read_at_most": lambda name, text, default: int(_seconds(name, None if text == "0" else text, default)),
     "pipeline_env": lambda name, text, _: pipeline_env({} if text is None else {name: text}),
