@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
+from threading import Thread
 
 import pytest
 import structlog
 from airflow.jobs.triggerer_job_runner import _USER_ACTION_CANCEL_MSG, TriggerRunner
-from streamkeeper_airflow.flow import driver_trigger
+from airflow.sdk.exceptions import AirflowSkipException
+from streamkeeper_airflow.flow import driver_trigger, supervise
 from streamkeeper_airflow.flow.driver_trigger import DriverTrigger
+from streamkeeper_airflow.flow.supervise import FlowOperator
 
+from streamkeeper.clusters import cluster_drivers
+from streamkeeper.clusters.pages import Unbegun
 from streamkeeper.drivers import supervision
-from streamkeeper.flows import leases
+from streamkeeper.flows import holds, leases
 from streamkeeper.flows.files import FlowHome
-from streamkeeper.flows.leases import Heartbeat, Process
+from streamkeeper.flows.leases import ClusterDriver, Heartbeat, Lease, Process
+from streamkeeper.storage import to_json
 from streamkeeper.supervise import attached, heart
 from streamkeeper.support.times import now
-from tests.airflow.conftest import lease
+from tests.airflow.conftest import a_try, elsewhere, lease
+from tests.airflow.deferral import carry_out
+from tools.waiting import wait_until
 
 BY = "flow__first__first_flow now run, try 1"
 
@@ -105,3 +116,53 @@ def test_a_trigger_that_a_person_ended_watches_no_longer_and_leaves_the_driver_a
     held = leases.current(home)
     assert held is not None
     assert (home.owners(), leases.told_leaving(home, held)) == ([], {}), "nobody asked the driver to end"
+
+
+def test_the_word_of_a_cluster_wakes_the_task_that_submits_the_next_driver(
+    home: FlowHome, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states: dict[str, str] = {}
+    submitted = "print('Submitted driver-20261127010203-%04d' % {})"
+    for name, text in {"SUPERVISION": "deferred", "LEASE_TERM": "550", "SUPERVISOR_TIMEOUT": "600"}.items():
+        monkeypatch.setenv(f"STREAMKEEPER_{name}", text)
+    monkeypatch.setenv("AIRFLOW__LOGGING__BASE_LOG_FOLDER", str(project / "logs"))
+    monkeypatch.setattr(attached, "LOOK", 0.05)
+    monkeypatch.setattr(attached, "STORE_LOOK", 0.05)
+    monkeypatch.setattr(supervise, "set_run_note", lambda *_: None)
+    submissions: list[int] = []
+    variables = {**os.environ, cluster_drivers.PAGE_VARIABLE: "http://127.0.0.1:9"}
+
+    def prepare(*_: object) -> tuple[list[str], dict[str, str]]:
+        submissions.append(len(submissions) + 1)
+        return [sys.executable, "-c", submitted.format(submissions[-1])], variables
+
+    monkeypatch.setattr(supervise.submitting, "prepare", prepare)
+    monkeypatch.setattr(cluster_drivers, "ended", lambda driver: states.get(driver.id))
+    monkeypatch.setattr(cluster_drivers, "unbegun", lambda driver: Unbegun(states.get(driver.id), None))
+
+    def begin(number: int) -> None:
+        driver = ClusterDriver("http://127.0.0.1:9", f"driver-20261127010203-{number:04}")
+        made = Lease(number, elsewhere(), 1, now(), cluster=driver)
+        home.storage.create(home.lease(number), to_json(asdict(made)))
+        leases.beat(home, Heartbeat(number, 1, "running", 1, now(), triggers=1))
+
+    deferred_to, ends = list[str](), list[Exception]()
+
+    def carry_on() -> None:
+        try:
+            carry_out(lambda: FlowOperator(task_id="run", flow=home.full_name), a_try(), deferred_to)
+        except AirflowSkipException as end:
+            ends.append(end)
+
+    Thread(target=carry_on, daemon=True).start()
+    for number in (1, 2):
+        wait_until(lambda now=number: len(submissions) == now or None, 60, "a driver is submitted")
+        begin(number)
+        wait_until(lambda now=number: len(deferred_to) == now or None, 60, "the triggerer watches it")
+        if number == 2:
+            holds.put(home, holds.person("ada"), "enough", "ada")
+        states[f"driver-20261127010203-{number:04}"] = "FAILED"
+    wait_until(lambda: ends or None, 60, "the hold ends the task")
+    assert "is held" in str(ends[0])
+    assert deferred_to == ["DriverTrigger", "DriverTrigger"]
+    assert submissions == [1, 2], "each end was followed by one submission, until the hold"
