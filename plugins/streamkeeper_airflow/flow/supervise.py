@@ -218,10 +218,13 @@ class FlowOperator(BaseOperator):
     def _known(
         self, settings: Settings, homes: Sequence[FlowHome], epochs: Mapping[str, int]
     ) -> Found | None:
-        """Return the driver that has some leases, alive or not; None if there are none."""
-        pairs = [
-            (home, leases.read(home, epochs[home.full_name])) for home in homes if home.full_name in epochs
-        ]
+        """Return the driver that has some leases, alive or not; None if there are none, or newer ones: it was
+        judged before a scheduler that started anew sent this task here again.
+        """
+        ran = [home for home in homes if home.full_name in epochs]
+        if any(_newest_epoch(home) > epochs[home.full_name] for home in ran):
+            return None
+        pairs = [(home, leases.read(home, epochs[home.full_name])) for home in ran]
         parts = [Attached(home, lease, settings.lease_term) for home, lease in pairs if lease is not None]
         return of_parts(parts, settings.lease_term, shared=self.shared) if parts else None
 

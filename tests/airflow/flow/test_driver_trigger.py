@@ -13,7 +13,7 @@ from threading import Thread
 import pytest
 import structlog
 from airflow.jobs.triggerer_job_runner import _USER_ACTION_CANCEL_MSG, TriggerRunner
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
 from streamkeeper_airflow.flow import driver_trigger, supervise
 from streamkeeper_airflow.flow.driver_trigger import DriverTrigger
 from streamkeeper_airflow.flow.supervise import FlowOperator
@@ -27,6 +27,7 @@ from streamkeeper.flows.leases import ClusterDriver, Heartbeat, Lease, Process
 from streamkeeper.storage import to_json
 from streamkeeper.supervise import attached, heart
 from streamkeeper.support.times import now
+from streamkeeper.watch import crash_loops
 from tests.airflow.conftest import a_try, elsewhere, lease
 from tests.airflow.deferral import carry_out
 from tools.waiting import wait_until
@@ -116,6 +117,23 @@ def test_a_trigger_that_a_person_ended_watches_no_longer_and_leaves_the_driver_a
     held = leases.current(home)
     assert held is not None
     assert (home.owners(), leases.told_leaving(home, held)) == ([], {}), "nobody asked the driver to end"
+
+
+def test_a_task_that_is_resumed_a_second_time_judges_no_driver_twice(
+    watched: DriverTrigger, home: FlowHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scheduler that starts anew resets a task that had gone on, and hands it the same event again."""
+    monkeypatch.setenv("STREAMKEEPER_SUPERVISION", "deferred")
+    held = leases.current(home)
+    assert held is not None
+    leases.leave(home, held, "failed")
+    lease(home, Process.current(), epoch=2)
+    leases.beat(home, Heartbeat(2, 1, "running", 1, now()))
+    task = FlowOperator(task_id="run", flow=home.full_name)
+    with pytest.raises(TaskDeferred) as deferred:
+        task.woken(a_try(), {"reason": "end"}, [home.full_name], {home.full_name: 1}, "")
+    assert deferred.value.trigger.serialize()[1]["epochs"] == {home.full_name: 2}
+    assert crash_loops.read(home) is None
 
 
 def test_the_word_of_a_cluster_wakes_the_task_that_submits_the_next_driver(
