@@ -48,6 +48,9 @@ ENVIRONMENTS = "STREAMKEEPER_ENVIRONMENTS"
 UNTESTED = "STREAMKEEPER_UNTESTED_STORAGE"
 """Setting that allows URLs and network file systems that Streamkeeper was not tried on."""
 
+SLOT, DEFERRED = "slot", "deferred"
+"""Values of ``supervision``."""
+
 _TRIED = ("s3", "s3a")
 """Schemes of URLs that Streamkeeper was tried on."""
 STORES = (
@@ -179,7 +182,13 @@ class Settings:
     dag_priority: int = 1
     """Priority weight of all tasks, above 0."""
     pool: str = "streaming_flows"
-    """Airflow's pool of the drivers' tasks: one slot a running driver."""
+    """Airflow's pool of the drivers' tasks: one slot a running driver, or, with ``supervision=deferred``, one
+    that starts or is judged.
+    """
+    supervision: str = SLOT
+    """Who watches a running driver: ``slot``, its task, in a slot of the pool; or ``deferred``, Airflow's
+    triggerer, while the task takes neither a slot nor a process.
+    """
     connection: str = "streamkeeper_spark"
     """Airflow's connection to Spark's master, such as ``spark_default``."""
     cluster_pages: tuple[str, ...] = ()
@@ -509,6 +518,12 @@ def cluster_pages() -> tuple[str, ...]:
     return _pages(name, with_airflows(os.environ).get(name), ())
 
 
+def _supervision(name: str, value: str | None, default: str) -> str:
+    if (value or default) not in (SLOT, DEFERRED):
+        raise SettingsError(f"{name} is {value!r}. It must be {SLOT} or {DEFERRED}.")
+    return value or default
+
+
 def _location(name: str, value: str | None, default: Path | str) -> str:
     if not value:
         return str(default)
@@ -734,6 +749,7 @@ _READERS: Mapping[str, Callable[[str, str | None, Any], Any]] = {
     "dag_prefix": _prefix,
     "dag_tags": _names,
     "table_paths": _table_paths,
+    "supervision": _supervision,
     **dict.fromkeys(("dag_owner", "dag_queue", "pool", "connection"), _name),
     "dag_priority": _weight,
     "read_at_most": lambda name, text, default: int(_seconds(name, None if text == "0" else text, default)),

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 
 from streamkeeper.drivers.submit import SUPERVISED_VARIABLE
 from streamkeeper.flows.files import FlowHome
@@ -22,17 +22,19 @@ from streamkeeper.support.times import now
 @dataclass(frozen=True)
 class Supervisor:
     """One beat of a supervising task: ``count`` changes with every beat; ``by`` names the task and its try,
-    for people.
+    for people. ``shown`` is up to where each output of the driver is in the task's log, by its location:
+    whoever takes over the watch goes on there.
     """
 
     count: int
     by: str
     at: str
+    shown: dict[str, int] = field(default_factory=dict)
 
 
-def beat(home: FlowHome, count: int, by: str) -> None:
-    """Write a beat of the flow's supervisor. It counts if ``count`` or ``by`` has changed."""
-    home.storage.overwrite(home.supervisor, to_json(asdict(Supervisor(count, by, now()))))
+def beat(home: FlowHome, count: int, by: str, shown: Mapping[str, int] | None = None) -> None:
+    """Write a beat of the flow's supervisor. It counts if anything in it has changed."""
+    home.storage.overwrite(home.supervisor, to_json(asdict(Supervisor(count, by, now(), dict(shown or {})))))
 
 
 def read(home: FlowHome) -> Supervisor | None:

@@ -140,14 +140,33 @@ class LogTail:
     """Passes the new lines of a growing output to ``write``, without secrets, ``limit`` lines at most.
 
     :param backlog: bytes before its present end that are shown too; None shows all of it.
+    :param start: a former tail's ``position``, where this one goes on; then ``backlog`` does not matter.
     """
 
     def __init__(
-        self, output: Output, write: Callable[[str], None], *, limit: int = 5000, backlog: int | None = None
+        self,
+        output: Output,
+        write: Callable[[str], None],
+        *,
+        limit: int = 5000,
+        backlog: int | None = None,
+        start: int | None = None,
     ) -> None:
         self._output, self._write, self._left = output, write, limit
-        self._position = 0 if backlog is None else output.near_end(backlog)
+        before = 0 if backlog is None or start is not None else output.near_end(backlog)
+        self._position = before if start is None else start
         self._rest, self._shown = b"", Lines(cut=bool(self._position))
+
+    @property
+    def location(self) -> str:
+        """Where the output is."""
+        return self._output.location
+
+    @property
+    def position(self) -> int:
+        """Position behind the last line that was passed on. Half a line is passed on once it is whole."""
+        # Outputs whose positions are no bytes give whole lines.
+        return self._position - len(self._rest)
 
     def pump(self) -> None:
         """Pass on what is new since the last call."""

@@ -9,7 +9,6 @@ from typing import cast
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
 from streamkeeper_airflow.flow import supervise
-from streamkeeper_airflow.flow.drivers import Ending
 from streamkeeper_airflow.flow.gate import HoldTrigger, blocking
 from streamkeeper_airflow.flow.retries import DriverFailed
 from streamkeeper_airflow.flow.supervise import FlowOperator
@@ -24,6 +23,7 @@ from streamkeeper.health.flows import look_now
 from streamkeeper.history import events
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import Settings
+from streamkeeper.supervise.attached import Ending
 from streamkeeper.watch import crash_loops
 from streamkeeper.watch.alerts import AlertKind
 from tests.airflow.conftest import a_try

@@ -198,8 +198,8 @@ def _supervise(bench: Bench, home: FlowHome, lease: leases.Lease | None, over: t
     """Be the task that supervises: its heart, and its looks at the driver; at one that it submitted it looks
     by the process alone.
     """
-    from streamkeeper_airflow.flow.drivers import LOOK, Attached
-    from streamkeeper_airflow.flow.heartbeat import Heart
+    from streamkeeper.supervise.attached import LOOK, Attached
+    from streamkeeper.supervise.heart import Heart
 
     heart = Heart([home], bench.settings.supervisor_timeout, "benchmark", print)
     attached = Attached(home, lease, bench.settings.lease_term) if lease else None

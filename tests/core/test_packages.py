@@ -47,6 +47,7 @@ STAIRS = (
     ("streamkeeper.recover.kinds",),
     ("streamkeeper.recover",),
     ("streamkeeper.health",),
+    ("streamkeeper.supervise",),
     ("streamkeeper.install",),
     ("streamkeeper.cli",),
     ("streamkeeper_jobs", "streamkeeper_airflow"),

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import time
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
+from urllib.request import urlopen
 
 from airflow.listeners import hookimpl
 from airflow.sdk import conf
 
 from streamkeeper.errors import SettingsError
 from streamkeeper.manifest.import_all import BUILD_SECONDS
-from streamkeeper.settings import Settings
+from streamkeeper.manifest.manifest import read_manifest
+from streamkeeper.settings import DEFERRED, Settings
 from streamkeeper_airflow.flow.retries import LONGEST_DELAY, LOST_DELAY, WrongSettings
 
 log = logging.getLogger(__name__)
@@ -27,6 +32,10 @@ FOR_MONTHS = timedelta(days=365)
 _BROKER = "celery_broker_transport_options"
 _REDELIVERING = ("redis", "sentinel", "sqs")
 """Brokers, by the beginning of their address, that have a visibility timeout; others notice a lost worker."""
+TRIGGERER_SECONDS = 60.0
+"""Seconds that a task waits for a triggerer: all of Airflow may have been started just now."""
+_LASTING = ("LocalExecutor", "CeleryExecutor", "EdgeExecutor")
+"""Executors whose workers, and with them the drivers of client mode, live on when a task is deferred."""
 _IDLE = "idle_in_transaction_session_timeout"
 
 
@@ -123,12 +132,98 @@ def check_parsing() -> None:
         )
 
 
+def check_triggerer(settings: Settings) -> None:
+    """Check that one triggerer can watch every flow, and that another one takes over before drivers stop.
+
+    :raises WrongSettings: the triggerer's capacity, or its times, do not fit.
+    """
+    if settings.supervision != DEFERRED:
+        return
+    capacity = conf.getint("triggerer", "capacity")
+    drivers = len({flow.dag_id for flow in read_manifest(settings).flows()})
+    if capacity < drivers:
+        raise WrongSettings(
+            f"Airflow's [triggerer] capacity is {capacity}, but {drivers} drivers are declared, each of which"
+            " it watches by a trigger (STREAMKEEPER_SUPERVISION=deferred): the others would stop, since"
+            f" nobody watched them. Set it to {drivers} or more, as one triggerer must do for all while"
+            " another is away, or set STREAMKEEPER_SUPERVISION=slot, and start Airflow again."
+        )
+    lost = timedelta(seconds=conf.getint("triggerer", "triggerer_health_check_threshold"))
+    needed = (lost + SPARE).total_seconds()
+    if settings.supervisor_timeout < needed:
+        raise WrongSettings(
+            f"STREAMKEEPER_SUPERVISOR_TIMEOUT is {settings.supervisor_timeout:g} s, but a triggerer that is"
+            f" lost is replaced after {needed:.0f} s: Airflow's [triggerer] triggerer_health_check_threshold"
+            f" ({lost.total_seconds():.0f} s), and {SPARE.total_seconds():.0f} s to start its triggers"
+            f" elsewhere. Set STREAMKEEPER_SUPERVISOR_TIMEOUT to {needed:.0f} or more, and start Airflow"
+            " again."
+        )
+
+
+def check_triggerer_lives(settings: Settings) -> None:
+    """Check that a triggerer is there to watch the driver that is to be started; wait a minute for it.
+
+    Where the API server cannot be asked, that is logged, and nothing is refused.
+
+    :raises WrongSettings: there is none.
+    """
+    if settings.supervision != DEFERRED:
+        return
+    until = time.monotonic() + TRIGGERER_SECONDS
+    while True:
+        try:
+            triggerer = _health().get("triggerer") or {}
+        except (OSError, ValueError, AttributeError) as error:
+            log.warning("Whether a triggerer is alive is unknown: %s does not tell (%s).", _api(), error)
+            return
+        if triggerer.get("status") == "healthy":
+            return
+        if time.monotonic() >= until:
+            break
+        time.sleep(2)
+    last = triggerer.get("latest_triggerer_heartbeat") or "never"
+    raise WrongSettings(
+        f"No triggerer of Airflow's is alive (last heartbeat: {last}), which would watch the driver"
+        " (STREAMKEEPER_SUPERVISION=deferred): it would stop after"
+        f" {settings.supervisor_timeout:g} s, so none is started. Start `airflow triggerer`, or set"
+        " STREAMKEEPER_SUPERVISION=slot and start Airflow again."
+    )
+
+
+def check_worker_lasts(settings: Settings) -> None:
+    """Check that a driver of client mode, which runs beside its task, outlives the task's deferral.
+
+    :raises WrongSettings: the executor gives each task a machine or container that ends with it.
+    """
+    executor = conf.get("core", "executor").split(",")[0].strip().rpartition(":")[2].rpartition(".")[2]
+    if settings.supervision != DEFERRED or executor in _LASTING:
+        return
+    raise WrongSettings(
+        f"Airflow's [core] executor is {executor}, whose workers may end with their task, and with them a"
+        " driver in client mode once its task is deferred. Use deploy mode cluster, one of"
+        f" {', '.join(_LASTING)}, or STREAMKEEPER_SUPERVISION=slot, and start Airflow again."
+    )
+
+
+def _api() -> str:
+    """Return the address of the API server, as tasks know it."""
+    own = conf.get("core", "execution_api_server_url", fallback="") or ""
+    return own.partition("/execution")[0] or conf.get("api", "base_url", fallback="http://localhost:8080")
+
+
+def _health() -> dict[str, Any]:
+    with urlopen(f"{_api().rstrip('/')}/api/v2/monitor/health", timeout=10) as answer:
+        value: dict[str, Any] = json.load(answer)
+    return value
+
+
 def check_airflow(settings: Settings) -> None:
     """Check the settings of Airflow that a driver's supervision depends on.
 
     :raises WrongSettings: one does not hold; the message says which, why, and what to set.
     """
     check_supervisor_timeout(settings)
+    check_triggerer(settings)
     check_redelivery()
     check_token()
     check_parsing()

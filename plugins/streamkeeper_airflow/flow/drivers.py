@@ -14,30 +14,18 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from streamkeeper.clusters import cluster_drivers
 from streamkeeper.exit_codes import Outcome, described
-from streamkeeper.flows import holds, leases
-from streamkeeper.flows.files import FlowHome
-from streamkeeper.flows.leases import ClusterDriver, Lease, Life, Process, Silence, process_started
-from streamkeeper.storage import read_json
+from streamkeeper.flows.leases import ClusterDriver, process_started
+from streamkeeper.supervise import attached
+from streamkeeper.supervise.attached import Attached, AttachedToSharedDriver, Ending
 from streamkeeper.support.connections import discard
 
-LOOK = 1.0
-"""Seconds that one call of `wait` waits for a driver's end, at most."""
-STORE_LOOK = 5.0
-"""Seconds between two reads of the store for an attached driver whose process is alive or not visible."""
-
-
-@dataclass(frozen=True)
-class Ending:
-    """How a driver ended: its exit code, if this host knows it, and a description."""
-
-    code: int
-    description: str
+Found = Attached | AttachedToSharedDriver
+"""A driver that is followed by its leases, by whatever process."""
 
 
 class Driver(Protocol):
@@ -51,7 +39,13 @@ class Driver(Protocol):
     def cluster(self) -> ClusterDriver | None: ...
 
     def wait(self) -> Ending | None:
-        """Wait :data:`LOOK` seconds at most; return the ending, or None while the driver lives."""
+        """Wait :data:`streamkeeper.supervise.attached.LOOK` seconds at most; return the ending, or None while
+        the driver lives.
+        """
+        ...
+
+    def begun(self) -> Found | None:
+        """Return the driver as anybody can follow it, once it works: it has its leases, and has beaten."""
         ...
 
 
@@ -61,11 +55,19 @@ class Submitted:
     :param command: the ``spark-submit`` command.
     :param environment: the whole environment of the process.
     :param log: the file for its output; ``<log>.pid`` beside it names its process group while it runs.
+    :param find: finds the driver by its lease, once that is newer than all there were before.
     """
 
     cluster: ClusterDriver | None = None
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        log: Path,
+        find: Callable[[], Found | None] = lambda: None,
+    ) -> None:
+        self._find = find
         log.parent.mkdir(parents=True, exist_ok=True)
         self.log: Path | None = log
         self._environment = environment
@@ -93,12 +95,16 @@ class Submitted:
 
     def wait(self) -> Ending | None:
         try:
-            code = self._process.wait(timeout=LOOK)
+            code = self._process.wait(timeout=attached.LOOK)
         except subprocess.TimeoutExpired:
             return None
         self._note.unlink(missing_ok=True)
         discard(self._environment)
         return Ending(code, described(code))
+
+    def begun(self) -> Found | None:
+        found = self._find()
+        return None if found is None else found.begun()
 
     def end(self) -> None:
         """Ask the driver to end."""
@@ -117,13 +123,13 @@ class InCluster:
     """
 
     def __init__(
-        self, submitted: Submitted, page: str, find: Callable[[], Driver | None], tell: Callable[[str], None]
+        self, submitted: Submitted, page: str, find: Callable[[], Found | None], tell: Callable[[str], None]
     ) -> None:
         self.log = submitted.log
         self._tell, self._reported = tell, ""
         self._submitted: Submitted | None = submitted
         self._page, self._find, self._id = page, find, ""
-        self._driver: Driver | None = None
+        self._driver: Found | None = None
 
     @property
     def cluster(self) -> ClusterDriver | None:
@@ -146,8 +152,11 @@ class InCluster:
             if status.waits_for and status.waits_for != self._reported:
                 self._reported = status.waits_for
                 self._tell(f"{self._id} waits for {status.waits_for}.")
-            time.sleep(LOOK)
+            time.sleep(attached.LOOK)
         return None
+
+    def begun(self) -> Found | None:
+        return None if self._driver is None else self._driver.begun()
 
     def end(self) -> None:
         """Ask for the end of spark-submit, or the cluster for that of the driver."""
@@ -171,98 +180,3 @@ class InCluster:
             )
         self._submitted, self._id = None, driver_id
         return None
-
-
-class Attached:
-    """A driver that was already alive: its supervisor was lost, or it was started by hand.
-
-    It is no child of this process, so its exit code is unknown; the ending is derived from what it left
-    behind.
-
-    :param term: seconds without a heartbeat after which a driver on another host counts as gone.
-    """
-
-    def __init__(self, home: FlowHome, lease: Lease, term: float) -> None:
-        self._home, self._lease, self._term = home, lease, term
-        self._silence, self._ask_at = Silence(home, lease.epoch, term, time.monotonic), time.monotonic()
-        self.log: Path | None = Path(lease.log) if lease.log and Path(lease.log).is_file() else None
-        self.cluster = lease.cluster
-
-    def __str__(self) -> str:
-        return leases.describe(self._lease)
-
-    @property
-    def beats(self) -> bool:
-        """Whether its heartbeat has changed since it was found."""
-        return self._silence.beats
-
-    @property
-    def process(self) -> Process:
-        """Its process; flows that share a driver have the same."""
-        return self._lease.process
-
-    @property
-    def flow(self) -> tuple[str, int]:
-        """The flow's full name, and the epoch of the driver's lease."""
-        return self._home.full_name, self._lease.epoch
-
-    def wait(self) -> Ending | None:
-        deadline = time.monotonic() + LOOK
-        while (ending := self.look()) is None and time.monotonic() < deadline:
-            time.sleep(LOOK / 5)
-        return ending
-
-    def look(self) -> Ending | None:
-        """Return the driver's ending if it has ended by now."""
-        return self._ending() if self._gone() else None
-
-    def _gone(self) -> bool:
-        """Check the process at each call; the store every few seconds only, or if the process is gone."""
-        if leases.is_running(self._lease.process) is not False and time.monotonic() < self._ask_at:
-            return False
-        self._ask_at = time.monotonic() + min(STORE_LOOK, self._term / 4)
-        match leases.life(self._home, self._lease):
-            case Life.LEFT | Life.DEAD:
-                return True
-            case Life.ALIVE:
-                return False
-            case Life.UNKNOWN:
-                if cluster_drivers.note_end(self._home, self._lease):
-                    return True
-                return self._silence.lasts()
-
-    def _ending(self) -> Ending:
-        if holds.parked(self._home) is not None:
-            return Ending(Outcome.PARKED, "the flow is parked")
-        end_note = read_json(self._home.storage, self._home.left(self._lease.epoch))
-        if end_note is None:
-            return Ending(Outcome.FAILED, "it ended without a reason")
-        outcome = Outcome.__members__.get(str(end_note.get("why")).upper(), Outcome.STOPPED)
-        return Ending(
-            outcome,
-            "it ended normally" if outcome is Outcome.STOPPED else f"it left a note: {end_note['why']}",
-        )
-
-
-def find(
-    homes: Sequence[FlowHome], term: float, meanwhile: Callable[[], None] = lambda: None
-) -> list[Attached]:
-    """Find the driver of some flows if one is alive: the holder of their leases, one for each of its flows.
-
-    If it runs on another host, the heartbeats of all are watched together for ``term`` seconds at most.
-
-    :param meanwhile: called several times a :data:`LOOK` of that.
-    """
-    attached = watched = [
-        Attached(home, lease, term)
-        for home in homes
-        if (lease := leases.current(home)) and leases.life(home, lease) not in (Life.LEFT, Life.DEAD)
-    ]
-    while watched:
-        alive = next((part for part in watched if part.beats or leases.is_running(part.process)), None)
-        if alive is not None:
-            return [part for part in attached if part.process == alive.process]
-        meanwhile()
-        time.sleep(LOOK / 5)
-        watched = [part for part in watched if part.look() is None]
-    return []

@@ -29,7 +29,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from streamkeeper.install.airflow_side import MARK
 from streamkeeper.install.probes import FAIL, OK, WARN, Row, run_all
 from streamkeeper.manifest.manifest import read_manifest
-from streamkeeper.settings import Settings
+from streamkeeper.settings import DEFERRED, Settings
 from streamkeeper_airflow.dag_options import TAG
 from streamkeeper_airflow.flow.airflow_settings import check_airflow, check_database
 from streamkeeper_airflow.flow.retries import WrongSettings
@@ -128,11 +128,14 @@ def _plugin() -> Iterator[Row]:
 
 
 def _pool() -> Iterator[Row]:
-    name, drivers = Settings.from_environment().pool, _drivers()
+    settings, drivers = Settings.from_environment(), _drivers()
+    name = settings.pool
     pool = Pool.get_pool(name)
     if pool is None:
         detail = f"There is no pool {name!r}, so no flow's task is ever started."
         yield Row("pool", FAIL, detail, "Run `streamkeeper setup`.")
+    elif settings.supervision == DEFERRED and not pool.include_deferred:
+        yield Row("pool", OK, f"{name} has {pool.slots} slots, and {drivers} drivers that work take none")
     elif pool.slots < drivers:
         detail = f"{name} has {pool.slots} slots for {drivers} drivers; the last ones wait for ever"
         yield Row("pool", WARN, detail, f"Give it more: `airflow pools set {name} {drivers + 2} ''`.")

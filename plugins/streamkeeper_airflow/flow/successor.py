@@ -8,22 +8,16 @@ from collections.abc import Callable
 
 from airflow.sdk.exceptions import AirflowException
 
-from streamkeeper.errors import RequestError, StreamkeeperError
+from streamkeeper.errors import StreamkeeperError
 from streamkeeper.exit_codes import Outcome
-from streamkeeper.flows import leases
 from streamkeeper.flows.files import FlowHome
-from streamkeeper.manifest import pipeline_files
-from streamkeeper.manifest.manifest import Flow, read_manifest
 from streamkeeper.settings import Settings
+from streamkeeper.supervise.changes import AGAIN, BETWEEN, Changes, PipelineFiles, mark
 from streamkeeper.trial import change
 from streamkeeper.trial.change import Change, ChangeState
 from streamkeeper.trial.verdict import Compatibility, Verdict
 from streamkeeper_airflow.flow.drivers import InCluster, Submitted
 
-BETWEEN = 2.0
-"""Seconds between two looks at the pipeline files."""
-AGAIN = 15.0
-"""Seconds between two looks at a change that is kept out, and until another attempt."""
 ATTEMPTS = 3
 """Drivers that are started to try one change, if they end without a verdict."""
 
@@ -33,7 +27,9 @@ _log = logging.getLogger(__name__)
 class Successor:
     """Sees a changed declaration of a flow, and has it tried.
 
-    It looks when it is called, in the loop of the task that follows the driver.
+    It looks when it is called, in the loop of the task that follows the driver. ``is_busy`` says that a trial
+    runs, or that one is due; ``reported`` is the change that was told of last
+    (:func:`streamkeeper.supervise.changes.mark`).
 
     :param start: submits a driver that tries the declaration, and takes over if it fits.
     :param tell: is told of a change that is kept out.
@@ -46,14 +42,14 @@ class Successor:
         start: Callable[[], Submitted | InCluster],
         tell: Callable[[Change], None],
         monotonic: Callable[[], float] = time.monotonic,
+        *,
+        reported: str = "",
     ) -> None:
-        self._settings, self._home, self._start, self._tell = settings, home, start, tell
-        self._monotonic = monotonic
-        self._signature: pipeline_files.Signature | None = None
-        self._open = False
+        self._home, self._start, self._tell, self._monotonic = home, start, tell, monotonic
+        self._changes = Changes(home, PipelineFiles(settings, monotonic))
         self._next = -float("inf")
         self._driver: Submitted | InCluster | None = None
-        self._reported: Change | None = None
+        self.reported, self.is_busy = reported, False
         self._tries = ""
         self._attempts = 0
 
@@ -68,13 +64,16 @@ class Successor:
             return
         self._next = self._monotonic() + BETWEEN
         try:
-            flow = self._changed()
+            flow = self._changes.look()
+            self.is_busy = self._driver is not None or flow is not None
             if flow is not None and flow.fingerprint != self._tries and self._is_ready():
                 return  # it takes over, or has: once it is followed, the newer change is tried
         except StreamkeeperError as error:  # the driver that runs goes on
             _log.warning("Whether %s changed is looked at again: %s", self._home.full_name, error)
             self._next = self._monotonic() + AGAIN
             return
+        if self._changes.kept_out is not None:
+            self._tell_kept_out(self._changes.kept_out)
         if flow is not None and flow.fingerprint != self._tries:
             self.end()
             self._tries, self._attempts = flow.fingerprint, 0
@@ -90,7 +89,7 @@ class Successor:
     def take(self) -> Submitted | InCluster | None:
         """Return the driver that takes over, if there is one; it is no longer this one's."""
         taken, self._driver = self._driver, None
-        self._open = True
+        self._changes.reopen()
         return taken
 
     def end(self) -> None:
@@ -103,50 +102,11 @@ class Successor:
         current_change = change.read(self._home, self._tries) if self._driver is not None else None
         return current_change is not None and current_change.state is ChangeState.READY
 
-    def _changed(self) -> Flow | None:
-        """Return the flow as declared if that must be tried."""
-        signature = pipeline_files.signature(self._settings.pipelines)
-        if signature != self._signature:
-            self._signature, self._open = signature, True
-        if not self._open:
-            return None
-        beat = leases.present_heartbeat(self._home)
-        if beat is None or beat.phase != "running":
-            return None  # what it runs is not written down yet
-        ran, flow = change.last_runnable(self._home), self._declared()
-        if ran is None or flow is None or ran.fingerprint == flow.fingerprint:
-            self._open = False
-            return None
-        if not change.is_tried(ran.flow(self._home.flow)):
-            return None
-        return None if self._is_kept_out(flow) else flow
-
-    def _is_kept_out(self, flow: Flow) -> bool:
-        """Return whether a declaration is not tried (any more); tell of one that is refused or waits."""
-        current_change = change.read(self._home, flow.fingerprint)
-        if flow.pipeline.shared_driver:
-            if current_change is None or current_change.keeps_out:
-                reason = "Its flows share a driver now, whose task starts it: it is used without a trial."
-                verdict = Verdict(flow.full_name, Compatibility.COMPATIBLE, (reason,))
-                change.write(self._home, Change(flow.fingerprint, ChangeState.READY, verdict), "supervisor")
-            return True
-        if current_change is None or not current_change.keeps_out:
-            return False
-        if current_change != self._reported:
-            self._reported = current_change
+    def _tell_kept_out(self, current_change: Change) -> None:
+        if mark(current_change) != self.reported:
+            self.reported = mark(current_change)
             self._tell(current_change)
         self._next = self._monotonic() + AGAIN
-        return True
-
-    def _declared(self) -> Flow | None:
-        """Return the flow as declared; None if its file cannot be read, or declares it no more."""
-        manifest = read_manifest(self._settings)
-        if self._home.pipeline in manifest.errors:
-            return None
-        try:
-            return manifest.find(self._home.full_name)
-        except RequestError:
-            return None
 
     def _conclude(self, code: int) -> None:
         if code == Outcome.CHANGE_REFUSED:

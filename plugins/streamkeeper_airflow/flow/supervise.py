@@ -6,7 +6,7 @@ It submits the flow's driver or attaches to a living one, follows it, and report
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,23 +20,29 @@ from streamkeeper.errors import SettingsError
 from streamkeeper.exit_codes import OUT_OF_MEMORY, Outcome
 from streamkeeper.flows import generations, holds, leases
 from streamkeeper.flows.files import FlowHome, open_home
-from streamkeeper.health.driver_log import ClusterLog, LogFile, LogTail
+from streamkeeper.health.driver_log import ClusterLog, LogFile, LogTail, last_lines
 from streamkeeper.history import events
 from streamkeeper.history.events import Kind
 from streamkeeper.manifest.manifest import read_manifest
-from streamkeeper.settings import Settings
+from streamkeeper.settings import DEFERRED, Settings
+from streamkeeper.supervise.attached import Attached, AttachedToSharedDriver, Ending, find, of_parts
+from streamkeeper.supervise.heart import Heart
+from streamkeeper.supervise.loop import BACKLOG, Reason, shown_by
 from streamkeeper.support.times import now
 from streamkeeper.trial import change
 from streamkeeper.trial.change import Change, ChangeState, to_run
 from streamkeeper.watch import crash_loops
 from streamkeeper.watch.alerts import AlertKind
 from streamkeeper.watch.crash_loops import Failures
-from streamkeeper_airflow.flow import drivers
 from streamkeeper_airflow.flow import submit as submitting
-from streamkeeper_airflow.flow.airflow_settings import check_airflow
-from streamkeeper_airflow.flow.drivers import Attached, Driver, Ending, InCluster, Submitted
+from streamkeeper_airflow.flow.airflow_settings import (
+    check_airflow,
+    check_triggerer_lives,
+    check_worker_lasts,
+)
+from streamkeeper_airflow.flow.driver_trigger import DriverTrigger
+from streamkeeper_airflow.flow.drivers import Driver, Found, InCluster, Submitted
 from streamkeeper_airflow.flow.gate import HoldTrigger, all_held
-from streamkeeper_airflow.flow.heartbeat import Heart, name_of
 from streamkeeper_airflow.flow.retries import (
     LONGEST_DELAY,
     LOST_DELAY,
@@ -47,15 +53,17 @@ from streamkeeper_airflow.flow.retries import (
     delay,
     failing_streak,
 )
-from streamkeeper_airflow.flow.shared_driver import AttachedToSharedDriver, flows_at_fault, sharing_flows
+from streamkeeper_airflow.flow.shared_driver import flows_at_fault, sharing_flows
 from streamkeeper_airflow.flow.successor import Successor
 from streamkeeper_airflow.operate.notify import masked, page, record_alert
 from streamkeeper_airflow.operate.park_message import describe_park, describe_retried
 from streamkeeper_airflow.operate.run_note import set_run_note
 
-BACKLOG = 64 * 1024
-"""Bytes of an attached driver's log that are shown again."""
 ATTACH_ATTEMPTS = 3
+LAST_LINES = 30
+"""Lines of a driver's output that are shown again after its end, where the triggerer showed them first: of a
+try's triggers, Airflow keeps the log of the last one.
+"""
 
 
 class FlowOperator(BaseOperator):
@@ -70,6 +78,9 @@ class FlowOperator(BaseOperator):
       had worked, this very try starts the next one, without waiting for Airflow.
     * While it follows a driver it sends a heartbeat; a driver without a supervisor stops by itself after some
       time.
+    * With ``supervision=deferred`` it does all that until the driver works. Then it is deferred, and
+      :class:`streamkeeper_airflow.flow.driver_trigger.DriverTrigger` follows the driver: it goes on at the
+      driver's end, or to have a changed declaration tried.
 
     Flows that share a driver have one such task: it is held if all of them are, and it fails with the flows
     that ended the driver.
@@ -103,7 +114,7 @@ class FlowOperator(BaseOperator):
         self.flows, self.shared, self.once = [flow] if flow else list(flows), not flow, once
         self._driver: Driver | None = None
         self._before: dict[str, int] = {}
-        self._started = 0
+        self._started, self._reported = 0, ""
 
     def execute(self, context: Context) -> None:
         """Supervise the flow's driver until it ends.
@@ -116,12 +127,31 @@ class FlowOperator(BaseOperator):
         # They are for the graph of assets. Events come from the monitor, which knows what was committed.
         self.outlets = []
         while not self._is_done() and self._supervise(context):
-            self.log.info("%s had committed batches, so it is restarted at once.", self.flow)
+            self._say_restarted()
 
     def freed(self, context: Context, event: dict[str, Any]) -> None:
         """Continue after a hold of a flow that runs once."""
         self.log.info("Released: %s.", event["flow"])
         self.execute(context)
+
+    def woken(
+        self,
+        context: Context,
+        event: dict[str, Any],
+        flows: Sequence[str],
+        epochs: Mapping[str, int],
+        reported: str,
+    ) -> None:
+        """Go on where the triggerer leaves the watch of a driver: judge its end, or have a change tried.
+
+        :param event: ``reason``, as :class:`streamkeeper.supervise.loop.Reason` says it.
+        :param flows: the flows of the task when it was deferred, and ``epochs`` and ``reported`` what the
+            trigger was given (:class:`streamkeeper.supervise.loop.Handover`).
+        """
+        self.flows, self.flow, self._reported = list(flows), ", ".join(flows), reported
+        if self._supervise(context, epochs, shows_end=event["reason"] == Reason.END):
+            self._say_restarted()
+            self.execute(context)
 
     def on_kill(self) -> None:
         """Leave the driver alone, whether a scheduler restart, a worker shutdown or a person ends this task.
@@ -148,28 +178,66 @@ class FlowOperator(BaseOperator):
         )
         return True
 
-    def _supervise(self, context: Context) -> bool:
-        """Supervise one driver until it ends; return whether the next one is started at once, in this try."""
+    def _say_restarted(self) -> None:
+        self.log.info("%s had committed batches, so it is restarted at once.", self.flow)
+
+    def _supervise(
+        self, context: Context, epochs: Mapping[str, int] | None = None, *, shows_end: bool = False
+    ) -> bool:
+        """Supervise one driver until it ends; return whether the next one is started at once, in this try.
+
+        :param epochs: the leases of the driver that the triggerer watched, by its flows' full names.
+        :param shows_end: whether that driver's last lines are shown again.
+        """
         settings = _settings()
-        self._find_sharers(settings)
-        homes = [open_home(settings, flow) for flow in self.flows]
+        if epochs is None:
+            self._find_sharers(settings)
+        homes, by = [open_home(settings, flow) for flow in self.flows], name_of(context)
         submitting.trust_pages(settings.connection)
-        heart = Heart(homes, settings.supervisor_timeout, name_of(context), self.log.warning)
+        heart = Heart(homes, settings.supervisor_timeout, by, self.log.warning)
+        known = self._known(settings, homes, epochs or {})
         for _ in range(ATTACH_ATTEMPTS):
-            self._skip_if_held(settings)
+            if known is None:
+                self._skip_if_held(settings)
+            else:
+                heart.shown = shown_by(homes[0], by)
             self._before = _newest_epochs(homes)
             heart.beat()
-            attached = self._attach(settings, homes, heart)
+            attached = known or self._attach(settings, homes, heart)
             if isinstance(attached, AttachedToSharedDriver):
                 self._before |= {name: epoch - 1 for name, epoch in attached.epochs.items()}
             self._driver = attached or self._submit(settings, homes, context)
             ending = self._follow_all(settings, homes, heart, context)
+            if known is not None and shows_end:
+                self._show_last_lines(known)
             if ending.code not in (Outcome.LEASE_HELD, Outcome.LEASE_LOST):
                 break
             self.log.info("Another driver has the lease of %s; attaching to it.", self.flow)
+            known = None
         return self._conclude(
             *flows_at_fault(homes, ending.code, self._before), ending=ending, context=context
         )
+
+    def _known(
+        self, settings: Settings, homes: Sequence[FlowHome], epochs: Mapping[str, int]
+    ) -> Found | None:
+        """Return the driver that has some leases, alive or not; None if there are none, or newer ones: it was
+        judged before a scheduler that started anew sent this task here again.
+        """
+        ran = [home for home in homes if home.full_name in epochs]
+        if any(_newest_epoch(home) > epochs[home.full_name] for home in ran):
+            return None
+        pairs = [(home, leases.read(home, epochs[home.full_name])) for home in ran]
+        parts = [Attached(home, lease, settings.lease_term) for home, lease in pairs if lease is not None]
+        return of_parts(parts, settings.lease_term, shared=self.shared) if parts else None
+
+    def _show_last_lines(self, driver: Found) -> None:
+        outputs = ([LogFile(driver.log)] if driver.log else []) + (
+            [ClusterLog(driver.cluster)] if driver.cluster else []
+        )
+        for output in outputs:
+            lines = "\n".join(last_lines(output, LAST_LINES))
+            self.log.info("The last lines of %s were:\n%s", output.location, lines)
 
     def _follow_all(
         self, settings: Settings, homes: Sequence[FlowHome], heart: Heart, context: Context
@@ -181,15 +249,20 @@ class FlowOperator(BaseOperator):
             homes[0],
             lambda: self._submit(settings, homes, context, take_over=True),
             lambda current_change: self._tell_change(current_change, context),
+            reported=self._reported,
         )
-        look = (lambda: None) if self.shared or self.once else successor.look
-        ending = self._follow(self._driver, heart, look)
+        ending = self._follow(settings, self._driver, heart, successor, context)
         while ending.code == Outcome.STOPPED and (ready := successor.take()) is not None:
             self.log.info("The driver of %s hands over to the one that tried its change.", self.flow)
             self._driver = ready
-            ending = self._follow(ready, heart, look)
+            ending = self._follow(settings, ready, heart, successor, context)
         successor.end()
+        self._reported = successor.reported
         return ending
+
+    @property
+    def _tries_changes(self) -> bool:
+        return not self.shared and not self.once
 
     def _tell_change(self, current_change: Change, context: Context) -> None:
         """Tell of a change that is kept out: in the log, on the run, and by an alert."""
@@ -233,15 +306,13 @@ class FlowOperator(BaseOperator):
                 f"{self.flow} is held and is not started. The next run waits at the gate.\n{description}"
             )
 
-    def _attach(
-        self, settings: Settings, homes: Sequence[FlowHome], heart: Heart
-    ) -> Attached | AttachedToSharedDriver | None:
-        parts = drivers.find(homes, settings.lease_term, heart.beat)
+    def _attach(self, settings: Settings, homes: Sequence[FlowHome], heart: Heart) -> Found | None:
+        parts = find(homes, settings.lease_term, heart.beat)
         if not parts:
             return None
         self.log.info("%s has a living driver (%s): attaching to it.", self.flow, parts[0])
         self._warn_of_settings(settings)
-        return AttachedToSharedDriver(parts, settings.lease_term) if self.shared else parts[0]
+        return of_parts(parts, settings.lease_term, shared=self.shared)
 
     def _warn_of_settings(self, settings: Settings) -> None:
         """Warn about settings that do not fit, but keep watching: a refusal would end the running driver."""
@@ -250,9 +321,10 @@ class FlowOperator(BaseOperator):
         except WrongSettings as error:
             self.log.warning("The next driver will be refused: %s", error)
 
-    def _refuse_settings(self, settings: Settings) -> None:
+    def _refuse_settings(self, settings: Settings, *checks: Callable[[Settings], None]) -> None:
         try:
-            check_airflow(settings)
+            for check in checks:
+                check(settings)
         except WrongSettings as error:
             self._tell_wrong(settings, error)
             raise
@@ -264,7 +336,7 @@ class FlowOperator(BaseOperator):
     def _submit(
         self, settings: Settings, homes: Sequence[FlowHome], context: Context, take_over: bool = False
     ) -> Submitted | InCluster:
-        self._refuse_settings(settings)
+        self._refuse_settings(settings, check_airflow, check_triggerer_lives)
         manifest = read_manifest(settings)
         flows = [to_run(open_home(settings, flow), manifest.find(flow)) for flow in self.flows]
         if flows[0].pipeline.shared_driver and not self.shared:
@@ -279,21 +351,23 @@ class FlowOperator(BaseOperator):
             # Airflow also says that there is no connection where its API server failed to tell.
             self._tell_wrong(settings, error)
             raise WrongSettings(str(error)) from error
-        driver = Submitted(command, environment, log)
         page = environment.get(cluster_drivers.PAGE_VARIABLE)
+        if page is None:
+            self._refuse_settings(settings, check_worker_lasts)
+        # Beside a trial the driver runs that this try may have submitted, too.
+        find_newer = partial(self._find_newer, homes, settings.lease_term, before)
+        driver = Submitted(command, environment, log, find_newer)
         if page is not None:
             self.log.info("Submitted the driver of %s to the cluster of %s.", self.flow, page)
-            # Beside a trial the driver runs that this try may have submitted, too.
-            find_newer = partial(self._find_newer, homes, settings.lease_term, before)
             return InCluster(driver, page, find_newer, self.log.info)
         self.log.info("Started the driver of %s: process group %s, output in %s.", self.flow, driver.pid, log)
         return driver
 
-    def _find_newer(self, homes: Sequence[FlowHome], term: float, before: dict[str, int]) -> Driver | None:
+    def _find_newer(self, homes: Sequence[FlowHome], term: float, before: dict[str, int]) -> Found | None:
         """Find a driver that this try submitted, by a lease that was not there before."""
         newer = [home for home in homes if _newest_epoch(home) > before[home.full_name]]
         parts = [Attached(home, lease, term) for home in newer if (lease := leases.current(home))]
-        return (AttachedToSharedDriver(parts, term) if self.shared else parts[0]) if parts else None
+        return of_parts(parts, term, shared=self.shared) if parts else None
 
     def _log_file(self, context: Context, application: str) -> Path:
         ti = context["ti"]
@@ -302,21 +376,50 @@ class FlowOperator(BaseOperator):
         name = f"{stamp}-try{ti.try_number}" + (f"-{self._started}" if self._started > 1 else "")
         return Path(conf.get("logging", "base_log_folder")) / "drivers" / application / f"{name}.log"
 
-    def _follow(self, driver: Driver, heart: Heart, meanwhile: Callable[[], None]) -> Ending:
+    def _follow(
+        self, settings: Settings, driver: Driver, heart: Heart, successor: Successor, context: Context
+    ) -> Ending:
+        """Follow a driver to its end, or until the triggerer can do that."""
         backlog = None if isinstance(driver, Submitted | InCluster) else BACKLOG
-        tails = [LogTail(LogFile(driver.log), self.log.info, backlog=backlog)] if driver.log else []
+
+        def tail(output: LogFile | ClusterLog) -> LogTail:
+            start = heart.shown.get(output.location)
+            return LogTail(output, self.log.info, backlog=backlog, start=start)
+
+        tails = [tail(LogFile(driver.log))] if driver.log else []
         elsewhere: LogTail | None = None
         while True:
             heart.beat()
-            meanwhile()
+            if self._tries_changes:
+                successor.look()
             ending = driver.wait()
             if elsewhere is None and driver.cluster is not None:
-                elsewhere = LogTail(ClusterLog(driver.cluster), self.log.info, backlog=backlog)
+                elsewhere = tail(ClusterLog(driver.cluster))
                 tails.append(elsewhere)
-            for tail in tails:
-                tail.pump()
+            for each in tails:
+                each.pump()
+                heart.shown[each.location] = each.position
             if ending is not None:
                 return ending
+            if settings.supervision == DEFERRED and not successor.is_busy:
+                self._hand_over(settings, driver, heart, successor.reported, context)
+
+    def _hand_over(
+        self, settings: Settings, driver: Driver, heart: Heart, reported: str, context: Context
+    ) -> None:
+        """Let the triggerer follow a driver that works, and defer; return while it must be followed here."""
+        working = driver.begun()
+        if working is None or not all(
+            flow in working.epochs or all_held(settings, [flow]) for flow in self.flows
+        ):
+            return
+        heart.beat(at_once=True)
+        self.log.info("The driver of %s works. The triggerer watches it; this task takes no slot.", self.flow)
+        self.defer(
+            trigger=DriverTrigger(working.epochs, name_of(context), self._tries_changes, reported),
+            method_name="woken",
+            kwargs={"flows": self.flows, "epochs": working.epochs, "reported": reported},
+        )
 
     def _conclude(self, *homes: FlowHome, ending: Ending, context: Context) -> bool:
         """Report how the driver ended; return whether the next is to be started at once.
@@ -431,3 +534,9 @@ def _newest_epochs(homes: Sequence[FlowHome]) -> dict[str, int]:
 
 def _newest_epoch(home: FlowHome) -> int:
     return max(home.epochs(), default=0)
+
+
+def name_of(context: Context) -> str:
+    """Return the name of a task's try: DAG, run, task and number."""
+    ti = context["ti"]
+    return f"{ti.dag_id} {ti.run_id} {ti.task_id}, try {ti.try_number}"

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import logging
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
 
 import pytest
 from airflow.jobs.job import Job
-from streamkeeper_airflow.flow.airflow_settings import check_airflow, check_supervisor_timeout, on_starting
+from streamkeeper_airflow.flow import airflow_settings
+from streamkeeper_airflow.flow.airflow_settings import (
+    check_airflow,
+    check_supervisor_timeout,
+    check_triggerer_lives,
+    check_worker_lasts,
+    on_starting,
+)
 from streamkeeper_airflow.flow.retries import WrongSettings
 
 from streamkeeper.settings import Settings
@@ -96,6 +109,77 @@ def test_parsing_without_a_limit_needs_a_process_that_lives_as_long_as_an_import
     monkeypatch.setenv("AIRFLOW__DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT", "24")
     with pytest.raises(WrongSettings, match="the 25 s that parsing may take"):
         check_airflow(Settings.from_environment())
+
+
+@pytest.fixture
+def triggerer(project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """What an API server tells of the triggerer, which watches the drivers of two flows."""
+    monkeypatch.setenv("STREAMKEEPER_SUPERVISION", "deferred")
+    status: dict[str, Any] = {"status": "healthy", "latest_triggerer_heartbeat": "2026-11-27T10:00:00Z"}
+
+    class Health(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path == "/api/v2/monitor/health" else 404)
+            self.end_headers()
+            self.wfile.write(json.dumps({"triggerer": status}).encode())
+
+    server = HTTPServer(("127.0.0.1", 0), Health)
+    Thread(target=server.serve_forever, daemon=True).start()
+    address = f"http://127.0.0.1:{server.server_port}/execution/"
+    monkeypatch.setenv("AIRFLOW__CORE__EXECUTION_API_SERVER_URL", address)
+    monkeypatch.setattr(airflow_settings, "TRIGGERER_SECONDS", 0)
+    yield status
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "words"),
+    [
+        ("CAPACITY", "1", r"capacity is 1, but 2 drivers .* Set it to 2 or more"),
+        (
+            "TRIGGERER_HEALTH_CHECK_THRESHOLD",
+            "571",
+            r"is 600 s, .* after 601 s: .*\(571 s\).* to 601 or more",
+        ),
+    ],
+)
+def test_a_triggerer_that_cannot_watch_every_flow_is_refused_with_the_figure(
+    setting: str, value: str, words: str, triggerer: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"AIRFLOW__TRIGGERER__{setting}", value)
+    with pytest.raises(WrongSettings, match=words):
+        check_airflow(Settings.from_environment())
+    monkeypatch.setenv("STREAMKEEPER_SUPERVISION", "slot")
+    check_airflow(Settings.from_environment())
+
+
+def test_without_a_triggerer_that_lives_no_driver_is_started(
+    triggerer: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = Settings.from_environment()
+    check_triggerer_lives(settings)
+    triggerer |= {"status": "unhealthy", "latest_triggerer_heartbeat": None}
+    with pytest.raises(WrongSettings, match=r"last heartbeat: never.* stop after 600 s.*airflow triggerer"):
+        check_triggerer_lives(settings)
+    monkeypatch.setenv("STREAMKEEPER_SUPERVISION", "slot")
+    check_triggerer_lives(Settings.from_environment())
+    monkeypatch.setenv("AIRFLOW__CORE__EXECUTION_API_SERVER_URL", "http://127.0.0.1:9/execution/")
+    check_triggerer_lives(settings)
+    assert "Whether a triggerer is alive is unknown" in caplog.text
+
+
+def test_a_driver_beside_its_task_needs_a_worker_that_outlives_the_deferral(
+    triggerer: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kubernetes = "airflow.providers.cncf.kubernetes.executors.kubernetes_executor.KubernetesExecutor"
+    settings = Settings.from_environment()
+    for executor in ("LocalExecutor", f"CeleryExecutor,{kubernetes}"):
+        monkeypatch.setenv("AIRFLOW__CORE__EXECUTOR", executor)
+        check_worker_lasts(settings)
+    monkeypatch.setenv("AIRFLOW__CORE__EXECUTOR", kubernetes)
+    with pytest.raises(WrongSettings, match="executor is KubernetesExecutor, whose workers may end"):
+        check_worker_lasts(settings)
 
 
 def test_a_part_of_airflow_says_at_its_start_what_does_not_hold(

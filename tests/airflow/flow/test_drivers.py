@@ -12,13 +12,15 @@ from pathlib import Path
 
 import pytest
 from streamkeeper_airflow.flow import drivers
-from streamkeeper_airflow.flow.drivers import Attached, Driver, Ending, InCluster, Submitted
+from streamkeeper_airflow.flow.drivers import Driver, InCluster, Submitted
 
 from streamkeeper.clusters.pages import Unbegun
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import holds, leases
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.leases import Heartbeat
+from streamkeeper.supervise import attached
+from streamkeeper.supervise.attached import Attached, Ending, find
 from streamkeeper.support.times import now
 from tests.airflow.conftest import elsewhere, lease, process_of
 
@@ -95,7 +97,7 @@ def test_the_ending_of_a_submitted_driver_is_its_exit_code(
 
 def test_a_living_driver_is_found_and_attached_to_with_its_log(home: FlowHome, submitted: Submitted) -> None:
     lease(home, process_of(submitted.pid), log=str(submitted.log))
-    [found] = drivers.find([home], term=60)
+    [found] = find([home], term=60)
     assert found.log == submitted.log
     assert found.wait() is None
     os.killpg(submitted.pid, signal.SIGTERM)
@@ -129,7 +131,7 @@ def test_the_ending_of_an_attached_driver_is_told_from_what_it_left(
         holds.put(home, holds.PARK, "broken", "driver")
     if left:
         leases.leave(home, held, left)
-    assert drivers.find([home], term=60) == []
+    assert find([home], term=60) == []
     assert end_of(Attached(home, held, term=60)) == ending
 
 
@@ -139,15 +141,13 @@ def test_a_driver_on_another_host_is_alive_while_its_heart_beats_and_gone_after_
     lease(home, elsewhere())
     leases.beat(home, Heartbeat(1, 1, "running", 1, now()))
     count = iter(range(2, 1000))
-    [found] = drivers.find(
-        [home], 60, lambda: leases.beat(home, Heartbeat(1, next(count), "running", 1, now()))
-    )
+    [found] = find([home], 60, lambda: leases.beat(home, Heartbeat(1, next(count), "running", 1, now())))
     assert found.beats
-    assert drivers.find([home], term=1.5) == []
+    assert find([home], term=1.5) == []
 
 
 def test_nothing_is_found_where_there_never_was_a_driver(home: FlowHome) -> None:
-    assert drivers.find([home], term=1) == []
+    assert find([home], term=1) == []
 
 
 def test_what_a_driver_waits_for_that_its_cluster_has_not_begun_is_told_whenever_it_changes(
@@ -156,7 +156,7 @@ def test_what_a_driver_waits_for_that_its_cluster_has_not_begun_is_told_whenever
     answers = iter([None, "a node (no memory)", "a node (no memory)", "a node (no image)", None])
     states = iter([None] * 4 + ["ERROR"])
     said_of_it = (Unbegun(*each) for each in zip(states, answers, strict=True))
-    monkeypatch.setattr(drivers, "LOOK", 0.1)
+    monkeypatch.setattr(attached, "LOOK", 0.1)
     monkeypatch.setattr(drivers.cluster_drivers, "unbegun", lambda _: next(said_of_it))
     said = [sys.executable, "-c", "print('Submitted driver-20261123010203-0007')"]
     submitted, told = Submitted(said, dict(os.environ), tmp_path / "driver.log"), list[str]()

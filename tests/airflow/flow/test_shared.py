@@ -13,12 +13,10 @@ from typing import Any
 import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
-from streamkeeper_airflow.flow import drivers, shared_driver, supervise
+from streamkeeper_airflow.flow import shared_driver, supervise
 from streamkeeper_airflow.flow import submit as submitting
-from streamkeeper_airflow.flow.drivers import Attached, Ending
 from streamkeeper_airflow.flow.gate import HoldTrigger, all_held
 from streamkeeper_airflow.flow.retries import DriverFailed
-from streamkeeper_airflow.flow.shared_driver import AttachedToSharedDriver
 from streamkeeper_airflow.flow.supervise import FlowOperator
 
 from streamkeeper.drivers import submit
@@ -28,8 +26,11 @@ from streamkeeper.flows.files import FlowHome, open_home
 from streamkeeper.flows.leases import Heartbeat, Process
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import PROJECT, Settings
+from streamkeeper.supervise import attached
+from streamkeeper.supervise.attached import Attached, AttachedToSharedDriver, Ending, find
 from streamkeeper.support.times import now
 from tests.airflow.conftest import a_try, elsewhere, lease, process_of
+from tests.airflow.deferral import carry_out
 
 PIPELINE = """
 from streamkeeper import pipelines as dp
@@ -149,14 +150,14 @@ def test_a_living_driver_of_any_of_the_flows_is_found_and_is_gone_when_it_has_le
     log = tmp_path / "driver.log"
     log.touch()
     held = [lease(home, process_of(sleeper.pid), log=str(log)) for home in homes]
-    found = AttachedToSharedDriver(drivers.find(homes, 1.0), 1.0)
+    found = AttachedToSharedDriver(find(homes, 1.0), 1.0)
     assert found.log == log
     assert found.wait() is None
     leases.leave(homes[1], held[1], "failed")
     assert found.wait() is None, "it ends its other flow"
     leases.leave(homes[0], held[0], "stopped")
     assert found.wait() == Ending(Outcome.FAILED, "it left a note: failed")
-    assert drivers.find(homes, 1.0) == []
+    assert find(homes, 1.0) == []
 
 
 def test_a_driver_that_runs_one_of_the_flows_only_is_found_behind_a_flow_without_one(
@@ -164,7 +165,7 @@ def test_a_driver_that_runs_one_of_the_flows_only_is_found_behind_a_flow_without
 ) -> None:
     lease(homes[0], gone())
     lease(homes[1], process_of(sleeper.pid))
-    [found] = drivers.find(homes, 1.0)
+    [found] = find(homes, 1.0)
     sleeper.terminate()
     assert sleeper.wait(30) == -signal.SIGTERM
     assert found.wait() == Ending(Outcome.FAILED, "it ended without a reason")
@@ -177,25 +178,23 @@ def test_the_term_of_a_silent_driver_elsewhere_is_waited_for_once_whatever_it_ra
     for home in homes:
         leases.beat(home, Heartbeat(1, 1, "running", 1, now()))
     moment = iter(range(10_000))
-    monkeypatch.setattr(drivers.time, "monotonic", lambda: next(moment) / 10)
-    monkeypatch.setattr(drivers.time, "sleep", lambda _: None)
+    monkeypatch.setattr(attached.time, "monotonic", lambda: next(moment) / 10)
+    monkeypatch.setattr(attached.time, "sleep", lambda _: None)
     found = AttachedToSharedDriver(
         [Attached(home, mine, 10.0) for home, mine in zip(homes, held, strict=True)], 10.0
     )
     while found.wait() is None:
         pass
     assert (ended := next(moment) / 10) < 20, "both are silent after one term and a half, not after two"
-    assert drivers.find(homes, 10.0) == []
+    assert find(homes, 10.0) == []
     assert next(moment) / 10 < ended + 2, "the next try does not wait for what this one saw"
     count = iter(range(2, 10_000))
-    found = drivers.find(
-        homes, 10.0, lambda: leases.beat(homes[0], Heartbeat(1, next(count), "running", 1, now()))
-    )
-    assert [part.flow for part in found] == [(LEFT, 1), (RIGHT, 1)], "also the flow that is silent already"
+    found = find(homes, 10.0, lambda: leases.beat(homes[0], Heartbeat(1, next(count), "running", 1, now())))
+    assert [part.epochs for part in found] == [{LEFT: 1}, {RIGHT: 1}], "also the flow that is silent already"
     ended = next(moment) / 10
     for home in homes:
         home.storage.remove(home.silent(1))
-    assert drivers.find(homes, 10.0) == []
+    assert find(homes, 10.0) == []
     assert next(moment) / 10 < ended + 18, "one that saw nothing watches both at once"
 
 
@@ -255,6 +254,27 @@ def test_whose_end_a_driver_s_end_is(
 
 def operator(*homes: FlowHome, **kwargs: Any) -> FlowOperator:
     return FlowOperator(task_id="run", flows=[home.full_name for home in homes], **kwargs)
+
+
+def test_the_triggerer_watches_a_driver_for_all_its_flows_and_the_task_judges_whose_end_it_was(
+    homes: list[FlowHome], sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STREAMKEEPER_SUPERVISION", "deferred")
+    monkeypatch.setattr(attached, "LOOK", 0.1)
+    monkeypatch.setattr(attached, "STORE_LOOK", 0.1)
+    held = [lease(home, process_of(sleeper.pid), epoch=4) for home in homes]
+    for home in homes:
+        leases.beat(home, Heartbeat(4, 1, "running", 1, now()))
+
+    def ends() -> None:
+        holds.put(homes[0], holds.PARK, "a stateful operation was removed", "driver")
+        for home, mine, why in zip(homes, held, ("parked", "stopped"), strict=True):
+            leases.leave(home, mine, why)
+
+    deferred_to: list[str] = []
+    with pytest.raises(AirflowFailException, match=rf"^{LEFT} is parked"):
+        carry_out(lambda: operator(*homes), RUN, deferred_to, ends)
+    assert deferred_to == ["DriverTrigger"]
 
 
 def test_the_note_of_a_run_names_every_flow_that_was_parked(

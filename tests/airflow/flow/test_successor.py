@@ -23,6 +23,7 @@ from streamkeeper.flows.generations import Start
 from streamkeeper.flows.leases import ClusterDriver, Heartbeat, Process
 from streamkeeper.manifest.manifest import Flow, read_manifest
 from streamkeeper.settings import Settings
+from streamkeeper.supervise import attached
 from streamkeeper.support.times import now
 from streamkeeper.trial import change, last_run
 from streamkeeper.trial.change import ChangeState
@@ -115,7 +116,7 @@ def test_a_trial_that_a_cluster_runs_is_ended_by_the_cluster(
 ) -> None:
     ended = list[ClusterDriver]()
     monkeypatch.setattr(drivers.cluster_drivers, "end", ended.append)
-    monkeypatch.setattr(drivers, "LOOK", 0.1)
+    monkeypatch.setattr(attached, "LOOK", 0.1)
     said = [sys.executable, "-c", f"print('Submitted {ID}')"]
     trial = InCluster(
         Submitted(said, dict(os.environ), tmp_path / "driver.log"), "http://page", lambda: None, print

@@ -18,21 +18,23 @@ from typing import Any
 import pytest
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
-from streamkeeper_airflow.flow import drivers, heartbeat, supervise
+from streamkeeper_airflow.flow import supervise
 from streamkeeper_airflow.flow.drivers import Submitted
 from streamkeeper_airflow.flow.gate import blocking
 from streamkeeper_airflow.flow.retries import DriverFailed, WrongSettings
 from streamkeeper_airflow.flow.supervise import FlowOperator
 
 from streamkeeper.drivers import stopping, submit, supervision
-from streamkeeper.flows import holds, leases
+from streamkeeper.flows import generations, holds, leases
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.leases import Lease, Life
 from streamkeeper.manifest.manifest import read_manifest
-from streamkeeper.settings import PROJECT, Settings
+from streamkeeper.settings import DEFERRED, PROJECT, SLOT, Settings
+from streamkeeper.supervise import attached, heart
 from streamkeeper.watch import alerts, crash_loops
 from streamkeeper.watch.alerts import AlertKind
 from tests.airflow.conftest import a_try, elsewhere, lease
+from tests.airflow.deferral import carry_out
 from tests.worlds.suites import long_but
 from tools.waiting import wait_until
 
@@ -44,18 +46,24 @@ PERSON = holds.person("ada")
 
 @dataclass
 class Task:
-    """A try of the flow's task, running beside the test."""
+    """A try of the flow's task, running beside the test, in the worker or deferred in the triggerer."""
 
-    operator: FlowOperator
+    once: bool = False
+    operator: FlowOperator | None = None
     thread: threading.Thread | None = None
     ended: BaseException | str | None = None
+    deferred_to: list[str] = field(default_factory=list)
 
     def run(self, context: Context) -> None:
         try:
-            self.operator.execute(context)
+            carry_out(self.make, context, self.deferred_to)
             self.ended = "success"
         except Exception as error:  # noqa: BLE001 - what a task ends with is what is looked at
             self.ended = error
+
+    def make(self) -> FlowOperator:
+        self.operator = FlowOperator(task_id="run", flow=FLOW, once=self.once)
+        return self.operator
 
     def end(self) -> BaseException | str:
         assert self.thread is not None
@@ -94,10 +102,10 @@ class Bed:
         ours = {submit.LOG_VARIABLE: str(log), submit.SUPERVISED_VARIABLE: "1", "PYTHONPATH": str(PROJECT)}
         return {**os.environ, **self.settings.as_environment(), **ours, **more}
 
-    def task(self) -> Task:
+    def task(self, *, once: bool = False) -> Task:
         """Start a try of the flow's task."""
         self.tries += 1
-        task = Task(FlowOperator(task_id="run", flow=FLOW))
+        task = Task(once)
         task.thread = threading.Thread(target=task.run, args=(a_try(self.tries),), daemon=True)
         task.thread.start()
         self.tasks.append(task)
@@ -125,8 +133,11 @@ class Bed:
         return Submitted(self.command, self.environment(log, **environment), log)
 
 
-@pytest.fixture
-def bed(project: Path, home: FlowHome, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bed]:
+@pytest.fixture(params=[SLOT, DEFERRED])
+def bed(
+    project: Path, home: FlowHome, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[Bed]:
+    monkeypatch.setenv("STREAMKEEPER_SUPERVISION", request.param)
     monkeypatch.setenv("STREAMKEEPER_HEARTBEAT_INTERVAL", "0.1")
     monkeypatch.setenv("STREAMKEEPER_LEASE_TERM", "1")
     monkeypatch.setenv("AIRFLOW__LOGGING__BASE_LOG_FOLDER", str(project / "logs"))
@@ -138,8 +149,8 @@ def bed(project: Path, home: FlowHome, monkeypatch: pytest.MonkeyPatch) -> Itera
         return made.command, made.environment(log)
 
     monkeypatch.setattr(supervise.submitting, "prepare", prepare)
-    monkeypatch.setattr(drivers, "LOOK", 0.1)
-    monkeypatch.setattr(heartbeat, "LONGEST_INTERVAL", 0.3)
+    monkeypatch.setattr(attached, "LOOK", 0.1)
+    monkeypatch.setattr(heart, "LONGEST_INTERVAL", 0.3)
     yield made
     # Else a task would start the next driver at once.
     holds.put(made.home, holds.person("test"), "the test is over", "test")
@@ -212,8 +223,9 @@ def take_over_one_that_never_worked_in_the_next_try(bed: Bed) -> None:
 def the_task_is_told_to_stop(bed: Bed) -> None:
     task = bed.task()
     first = bed.driver(1)
-    wait_until(lambda: task.operator._driver, SOON, "the task follows it")
-    task.operator.on_kill()
+    operator = wait_until(lambda: task.operator, SOON, "the task runs")
+    wait_until(lambda: operator._driver, SOON, "the task follows it")
+    operator.on_kill()
     beat = leases.read_heartbeat(bed.home, 1)
     assert beat is not None
     wait_until(
@@ -243,6 +255,19 @@ def release(bed: Bed) -> None:
     holds.release(bed.home, PERSON)
     bed.task()
     bed.driver(2)
+
+
+def hold_of_a_once_flow(bed: Bed) -> None:
+    task = bed.task(once=True)
+    bed.driver(1)
+    holds.put(bed.home, PERSON, "a look", "ada")
+    wait_until(lambda: "HoldTrigger" in task.deferred_to or None, SOON, "the task itself waits")
+    holds.release(bed.home, PERSON)
+    bed.driver(2)
+    generations.decide(bed.home, generations.first(bed.home, "fingerprint"))
+    generations.finish(bed.home, 1, 4)
+    os.kill(bed.driver(2).process.pid, signal.SIGKILL)
+    assert task.end() == "success", "it is done"
 
 
 def park(bed: Bed) -> None:
@@ -348,6 +373,7 @@ CASES: dict[str, Callable[[Bed], None]] = {
     "running on another host, silent → term over → taken over": take_over_from_another_host_after_the_term,
     "running → hold → held": hold,
     "held → release → running": release,
+    "once, running → hold → held → release → running → done": hold_of_a_once_flow,
     "running → it breaks → parked": park,
     "parked → another declaration → running": unpark_by_a_changed_declaration,
     "running, deaf → hold, deadline → killed and held": stop_by_force,
@@ -360,6 +386,13 @@ CASES: dict[str, Callable[[Bed], None]] = {
 }
 
 
+UNWATCHED = (
+    "starting → killed → next try → taken over",
+    "running on another host, silent → term over → taken over",
+    "running → fails again and again → crash loop",
+    "declared → start with wrong settings → refused",
+)
+"""Cases that are over before anybody is known to have deferred."""
 FAST = (
     "running, its task lost → next try → attached",
     "running → killed → taken over at once",
@@ -379,3 +412,11 @@ def test_a_flow_goes_through_the_states_of_its_case(
     monkeypatch.setenv("STREAMKEEPER_SUPERVISOR_TIMEOUT", "600")
     CASES[name](bed)
     assert bed.home.epochs() or bed.alerts, "a driver was started, or people are told why not"
+
+    def is_watched_elsewhere() -> bool | None:
+        return any("DriverTrigger" in task.deferred_to for task in bed.tasks) or None
+
+    if bed.settings.supervision == SLOT:
+        assert not is_watched_elsewhere()
+    elif name not in UNWATCHED:
+        wait_until(is_watched_elsewhere, SOON, "a task is deferred, and its driver watched by the trigger")

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from streamkeeper.preflight.verdict import Compatibility
 from streamkeeper_jobs.catalog.session_catalog import SessionCatalog
-from streamkeeper_jobs.preflight.analyze import analyze
 from streamkeeper_jobs.spark.exceptions import causes_of
+from streamkeeper_jobs.trial.analyze import analyze
 
 from streamkeeper.drivers.failures import FailureClass, classify
 from streamkeeper.errors import CatalogError, SettingsError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.manifest.named_tables import named_table, registration_of
+from streamkeeper.trial.verdict import Compatibility
 from tests.oracle import all_rows, first_per
 from tests.worlds.flow_world import Flowbed, pipeline
 from tests.worlds.tables.backup_world import Recoverer

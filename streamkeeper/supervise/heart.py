@@ -1,11 +1,9 @@
-"""The heartbeat of a supervising task; a driver without one stops by itself."""
+"""The heartbeat of a driver's supervisor, its task or the triggerer; a driver without one stops by itself."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-
-from airflow.sdk import Context
 
 from streamkeeper.drivers import supervision
 from streamkeeper.errors import StorageError
@@ -28,7 +26,8 @@ def interval(timeout: float) -> float:
 class Heart:
     """Sends heartbeats for the drivers of some flows, when called and the last one is old enough.
 
-    It has no thread of its own on purpose: a task that hangs must not look alive.
+    It has no thread of its own on purpose: a task that hangs must not look alive. ``shown`` is sent along
+    (:class:`streamkeeper.drivers.supervision.Supervisor`).
 
     :param timeout: ``settings.supervisor_timeout``, seconds.
     :param by: the task and its try, for people.
@@ -46,24 +45,21 @@ class Heart:
     ) -> None:
         self._homes, self._by, self._warn, self._monotonic = homes, by, warn, monotonic
         self._interval, self._count, self._last = interval(timeout), 0, -float("inf")
+        self.shown: dict[str, int] = {}
 
-    def beat(self) -> None:
-        """Send a heartbeat if the last one is at least an interval old."""
+    def beat(self, *, at_once: bool = False) -> None:
+        """Send a heartbeat if the last one is at least an interval old, or ``at_once``: before another one
+        takes over the watch.
+        """
         now = self._monotonic()
-        if now - self._last < self._interval:
+        if now - self._last < self._interval and not at_once:
             return
         self._last, self._count = now, self._count + 1
         for home in self._homes:
             try:
-                supervision.beat(home, self._count, self._by)
+                supervision.beat(home, self._count, self._by, self.shown)
             except StorageError as error:
                 self._warn(
                     f"The supervisor's heartbeat of {home.full_name} was not written: {error} The next one"
                     " is due soon."
                 )
-
-
-def name_of(context: Context) -> str:
-    """Return the name of a task's try: DAG, run, task and number."""
-    ti = context["ti"]
-    return f"{ti.dag_id} {ti.run_id} {ti.task_id}, try {ti.try_number}"
