@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice, pairwise
@@ -77,7 +77,7 @@ def _look(checkpoint: Checkpoint) -> tuple[Problem, ...]:
     problems += [
         Problem(name, description, _RESTORE, ERROR) for name, description in state_damage(checkpoint, version)
     ]
-    for source in checkpoint.sources():
+    for source in sorted({*checkpoint.sources(), *_with_lists(checkpoint, logs)}):
         problems += _source(checkpoint, source, logs)
     return tuple(dict.fromkeys(problems))
 
@@ -284,10 +284,8 @@ def _source(checkpoint: Checkpoint, source: str, logs: dict[str, list[int]]) -> 
             ERROR,
         )
     if newest < position:
-        description = (
-            f"ends at batch {newest}, but the offsets say that batch {position} was read: files would be read"
-            " again"
-        )
+        ends = f"ends at batch {newest}" if newest >= 0 else "has no list of files"
+        description = f"{ends}, but the offsets say that batch {position} was read: files would be read again"
         yield Problem(folder, description, _RESTORE, ERROR)
 
 
@@ -307,14 +305,24 @@ def _position(checkpoint: Checkpoint, source: str, logs: dict[str, list[int]]) -
     return None
 
 
+def _with_lists(checkpoint: Checkpoint, logs: dict[str, list[int]]) -> list[str]:
+    """Return the sources of which the newest readable offsets say that they keep lists of files."""
+    return [name for name in _newest(checkpoint, logs) if _position(checkpoint, name, logs) is not None]
+
+
 def _offset(checkpoint: Checkpoint, source: str, logs: dict[str, list[int]]) -> object:
     """Return a source's offset in the newest readable entry; None if it has none."""
+    return _newest(checkpoint, logs).get(source)
+
+
+def _newest(checkpoint: Checkpoint, logs: dict[str, list[int]]) -> Mapping[str, object]:
+    """Return the offsets by source of the newest readable entry; none if there is none."""
     for number in reversed(logs["offsets"][-2:]):
         try:
-            return checkpoint.offsets(number).sources.get(source)
+            return checkpoint.offsets(number).sources
         except CheckpointError:
             continue  # reported by _entries
-    return None
+    return {}
 
 
 def _read(file: str, reading: Callable[[], object]) -> Iterator[Problem]:

@@ -88,6 +88,8 @@ DAMAGE: dict[tuple[str, str], dict[str, tuple[Spoil, str, str]]] = {
         "twin of the next batch": (write("offsets/.3.crc"), "offsets/.3.crc", "Multiple streaming queries"),
         "truncated files log": (cut("sources/0/2", 30), "sources/0/2", "is cut off"),
         "files log too short": (remove("sources/0/2"), "sources/0", "ends at batch 1"),
+        "no files log": (rmtree("sources/0"), "sources/0", "has no list of files, but the offsets say"),
+        "no log of any source": (rmtree("sources"), "sources/0", "has no list of files"),
         "a line of a list": (
             lambda folder: (folder / "sources/0/2").write_bytes(
                 (folder / "sources/0/2").read_bytes().replace(b"timestamp", b"time\0tamp")
