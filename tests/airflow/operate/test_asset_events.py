@@ -1,6 +1,4 @@
-"""The tables as Airflow's assets: who posts their events, and the DAG that they schedule. That Airflow takes
-them is proven in tests/end_to_end/test_assets.py.
-"""
+"""The tables as Airflow's assets: who posts their events, and the DAG that they schedule."""
 
 from __future__ import annotations
 
