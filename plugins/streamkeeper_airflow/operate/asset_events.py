@@ -14,11 +14,11 @@ from airflow.sdk import Asset, BaseOperator, Context
 from airflow.sdk.execution_time.context import InletEventsAccessor
 
 from streamkeeper.errors import StreamkeeperError
+from streamkeeper.flows.files import storage_now
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.redaction import redact_text
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
-from streamkeeper.watch import alerts
 from streamkeeper.watch.asset_events import MOST_PARTITIONS, AssetEvent, asset_tables, next_event
 from streamkeeper_airflow.table_asset import table_asset
 
@@ -35,7 +35,7 @@ class PostAssetEvents(BaseOperator):
         self.outlets = []  # each of them gets an event
         settings = Settings.from_environment()
         storage = open_storage(settings.state)
-        now = alerts.storage_now(storage)
+        now = storage_now(storage)
         for table in asset_tables(settings, read_manifest(settings)):
             asset = table_asset(table.name)
             try:

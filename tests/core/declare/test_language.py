@@ -171,7 +171,7 @@ BAD_SINKS = {
     ),
     "a Kafka sink with a password": (
         '"out", "kafka", {"kafka.bootstrap.servers": "b:1", "kafka.ssl.key.password": "x"}',
-        "the sink out has a secret in its option 'kafka.ssl.key.password'.*write '{env:NAME}' here",
+        "the sink out has a secret in its option 'kafka.ssl.key.password'.*'{env:NAME}' here",
     ),
     "files with a password": (
         '"out", "json", {"path": "/out", "password": "hunter2"}',
