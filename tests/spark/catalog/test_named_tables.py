@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,17 +10,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from streamkeeper_jobs.catalog.session_catalog import SessionCatalog
-from streamkeeper_jobs.spark.exceptions import causes_of
 from streamkeeper_jobs.trial.analyze import analyze
 
-from streamkeeper.drivers.failures import FailureClass, classify
-from streamkeeper.errors import CatalogError, SettingsError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.manifest.named_tables import named_table, registration_of
-from streamkeeper.trial.verdict import Compatibility
-from tests.oracle import all_rows, first_per
 from tests.worlds.flow_world import Flowbed, pipeline
-from tests.worlds.tables.backup_world import Recoverer
 from tests.worlds.tables.session_catalogs import hive_session, opened_by_drivers, raw_columns
 
 NAMED = pipeline(view="").replace(
@@ -147,27 +140,9 @@ def test_a_name_of_another_table_is_refused_with_both_places_before_anything_is_
     assert bed.run() is Outcome.PARKED
     assert said in bed.park().reason and f"the delta table at {other}" in bed.park().reason
     assert not bed.table.exists()
-    hive.sql(f'CREATE TABLE shop.files (a INT) USING parquet LOCATION "{bed.table}"')
-    bed.declare(NAMED.replace("NAME", "files"))
-    assert bed.run() is Outcome.PARKED
-    assert f"the parquet table at {bed.table}" in bed.park().reason
     bed.declare(NAMED.replace("shop.NAME", "none.x"))
     assert bed.run() is Outcome.PARKED
     assert "the session catalog has no schema none. Nothing was touched." in bed.park().reason
-
-
-def test_a_catalog_that_ends_with_its_session_is_refused(spark: SparkSession) -> None:
-    with pytest.raises(SettingsError, match=r"The session catalog is in memory .* names in it reach nobody"):
-        SessionCatalog(spark)
-
-
-def test_a_catalog_that_does_not_answer_is_asked_again_by_the_next_driver(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    nobody = hive_session(spark, str(tmp_path), hive__metastore__uris="thrift://127.0.0.1:1")
-    with pytest.raises(CatalogError, match=r"The session catalog was asked about .* and answers: ") as raised:
-        SessionCatalog(nobody).look("shop.events")
-    assert classify(causes_of(raised.value)).classed is FailureClass.TRANSIENT
 
 
 def test_a_source_by_name_is_read_by_its_place_and_a_name_that_moved_is_a_table_made_anew(
@@ -194,61 +169,3 @@ def test_a_source_by_name_is_read_by_its_place_and_a_name_that_moved_is_a_table_
     ).save(str(moved))
     assert bed.run() is Outcome.PARKED
     assert "the table was recreated" in bed.park().reason
-
-
-class Reader:
-    """A thread that reads by name until it is told to stop: it keeps what failed, and how few rows it saw."""
-
-    def __init__(self, session: SparkSession, name: str) -> None:
-        self.reads, self.fewest, self.failed = 0, 10**9, list[str]()
-        self._session, self._name, self._over = session, name, threading.Event()
-        self._thread = threading.Thread(target=self._read, daemon=True)
-
-    def _read(self) -> None:
-        while not self._over.is_set():
-            try:
-                self.fewest = min(self.fewest, len(read(self._session, self._name)))
-                self.reads += 1
-            except Exception as error:  # noqa: BLE001 - whatever a reader meets is what the test is about
-                self.failed.append(str(error))
-
-    def __enter__(self) -> Reader:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join(60)
-
-
-@pytest.mark.long
-def test_a_reader_by_name_sees_the_table_through_every_recovery(named: Beds, elsewhere: SparkSession) -> None:
-    """Never an empty table nor a failure through a rebuild without downtime, and after each recovery what the
-    table is.
-    """
-    bed = named("recovered")
-    at_work = Recoverer.of(bed)
-    bed.arrive(1, 2, 3)
-    assert bed.run() is Outcome.STOPPED
-    at_work.backup("b1", "events.events")
-    bed.arrive(4, 5)
-    assert bed.run() is Outcome.STOPPED
-
-    def same() -> None:
-        assert bed.run() is Outcome.STOPPED
-        bed.holds(first_per(bed.events, ["event_id"]))
-        found = sorted(row["n"] for row in read(elsewhere, "shop.recovered"))
-        assert found == sorted(row["n"] for row in bed.rows())
-        assert columns(elsewhere, "shop.recovered") == FIRST
-
-    with Reader(elsewhere, "shop.recovered") as reader:
-        at_work.run("rebuild_without_downtime", "r-00000001", table="events.events")
-        same()
-    assert (reader.failed, reader.fewest) == ([], 5)
-    assert reader.reads > 0
-    at_work.run("restore_table", "r2", table="events.events", backup="b1")
-    same()
-    at_work.run("full_refresh", "r3", table="events.events")
-    same()
-    at_work.run("rewind", "r4", flow="events.clean_events", batch="0", target="restored")
-    same()

@@ -21,15 +21,11 @@ _SETTINGS = {
 }
 
 
-def hive_session(spark: SparkSession, warehouse: str, **settings: str) -> SparkSession:
-    """Return a session with a catalog of its own kind, and a client of its own.
-
-    :param settings: further ones, with ``__`` for each dot.
-    """
+def hive_session(spark: SparkSession, warehouse: str) -> SparkSession:
+    """Return a session with a catalog of its own kind, and a client of its own."""
     jvm: Any = spark._jvm
     options = jvm.java.util.HashMap()
-    more = {name.replace("__", "."): value for name, value in settings.items()}
-    for name, value in {**_SETTINGS, "spark.sql.warehouse.dir": warehouse, **more}.items():
+    for name, value in {**_SETTINGS, "spark.sql.warehouse.dir": warehouse}.items():
         options.put(name, value)
     classic = getattr(jvm, "org.apache.spark.sql.classic.SparkSession")
     return SparkSession(spark.sparkContext, classic(spark.sparkContext._jsc.sc(), options))
