@@ -7,6 +7,14 @@ from streamkeeper_airflow.operate.hold_tasks import HOLD, HoldFlows, StopDrivers
 
 from streamkeeper.recover.requests.hold_flows import HoldRequest
 
+
+def trust_pages(connection: str) -> None:
+    """Let the pages of the connection's cluster be asked."""
+    from streamkeeper_airflow.flow import submit  # it loads Spark's provider, a second for each parsed file
+
+    submit.trust_pages(connection)
+
+
 with form_dag(
     HoldRequest,
     "hold_flows",
@@ -17,6 +25,6 @@ with form_dag(
     doc_md=__doc__,
 ):
     hold = HoldFlows(task_id=HOLD)
-    stop = StopDrivers(task_id="stop")
+    stop = StopDrivers(task_id="stop", trust=trust_pages)
 
     hold >> stop

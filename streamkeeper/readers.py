@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from streamkeeper.errors import SourceError
-from streamkeeper.support.pages import ask
+from streamkeeper.web import ask
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -14,6 +13,7 @@ from streamkeeper.errors import RequestError
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover.requests.form import FormField, Request
 from streamkeeper.settings import Settings, dag_id
+from streamkeeper.support.json_values import parse
 from streamkeeper_airflow.dag_options import dag_options
 
 R = TypeVar("R", bound=Request)
@@ -82,7 +82,7 @@ def _object(value: Any) -> Any:
     if not isinstance(value, str):
         return value or None
     try:
-        return json.loads(value) if value.strip() else None
+        return parse(value) if value.strip() else None
     except ValueError:
         return value
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json as jsonlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +14,7 @@ from streamkeeper.cli.output import settings_in_use, show
 from streamkeeper.cli.running import AsJson, user
 from streamkeeper.errors import RequestError
 from streamkeeper.settings import DEFAULT_MASTER, Settings
+from streamkeeper.support.json_values import parse
 
 if TYPE_CHECKING:
     from streamkeeper.recover.plans.kind import Kind
@@ -229,7 +229,7 @@ def _value(field: FormField, value: Any) -> Any:
     if field.type != "object":
         return _whole(value)
     try:
-        return jsonlib.loads(value)
+        return parse(value)
     except ValueError as error:
         raise RequestError(
             f"{_flag(field)} {value!r} is not JSON ({error}). Give an object in quotes that the shell "

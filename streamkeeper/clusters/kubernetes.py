@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamkeeper.clusters.pages import GONE, Unbegun
 from streamkeeper.flows.leases import ClusterDriver
-from streamkeeper.support.pages import ANSWER, MOST
+from streamkeeper.web import ANSWER, MOST
 
 if TYPE_CHECKING:
     from kubernetes.client import CoreV1Api, V1Pod

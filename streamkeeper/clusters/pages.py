@@ -1,4 +1,4 @@
-"""Pages of a cluster, which answer in a few seconds or not at all (:mod:`streamkeeper.support.pages`)."""
+"""Pages of a cluster, which answer in a few seconds or not at all (:mod:`streamkeeper.web`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from streamkeeper.support.pages import ask
+from streamkeeper.web import ask
 
 GONE = "GONE"
 """State of a driver that its cluster knows no more, where that proves no end."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from streamkeeper.clusters.pages import GONE, Unbegun, read_json
 from streamkeeper.flows.leases import ClusterDriver
-from streamkeeper.support.pages import ask
+from streamkeeper.web import ask
 
 RUNNER = "org.apache.spark.deploy.PythonRunner"
 """Class that runs a Python application as a driver, since standalone masters take no Python file."""

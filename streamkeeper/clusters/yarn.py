@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from streamkeeper.clusters.pages import GONE, Unbegun, read_json
 from streamkeeper.flows.leases import ClusterDriver
-from streamkeeper.support.pages import ask
+from streamkeeper.web import ask
 
 ID = re.compile(r"application_[0-9]{13}_[0-9]{4,}")
 AWAITED = "spark.yarn.submit.waitAppCompletion"

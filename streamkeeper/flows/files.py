@@ -62,10 +62,12 @@ from functools import cached_property
 from typing import TypeVar
 
 from streamkeeper.declare.model import OUR_FOLDERS
+from streamkeeper.errors import StorageError
 from streamkeeper.manifest import names
 from streamkeeper.manifest.names import Names
 from streamkeeper.settings import Settings
-from streamkeeper.storage import Storage, open_storage, read_record
+from streamkeeper.storage import Storage, open_storage, read_record, to_json
+from streamkeeper.support.times import now
 
 T = TypeVar("T")
 _AT_ONCE = 16
@@ -358,3 +360,18 @@ def open_home(settings: Settings, flow: str) -> FlowHome:
     """Return the names of a flow's files. ``flow`` is ``pipeline.flow``."""
     pipeline, _, name = flow.partition(".")
     return FlowHome(open_storage(settings.state), pipeline, name)
+
+
+def storage_now(storage: Storage) -> float:
+    """Return the time by the storage's own clock, in seconds since the epoch: that of a file written now.
+
+    :raises StorageError: the written file is missing.
+    """
+    storage.overwrite(CLOCK, to_json({"at": now()}))
+    written = storage.modified(CLOCK)
+    if written is None:
+        raise StorageError(
+            f"{storage.path(CLOCK)} was written and is not there. Another process removes files from the"
+            " state folder: find it and stop it."
+        )
+    return written

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from streamkeeper.errors import LeaseHeld, LeaseLost, StorageError
-from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.files import FlowHome, storage_now
 from streamkeeper.history import events
 from streamkeeper.history.events import Kind
 from streamkeeper.manifest.names import mark_format
@@ -208,7 +208,7 @@ def may_run(home: FlowHome) -> bool:
             return True
         case Life.UNKNOWN:
             beat = home.storage.modified(home.heartbeat(lease.epoch))
-            return beat is not None and time.time() - beat < UNPROTECTED_SECONDS
+            return beat is not None and storage_now(home.storage) - beat < UNPROTECTED_SECONDS
 
 
 def is_running(holder: Process) -> bool | None:

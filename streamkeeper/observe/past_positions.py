@@ -6,6 +6,7 @@ A position is found by its batch, by a time, or as a generation's end. Batches t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -137,8 +138,9 @@ def at_moment(home: FlowHome, table_path: str, moment_ms: int) -> Place:
     """Return the position after the last batch committed at a time (epoch milliseconds) or before, in any
     generation.
 
-    Times are those of the checkpoints' commit files, by their storage's clock. A generation's beginning has
-    the time in its start file.
+    Times are those of the checkpoints' commit files, by their storage's clock; or, where these were copied
+    and have another time, those in the checkpoint (:class:`_Times`). A generation's beginning has the time in
+    its start file.
 
     :raises RequestError: nothing was committed yet at that time, or it is not available any more.
     :raises CheckpointError: a checkpoint, or the table's log, cannot be read.
@@ -149,13 +151,12 @@ def at_moment(home: FlowHome, table_path: str, moment_ms: int) -> Place:
         assert start is not None, "it was listed as begun"
         checkpoint = Checkpoint(home.storage, start.checkpoint)
         own = standing.own_commits(checkpoint, start)
+        times = _Times(checkpoint, own)
         for batch in reversed(own):
-            written = checkpoint.committed_at(batch)
-            if written is not None and written * 1000 <= moment_ms:
+            written = times.committed_ms(batch)
+            if written is not None and written <= moment_ms:
                 place = at_batch(home, table_path, number, batch)
-                description = (
-                    f"the last at or before {moment}: its commit was written at {ms_in_iso(written * 1000)}"
-                )
+                description = f"the last at or before {moment}: {times.source} {ms_in_iso(written)}"
                 return Place(place.generation, place.start, place.checkpoint, batch, description)
         if datetime.fromisoformat(start.at).timestamp() * 1000 > moment_ms:
             continue
@@ -176,6 +177,42 @@ def at_moment(home: FlowHome, table_path: str, moment_ms: int) -> Place:
     raise RequestError(
         f"At {moment} {home.full_name} had no generation that is still kept. {_alternatives(home)}"
     )
+
+
+class _Times:
+    """When the batches of a generation were committed.
+
+    A commit's file is written before the next batch is planned, whose time is in the offset log. If it has a
+    later time, the folder was copied or restored, and its files have the times of that. Then a batch counts
+    as committed when the next one was planned; the last, when it was planned itself.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, own: Sequence[int]) -> None:
+        self._checkpoint, self._planned = checkpoint, set(checkpoint.offset_batches())
+        self._copied = any(map(self._is_late, dict.fromkeys((*own[:1], *own[-2:]))))
+        self.source = (
+            "the files were copied since; the checkpoint's own times say that it was committed by"
+            if self._copied
+            else "its commit was written at"
+        )
+
+    def committed_ms(self, batch: int) -> float | None:
+        """Return when a batch was committed, in epoch milliseconds; None if its commit is gone."""
+        if self._copied:
+            return self._checkpoint.offsets(batch + 1 if batch + 1 in self._planned else batch).timestamp_ms
+        written = self._checkpoint.committed_at(batch)
+        return None if written is None else written * 1000
+
+    def _is_late(self, batch: int) -> bool:
+        if batch + 1 not in self._planned:
+            return False
+        written = self._checkpoint.committed_at(batch)
+        after = self._checkpoint.offsets(batch + 1).timestamp_ms
+        return written is not None and written * 1000 - after > _SKEW_MS
+
+
+_SKEW_MS = 300_000
+"""Milliseconds by which the clocks of a driver and of its checkpoint's store may differ."""
 
 
 def begun(home: FlowHome) -> list[int]:

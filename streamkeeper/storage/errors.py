@@ -3,12 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Iterator
 
 from streamkeeper.errors import FileTooLarge, StorageError
 
 _CLIENTS = ("aiobotocore", "aiohttp", "botocore")
 """Packages whose errors (no network, no credentials) are not OSErrors."""
+
+
+_FULL = (
+    "Make room on that disk, or move the folder to a larger one. What was written before is whole, and what"
+    " was begun goes on from there."
+)
+_ADVICE = {
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _FULL,
+    errno.EROFS: (
+        "The disk is mounted read-only, often after an error of its own. See the system's log, and mount it"
+        " for writing again."
+    ),
+    errno.EIO: "The disk reports an error. See the system's log before anything else.",
+    errno.ENAMETOOLONG: "The file system takes no names of that length. Give a shorter name.",
+}
+"""What to do about errors that have a remedy of their own."""
 
 
 @contextlib.contextmanager
@@ -26,7 +44,8 @@ def or_storage_error(path: str, done: str, advice: str, *, may_lack: bool = Fals
     except OSError as error:
         if may_lack and isinstance(error, (FileNotFoundError, NotADirectoryError)):
             return
-        raise StorageError(f"{path} cannot be {done}: {error.strerror or error}. {advice}") from error
+        todo = _ADVICE.get(error.errno or 0, advice)
+        raise StorageError(f"{path} cannot be {done}: {error.strerror or error}. {todo}") from error
     except Exception as error:
         if type(error).__module__.partition(".")[0] not in _CLIENTS:
             raise

@@ -10,7 +10,7 @@
 Drivers and tasks record alerts, and the monitor alone sends them. It notes an attempt before it makes it:
 while a notifier is left the next one follows after a pause, longer than any attempt takes. Whether one whose
 process died still sent is unknown; a duplicate alert is the smaller harm. Ages are differences of the
-storage's own times (:func:`storage_now`), so no two clocks are compared.
+storage's own times (:func:`streamkeeper.flows.files.storage_now`), so no two clocks are compared.
 """
 
 from __future__ import annotations
@@ -23,12 +23,10 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from streamkeeper.declare.model import Notifier
-from streamkeeper.errors import StorageError
-from streamkeeper.flows.files import CLOCK, FlowHome
+from streamkeeper.flows.files import FlowHome
 from streamkeeper.history import events
 from streamkeeper.history.events import Kind
-from streamkeeper.storage import Storage, read_record, to_json
-from streamkeeper.support.times import now
+from streamkeeper.storage import read_record, to_json
 
 T = TypeVar("T", "Alert", "Pending")
 
@@ -215,21 +213,6 @@ class AlertInWords:
     action: str
 
 
-def storage_now(storage: Storage) -> float:
-    """Return the time by the storage's own clock, in seconds since the epoch: that of a file written now.
-
-    :raises StorageError: the written file is missing.
-    """
-    storage.overwrite(CLOCK, to_json({"at": now()}))
-    written = storage.modified(CLOCK)
-    if written is None:
-        raise StorageError(
-            f"{storage.path(CLOCK)} was written and is not there. Another process removes files from the"
-            " state folder: find it and stop it."
-        )
-    return written
-
-
 def record(home: FlowHome, alert: Alert) -> bool:
     """Record an alert before any notifier is told; return False if its occasion was recorded before."""
     if home.storage.read(home.alert(alert.name)) is not None:
@@ -275,7 +258,8 @@ def begin_attempt(home: FlowHome, waiting: Pending, at: float) -> Pending | None
 
     :param at: the storage's time, in seconds since 1970.
     """
-    if waiting.attempts and at - waiting.tried_at < PAUSE:
+    # A clock that was set back since would make the pause as long as it went back.
+    if waiting.attempts and 0 <= at - waiting.tried_at < PAUSE:
         return None
     return _keep(home, replace(waiting, attempts=waiting.attempts + 1, tried_at=at))
 

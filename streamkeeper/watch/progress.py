@@ -4,7 +4,7 @@ is changed.
 A flow is silent while no batch is committed. That alone is no trouble: a flow without new input may be idle
 forever. So only if nothing was committed since the last look does the monitor check for pending input. The
 clock runs from the first look that found some. It is the storage's own clock
-(:func:`streamkeeper.watch.alerts.storage_now`). A hold stops the clock: a flow that must not run is not
+(:func:`streamkeeper.flows.files.storage_now`). A hold stops the clock: a flow that must not run is not
 late.
 
 The result of a look is kept for the next (:class:`Note`). A big folder is listed rarely: after a listing the

@@ -18,7 +18,7 @@ import pytest
 
 from streamkeeper.declare.model import Notifier
 from streamkeeper.drivers import submit
-from streamkeeper.flows.files import FlowHome, open_home
+from streamkeeper.flows.files import FlowHome, open_home, storage_now
 from streamkeeper.flows.leases import Lease, Process, process_started
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import PROJECT, Settings
@@ -100,7 +100,7 @@ def alert(
     [pending] = [
         one for one in alerts.pending(home) if (one.alert.kind, one.alert.occasion) == (kind, occasion)
     ]
-    return notify.deliver(home, pending, notifiers_of(settings), alerts.storage_now(home.storage))
+    return notify.deliver(home, pending, notifiers_of(settings), storage_now(home.storage))
 
 
 @pytest.fixture

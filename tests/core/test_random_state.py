@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
-from streamkeeper.cli.commands import app
 from streamkeeper.errors import StreamkeeperError
 from streamkeeper.flows import holds, leases
 from streamkeeper.sources.base.format import Lag
@@ -24,6 +22,7 @@ from streamkeeper.watch.batch_numbers import Batch
 from streamkeeper.watch.behind import Measured
 from tests.worlds.recover.recoveries import approve, plan_reset
 from tests.worlds.small_world import World
+from tests.worlds.states.nasty import NASTY, run
 
 FLOW = "events.clean_events"
 COMMANDS = (
@@ -42,19 +41,6 @@ COMMANDS = (
     ["plan", "clean_up"],
     ["plan", "restore_table", "--table", "events"],
 )
-NASTY: tuple[Any, ...] = (
-    *(None, True, "", "x", "9" * 4000, [], {}, [[]], {"a": 1}, -1, 0, 10**18, 2**63, -(2**70), 1e300, 0.5),
-    *(
-        float("inf"),
-        float("nan"),
-        "\ud800",
-        "../../etc/passwd",
-        "2026-11-21T10:00:00",
-        "99999-01-01",
-        [1, "x"],
-    ),
-)
-"""Values of another type, of no range, or of no meaning."""
 TORN = (b"", b"{", b"\0" * 40, b"\xff\xfe{}", b"[" * 100_000, b"{}", b"[]", b"5", b'{"a":' * 3000)
 
 
@@ -101,17 +87,6 @@ def lived(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
     world.park()
     holds.put(home, holds.person("ada"), "a look", "ada", seconds=3600)
     return world
-
-
-def run(arguments: list[str]) -> Exception | None:
-    """Run a command; return the error that ended it."""
-    try:
-        typer.main.get_command(app)(arguments, standalone_mode=False)
-    except (SystemExit, typer.Exit):
-        return None
-    except Exception as error:  # noqa: BLE001 - what is looked for
-        return error
-    return None
 
 
 @pytest.mark.parametrize("cases", [150, pytest.param(1_000, marks=pytest.mark.long)])

@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -253,7 +254,9 @@ class World:
             self.home, Start(1, folder, None, {}, {}, (), None, 1, "2026-11-21T10:00:00+00:00", evidence)
         )
         storage.overwrite(f"{folder}/metadata", json.dumps({"id": generation.query_id}).encode())
-        entry = OffsetEntry(batch, 2, 0, 1, {}, {"events_raw": offset}, {"sourceMetadataInfo": {}})
+        entry = OffsetEntry(
+            batch, 2, 0, int(time.time() * 1000), {}, {"events_raw": offset}, {"sourceMetadataInfo": {}}
+        )
         storage.overwrite(f"{folder}/offsets/{batch}", write_offsets(entry))
         storage.overwrite(f"{folder}/commits/{batch}", write_commit(CommitEntry(batch, 1, 0)))
         if initial is not None:
@@ -303,7 +306,13 @@ def write_checkpoint(
         ]
         storage.overwrite(f"{folder}/sources/{source}/{number}", b"".join(write_files_log(entries)))
         offsets = OffsetEntry(
-            number, 2, 0, 1, {}, {source: {"logOffset": number}}, {"sourceMetadataInfo": {}}
+            number,
+            2,
+            0,
+            int(time.time() * 1000),
+            {},
+            {source: {"logOffset": number}},
+            {"sourceMetadataInfo": {}},
         )
         storage.overwrite(f"{folder}/offsets/{number}", write_offsets(offsets))
         if number < committed:

@@ -5,6 +5,7 @@ How drivers are stopped is decided in streamkeeper.drivers.stopping.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from airflow.sdk import BaseOperator, Context
@@ -37,7 +38,14 @@ class HoldFlows(BaseOperator):
 
 
 class StopDrivers(BaseOperator):
-    """Waits until the drivers of held flows are gone; after the deadline it kills those on this host."""
+    """Waits until the drivers of held flows are gone; after the deadline it kills those on this host.
+
+    :param trust: lets the pages of the cluster that a connection names be asked.
+    """
+
+    def __init__(self, *, trust: Callable[[str], None] = lambda _: None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.trust = trust
 
     def execute(self, context: Context) -> dict[str, str]:
         """Return how the driver of each flow ended.
@@ -45,12 +53,9 @@ class StopDrivers(BaseOperator):
         :raises AirflowFailException: some driver still runs; the holds stay, and the message says what to do.
         """
         hold = context["ti"].xcom_pull(task_ids=HOLD)
-        # Here, for it loads Spark's provider, which would take each parsed file a second.
-        from streamkeeper_airflow.flow import submit as submitting
-
         settings = Settings.from_environment()
         homes = [open_home(settings, flow) for flow in hold["flows"]]
-        submitting.trust_pages(settings.connection)
+        self.trust(settings.connection)
         try:
             stops = stopping.stop_all(homes, hold["deadline"], term=settings.lease_term, say=self.log.warning)
         except StreamkeeperError as error:

@@ -21,7 +21,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from streamkeeper.errors import StorageError, StreamkeeperError
 from streamkeeper.flows import holds
-from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.files import FlowHome, storage_now
 from streamkeeper.health import flows as health
 from streamkeeper.health import metrics, otlp, past, troubles
 from streamkeeper.health.flows import FlowHealth
@@ -56,7 +56,7 @@ class MonitorFlows(BaseOperator):
         settings, began = Settings.from_environment(), time.monotonic()
         try:
             storage = open_storage(settings.state)
-            now = alerts.storage_now(storage)
+            now = storage_now(storage)
         except StorageError as error:
             # The next try may find it well. Of a store that hangs, a run may have no time for the last one.
             last = context["ti"].try_number > context["ti"].max_tries

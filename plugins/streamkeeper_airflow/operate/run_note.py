@@ -17,7 +17,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException, AirflowRuntimeError
 
 from streamkeeper.redaction import redact_text
 from streamkeeper.support.markdown import plain_lines
-from streamkeeper.support.pages import ask
+from streamkeeper.web import ask
 
 CONNECTION = "streamkeeper_airflow"
 NOTE_LIMIT = 1000

@@ -22,11 +22,12 @@ from streamkeeper.errors import RequestError
 from streamkeeper.flows import generations, ledger, side_flow
 from streamkeeper.flows.backfill_flow import is_backfill
 from streamkeeper.flows.files import FlowHome, kept_flows, kept_pipelines
+from streamkeeper.history import events
 from streamkeeper.manifest.manifest import Manifest
 from streamkeeper.recover.moves import side_table
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.plan import Plan
-from streamkeeper.recover.requests.clean_up import CleanUpRequest
+from streamkeeper.recover.requests.clean_up import PAUSE_DAYS, CleanUpRequest
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.recover.steps.clean_up import (
     BackupRemoval,
@@ -83,6 +84,7 @@ def plan(
     :raises RequestError: a flow is to be forgotten of which nothing is kept.
     """
     storage, moment = open_storage(settings.state), time.time() if now is None else now
+    _check_clock(storage, request, moment)
     pipeline = next(item for item in manifest.pipelines if item.name == request.pipeline)
     around = _Around(
         storage,
@@ -128,6 +130,27 @@ def plan(
             *_strange_notes(storage, manifest),
         ),
         at=in_words(),
+    )
+
+
+def _check_clock(storage: Storage, request: CleanUpRequest, moment: float) -> None:
+    """Check that nothing is removed since a clock jumped: the last clean-up was planned a few days ago.
+
+    Where there was none, the oldest event of the pipeline counts.
+
+    :raises RequestError: it was long ago, and the request does not say that this is so.
+    """
+    known = events.read(storage, request.pipeline)
+    earlier = [event.at for event in known if (event.recovery or "").startswith(f"{RECOVERY}-")]
+    last = max(earlier, default=min((event.at for event in known), default=moment))
+    if moment - last <= PAUSE_DAYS * 86400 or request.after_pause:
+        return
+    what = "last clean-up" if earlier else "first event"
+    raise RequestError(
+        f"By this host's clock it is {in_iso(moment)}, and the {what} of {request.pipeline} was on"
+        f" {in_iso(last)}, more than {PAUSE_DAYS} days before. A clock that jumped would remove what is"
+        " needed, so nothing is removed. If the clock is right, clean up once with after_pause"
+        " (--after-pause)."
     )
 
 

@@ -11,6 +11,8 @@ from streamkeeper.declare.model import NAME
 from streamkeeper.recover.requests.form import MOST_DAYS, PIPELINE, Asking, Request, form_field
 
 DAYS = 30.0
+PAUSE_DAYS = 7
+"""Days without a clean-up after which nobody believes the clock alone."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,14 @@ class CleanUpRequest(Request):
         " For a renamed flow use streamkeeper rename instead.",
         "",
         section="Forget",
+    )
+
+    after_pause: bool = form_field(
+        "boolean",
+        "After a pause",
+        f"Clean up although the last clean-up was more than {PAUSE_DAYS} days ago. Without it, nothing is"
+        " removed then: a clock that jumped looks the same.",
+        False,
     )
 
     @classmethod

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -36,6 +35,7 @@ from streamkeeper.recover.requests.form import (
     schemas_inferred,
 )
 from streamkeeper.recover.requests.rehearsal import Rehearsable
+from streamkeeper.support.json_values import parse
 
 WHERE = "Position"
 
@@ -144,7 +144,7 @@ class ResetRequest(Rehearsable):
             return values
         if mode == OFFSETS:
             try:
-                return {**values, "start": mode, mode: json.loads(argument)}
+                return {**values, "start": mode, mode: parse(argument)}
             except ValueError as error:
                 raise RequestError(
                     f"--start {values['start']!r}: what follows offsets: is not JSON ({error}). "

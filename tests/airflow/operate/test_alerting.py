@@ -20,7 +20,7 @@ from streamkeeper_airflow.operate.notify import deliver, unusable
 from streamkeeper_airflow.operate.run_note import CONNECTION, set_run_note
 
 from streamkeeper.declare.model import Notifier
-from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.files import FlowHome, storage_now
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import Settings
 from streamkeeper.watch import alerts
@@ -126,7 +126,7 @@ def test_a_notifier_that_fails_is_counted_and_told_later_and_the_others_are_not_
     assert "503" in caplog.text
     [waiting] = alerts.pending(home)
     notifiers = notifiers_of(settings)
-    later = alerts.storage_now(home.storage) + alerts.PAUSE + 1
+    later = storage_now(home.storage) + alerts.PAUSE + 1
     assert not deliver(home, waiting, notifiers, later - 60), "the pause after a failure is not over"
     assert not deliver(home, waiting, notifiers, later), "refused again"
     chat.refuse = False
@@ -144,7 +144,7 @@ def test_an_alert_that_no_notifier_gets_is_given_up_at_the_last_attempt(
     monkeypatch.setattr(alerts, "MOST_ATTEMPTS", 2)
     assert not alert(settings, AlertKind.PARKED, FLOW, "it broke", "park 1")
     [waiting] = alerts.pending(home)
-    later = alerts.storage_now(home.storage) + alerts.PAUSE + 1
+    later = storage_now(home.storage) + alerts.PAUSE + 1
     assert not deliver(home, waiting, notifiers_of(settings), later)
     assert "attempt 2 (no further attempt)" in caplog.text
     assert alerts.pending(home) == []

@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowFailException
-from streamkeeper_airflow.operate import notify, state_outage
+from streamkeeper_airflow.operate import monitor, notify, state_outage
 from streamkeeper_airflow.operate.monitor import MonitorFlows
 from streamkeeper_airflow.operate.notify import record_alert
 
@@ -22,14 +22,14 @@ from streamkeeper.checkpoint import CommitEntry, write_commit
 from streamkeeper.declare.model import Expectation, Location
 from streamkeeper.errors import StorageError
 from streamkeeper.flows import generations, holds, leases
-from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.files import FlowHome, storage_now
 from streamkeeper.flows.generations import Start
 from streamkeeper.flows.leases import Heartbeat
 from streamkeeper.history import events, rows
 from streamkeeper.history.events import Kind
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import Settings
-from streamkeeper.watch import alerts, behind, progress
+from streamkeeper.watch import behind, progress
 from streamkeeper.watch.alerts import AlertKind
 from streamkeeper.watch.batch_numbers import Batch, Numbers, Totals
 from streamkeeper.watch.expectations import Shares
@@ -140,9 +140,9 @@ def _ms(file: Path) -> int:
 
 @pytest.fixture
 def bed(project: Path, home: FlowHome, chat: Inbox, monkeypatch: pytest.MonkeyPatch) -> Bed:
-    made = Bed(project, home, chat, alerts.storage_now(home.storage))
+    made = Bed(project, home, chat, storage_now(home.storage))
     made.declare(HOOK)
-    monkeypatch.setattr(alerts, "storage_now", lambda _storage: made.now)
+    monkeypatch.setattr(monitor, "storage_now", lambda _storage: made.now)
     monkeypatch.setattr(state_outage, "Variable", Variables())
     return made
 
@@ -247,7 +247,7 @@ def test_a_state_folder_that_fails_is_told_once_without_it_and_then_that_it_work
     def look(try_number: int) -> None:
         bed.try_number = try_number
         with pytest.raises(StorageError, match="No space"), monkeypatch.context() as patched:
-            patched.setattr(alerts, "storage_now", full)
+            patched.setattr(monitor, "storage_now", full)
             patched.setattr("streamkeeper.storage.local.LocalStorage.overwrite", full)
             bed.look(1)
 

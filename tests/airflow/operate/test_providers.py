@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from streamkeeper_airflow.operate.notify import deliver
 
-from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.files import FlowHome, storage_now
 from streamkeeper.settings import PROJECT
 from streamkeeper.watch import alerts
 from streamkeeper.watch.alerts import AlertKind
@@ -108,7 +108,7 @@ def test_slack_is_told_with_a_link_and_again_later_if_it_limits_the_rate(
     slack.answers = [(429, {"Retry-After": "30"}, b"rate_limited")]
     assert not alert(settings, AlertKind.BEHIND, FLOW, "400 s behind", "since 1", link=PAGE)
     (pending,) = alerts.pending(home)
-    later = alerts.storage_now(home.storage) + alerts.PAUSE + 1
+    later = storage_now(home.storage) + alerts.PAUSE + 1
     assert deliver(home, pending, notifiers_of(settings), later)
     assert slack.paths == ["/services/T0/B0/a-token"] * 2
     (body,) = slack.bodies

@@ -15,7 +15,7 @@ from streamkeeper.errors import SettingsError
 from streamkeeper.flows.leases import ClusterDriver
 from streamkeeper.readers import registry_schemas
 from streamkeeper.settings import Settings
-from streamkeeper.support.pages import ask
+from streamkeeper.web import ask
 
 LOGIN = {"Authorization": "Basic aHVudGVyMjpodW50ZXIy"}
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"

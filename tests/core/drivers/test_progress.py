@@ -9,11 +9,12 @@ import pytest
 
 from streamkeeper.checkpoint import Checkpoint, FileEntry, write_files_log
 from streamkeeper.flows import generations, holds, leases
+from streamkeeper.flows.files import storage_now
 from streamkeeper.observe.observed import Observed
 from streamkeeper.sources.base.format import Waiting
 from streamkeeper.storage import to_json
 from streamkeeper.watch import progress
-from streamkeeper.watch.alerts import Alert, AlertKind, storage_now
+from streamkeeper.watch.alerts import Alert, AlertKind
 from streamkeeper.watch.pending_input import DUTY, what_waits
 from streamkeeper.watch.progress import Note, Observation, Position, State, is_over, judge, needs_listing
 from tests.worlds.small_world import CHANGES, RATE, World, write_manifest

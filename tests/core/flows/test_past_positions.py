@@ -5,7 +5,10 @@ what can.
 from __future__ import annotations
 
 import os
+import re
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -142,6 +145,30 @@ def timed(stands: World) -> World:
     commit_at(stands, 1, {batch: TEN + 60 * (batch + 1) for batch in range(5)})
     commit_at(stands, 2, {0: ELEVEN, 1: ELEVEN + 60, 2: ELEVEN + 120})
     return stands
+
+
+def plan_at(world: World, number: int, times: dict[int, int]) -> None:
+    """Set when batches of a generation were planned, in seconds, as its offset log has it."""
+    folder = Path(world.home.storage.path(world.home.checkpoint(number, number)))
+    for batch, second in times.items():
+        file = folder / "offsets" / str(batch)
+        file.write_text(re.sub(r'("batchTimestampMs": ?)[0-9]+', rf"\g<1>{second * 1000}", file.read_text()))
+
+
+def test_a_copied_state_folder_whose_files_are_all_new_is_rewound_by_the_checkpoint_s_own_times(
+    timed: World,
+) -> None:
+    plan_at(timed, 1, {batch: TEN + 60 * batch for batch in range(5)})
+    plan_at(timed, 2, {0: ELEVEN, 1: ELEVEN + 10, 2: ELEVEN + 70})
+    moments = [(TEN + 150) * 1000, (ELEVEN + 90) * 1000]
+    places = [past_positions.at_moment(timed.home, table(timed), moment) for moment in moments]
+    now = time.time()
+    commit_at(timed, 1, dict.fromkeys(range(5), int(now)))
+    commit_at(timed, 2, dict.fromkeys(range(3), int(now)))
+    copied = [past_positions.at_moment(timed.home, table(timed), moment) for moment in moments]
+    assert [str(place) for place in places] == ["batch 1 of generation 1", "batch 1 of generation 2"]
+    assert [str(place) for place in copied] == ["batch 1 of generation 1", "batch 2 of generation 2"]
+    assert "the files were copied since" in copied[0].found_by
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,13 @@ import pytest
 
 from streamkeeper.errors import RecoveryError
 from streamkeeper.flows import generations, leases
+from streamkeeper.flows.files import storage_now
 from streamkeeper.flows.generations import Start
 from streamkeeper.flows.leases import Heartbeat, Lease, Process
 from streamkeeper.observe import status
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.storage import to_json
 from streamkeeper.watch import progress
-from streamkeeper.watch.alerts import storage_now
 from streamkeeper.watch.progress import State
 from tests.worlds.recover.recoveries import FLOW, approve, carry_out, plan_reset
 from tests.worlds.small_world import World

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -19,6 +19,8 @@ from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import AFTER_LAST, BATCH, COPIED, REBUILT, Generation, Start, StartAt
 from streamkeeper.flows.leases import Lease, Process
 from streamkeeper.flows.ledger import Ledger
+from streamkeeper.history import events
+from streamkeeper.history.events import Event, Kind
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.observe import past_positions
 from streamkeeper.recover.kinds import clean_up
@@ -441,3 +443,41 @@ def test_generations_that_a_backup_goes_back_to_stay_and_old_backups_go(stands: 
     assert clean_up_steps.remove_backups(work) == {"removed": ["b1"], "left": {}}
     assert [entry.id for entry in backups.listed(storage, "events", "events")] == ["b2"]
     assert not kept(plan(stands), "generation 1 of events.clean_events stays")
+
+
+def cleaned(world: World, at: float) -> None:
+    """Note that a clean-up was planned at a time."""
+    event = Event("", at, Kind.RECOVERY_PLANNED, (), "clean_up", recovery="clean_up-daily-1")
+    events.write(world.home.storage, "events", event, at)
+
+
+@pytest.mark.parametrize("ahead", [31, 365])
+def test_a_clock_that_jumped_removes_nothing_and_a_person_may_say_that_it_is_right(
+    ahead: int, stands: World
+) -> None:
+    cleaned(stands, TODAY - DAY)
+    assert plan(stands).details["remove"], "a day after the last one"
+    cleaned(stands, TODAY - 2 * DAY)
+    request = asked(stands, "clean_up", pipeline="events", keep_days=3)
+    manifest, later = read_manifest(stands.settings), TODAY + ahead * DAY
+    with pytest.raises(RequestError, match=r"last clean-up .*more than 7 days before.*--after-pause"):
+        clean_up.plan(stands.settings, manifest, request, "c2", later)
+    right = replace(request, after_pause=True)
+    assert clean_up.plan(stands.settings, manifest, right, "c2", later).details["remove"]
+
+
+@pytest.mark.parametrize("first", [1, 8])
+def test_the_first_clean_up_believes_the_clock_as_far_as_the_oldest_event(first: int, stands: World) -> None:
+    event = Event("", TODAY - first * DAY, Kind.STARTED, ("events.clean_events",), "a driver")
+    events.write(stands.home.storage, "events", event, "1")
+    if first < 7:
+        assert plan(stands).details["remove"]
+        return
+    with pytest.raises(RequestError, match="first event of events"):
+        plan(stands)
+
+
+def test_a_clock_that_is_behind_removes_nothing(stands: World) -> None:
+    request = asked(stands, "clean_up", pipeline="events", keep_days=3)
+    made = clean_up.plan(stands.settings, read_manifest(stands.settings), request, "c2", TODAY - 31 * DAY)
+    assert not made.details["remove"]
