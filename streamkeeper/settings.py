@@ -88,6 +88,9 @@ _ENVIRONMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _LINE = re.compile(r"(?:export )?((?:STREAMKEEPER|AIRFLOW_CONN_STREAMKEEPER)_[A-Z0-9_]+)=(.*)")
 _SHORTEST_LOOK = 2.0
 """Seconds between two looks at holds that no longer heartbeat interval shortens."""
+_NUMBER = re.compile(r"[0-9]{1,12}(?:\.[0-9]{0,12})?(?:e\+?[0-9])?", re.ASCII)
+_LEAST, _MOST = 0.01, 1_000_000_000
+"""Seconds that a time may have."""
 _FEW = 5
 """Heartbeats that a supervisor may always miss before its driver stops."""
 
@@ -691,16 +694,12 @@ def _absolute(name: str, value: str) -> Path:
 def _seconds(name: str, text: str | None, default: float) -> float:
     if not text:
         return default
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 < seconds < float("inf"):
+    if not _NUMBER.fullmatch(text) or not _LEAST <= float(text) <= _MOST:
         raise SettingsError(
-            f"{name} is {text!r}; it must be a number of seconds above 0. Correct it, or unset it for"
-            f" {default:g}."
+            f"{name} is {text[:99]!r}; it must be a number of seconds above 0: from {_LEAST:g} to {_MOST:,}."
+            f" Correct it, or unset it for {default:g}."
         )
-    return seconds
+    return float(text)
 
 
 def look_interval(heartbeat_interval: float) -> float:

@@ -258,7 +258,8 @@ def begin_attempt(home: FlowHome, waiting: Pending, at: float) -> Pending | None
 
     :param at: the storage's time, in seconds since 1970.
     """
-    if waiting.attempts and at - waiting.tried_at < PAUSE:
+    # A clock that was set back since would make the pause as long as it went back.
+    if waiting.attempts and 0 <= at - waiting.tried_at < PAUSE:
         return None
     return _keep(home, replace(waiting, attempts=waiting.attempts + 1, tried_at=at))
 

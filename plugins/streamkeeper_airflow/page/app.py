@@ -295,5 +295,6 @@ def _check_token(authorization: str) -> None:
     token = os.environ.get(TOKEN, "")
     if not token:
         raise HTTPException(404, f"There are no metrics: {TOKEN} is not set for the API server.")
-    if not hmac.compare_digest(authorization.encode(), f"Bearer {token}".encode()):
+    # Headers come as bytes, which the server reads as Latin-1.
+    if not hmac.compare_digest(authorization.encode("latin-1", "replace"), f"Bearer {token}".encode()):
         raise HTTPException(401, "The metrics need the header Authorization: Bearer, with the token.")

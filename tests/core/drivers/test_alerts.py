@@ -77,6 +77,7 @@ def test_the_next_attempt_follows_after_the_pause_whatever_became_of_the_process
     alerts.record(home, PARKED)
     now = storage_now(home.storage)
     assert [begun(now), begun(now + PAUSE - 5), begun(now + PAUSE)] == [1, None, 2]
+    assert begun(now - 30 * 86400) == 3, "the clock was set back"
 
 
 def test_a_notifier_with_other_arguments_is_another_one(home: FlowHome) -> None:

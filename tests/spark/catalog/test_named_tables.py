@@ -14,6 +14,8 @@ from streamkeeper_jobs.trial.analyze import analyze
 
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.manifest.named_tables import named_table, registration_of
+from streamkeeper.trial.verdict import Compatibility
+from tests.oracle import all_rows
 from tests.worlds.flow_world import Flowbed, pipeline
 from tests.worlds.tables.session_catalogs import hive_session, opened_by_drivers, raw_columns
 

@@ -145,3 +145,8 @@ def test_checkpoints_on_s3_and_the_logs_of_both_schemes_are_written_by_classes_o
     assert there[CHECKPOINT_MANAGER] == "streamkeeper.storage.S3CheckpointFileManager"
     assert there[f"spark.delta.logStore.{scheme}.impl"] == "streamkeeper.storage.S3LogStore"
     assert CHECKPOINT_MANAGER not in submit.spark_settings(settings, FLOW), "state on a local disk"
+
+
+def test_spark_s_ui_of_a_local_master_listens_on_the_loopback_and_kills_no_jobs(settings: Settings) -> None:
+    assert submit.environment_of(settings, "local[2]")["SPARK_LOCAL_IP"] == "127.0.0.1"
+    assert submit.job_settings(settings, [], "local[2]")["spark.ui.killEnabled"] == "false"
