@@ -180,7 +180,8 @@ def create_source(
     :param options: options of Spark's reader, such as ``{"maxFilesPerTrigger": 10}`` or ``{"subscribe":
         "orders"}``. ``{env:NAME}`` in a value stands for an environment variable of the reading process,
         which keeps addresses and secrets out of the file. ``STREAMKEEPER_PIPELINE_ENV`` names the variables
-        allowed.
+        allowed. ``{conn:NAME.FIELD}`` stands for a value of a connection of Airflow's, such as
+        ``{conn:orders_kafka.password}``.
     :param start: where the first generation of a Kafka or Delta source starts: ``"earliest"`` (all retained
         data), ``"latest"``, ``"timestamp:2026-11-21T10:00:00Z"``, for Kafka offsets (``{"orders": {"0":
         5}}``; -2 is earliest, -1 latest), for Delta ``"version:12"``. The start of a later generation is
@@ -455,7 +456,8 @@ def create_sink(name: str, format: str, options: Mapping[str, object] | None = N
     :param format: ``kafka``, ``parquet``, ``json`` or ``csv``.
     :param options: options of Spark's writer. Of Kafka ``kafka.bootstrap.servers``, others of its producer,
         and ``topic`` unless each row has one. Of files the ``path`` of their folder; ``{data}`` in it stands
-        for the data folder. ``{env:NAME}`` in a value stands for an environment variable of the driver.
+        for the data folder. ``{env:NAME}`` in a value stands for an environment variable of the driver,
+        ``{conn:NAME.FIELD}`` for a value of a connection of Airflow's.
     """
     location = caller()
     registry = current(location)
