@@ -146,27 +146,6 @@ def _check_clock(storage: Storage, request: CleanUpRequest, moment: float) -> No
     )
 
 
-def _check_clock(storage: Storage, request: CleanUpRequest, moment: float) -> None:
-    """Check that nothing is removed since a clock jumped: the last clean-up was planned a few days ago.
-
-    Where there was none, the oldest event of the pipeline counts.
-
-    :raises RequestError: it was long ago, and the request does not say that this is so.
-    """
-    known = events.read(storage, request.pipeline)
-    earlier = [event.at for event in known if (event.recovery or "").startswith(f"{RECOVERY}-")]
-    last = max(earlier, default=min((event.at for event in known), default=moment))
-    if moment - last <= PAUSE_DAYS * 86400 or request.after_pause:
-        return
-    what = "last clean-up" if earlier else "first event"
-    raise RequestError(
-        f"By this host's clock it is {in_iso(moment)}, and the {what} of {request.pipeline} was on"
-        f" {in_iso(last)}, more than {PAUSE_DAYS} days before. A clock that jumped would remove what is"
-        " needed, so nothing is removed. If the clock is right, clean up once with after_pause"
-        " (--after-pause)."
-    )
-
-
 def _of_flows(
     pipeline: Pipeline, request: CleanUpRequest, around: _Around, notes: list[str]
 ) -> Iterator[Removal]:
