@@ -949,10 +949,10 @@ def test_the_help_of_every_command_has_an_example_that_it_would_take() -> None:
 
 
 def test_help_marks_what_is_required_and_writes_whole_numbers_as_such() -> None:
-    reset, tidy = (
-        CliRunner().invoke(app, ["plan", name, "--help"]).stdout for name in ("reset_checkpoint", "clean_up")
+    rewind, tidy = (
+        CliRunner().invoke(app, ["plan", name, "--help"]).stdout for name in ("rewind", "clean_up")
     )
-    assert "Required. The flow to give a" in " ".join(reset.replace("│", " ").split())
+    assert "Required. The flow to rewind." in " ".join(rewind.replace("│", " ").split())
     assert "Else 30." in " ".join(tidy.replace("│", " ").split()) and "30.0" not in tidy
 
 

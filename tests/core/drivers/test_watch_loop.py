@@ -170,7 +170,8 @@ def test_a_store_that_hangs_keeps_no_other_flow_waiting(triggerer: Triggerer) ->
 
 
 def test_a_driver_s_lines_are_shown_once_by_all_who_follow_it(triggerer: Triggerer, tmp_path: Path) -> None:
-    home, log, shown = triggerer.world.home, tmp_path / "driver.log", list[str]()
+    home, log, shown = triggerer.world.home, tmp_path / "drivers" / "first" / "driver.log", list[str]()
+    log.parent.mkdir(parents=True)
     log.write_text("one\ntwo\nthr")
     driver(home, log=log)
     task = Heart([home], 600, BY, shown.append)
