@@ -92,7 +92,7 @@ def test_a_field_that_is_new_to_the_language_is_noticed() -> None:
         Source: "name format path schema options location table start track_schema registered_as",
         View: "name sources code location function",
         Table: "name comment properties partition_cols location keys sink code function existing_rows"
-        " registered_as column_comments",
+        " registered_as column_comments asset_every",
         AppendFlow: "name target sources code trigger spark_conf location on_failure once on_change"
         " park_after function expectations mode keys initial_state",
         AutoCdcFlow: "name target source spec trigger spark_conf location on_failure once on_change"

@@ -1,5 +1,5 @@
-"""Secrets in every field of every form, and in what pipelines declare: none reaches an error, a plan, its
-words or the ledger.
+"""Secrets in every field of every form, and in what parks a flow: none reaches an error, a plan, its words or
+the ledger.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from streamkeeper.recover.plans.kind import kind
 from streamkeeper.recover.requests.form import FormField
 from tests.worlds.recover.asked import ASKED
 from tests.worlds.recover.recoveries import approve, carry_out, planned
-from tests.worlds.small_world import EVENTS, World
+from tests.worlds.small_world import World
 
 SECRET = "hunter2-hunter2"
 TEXTS = {
@@ -42,18 +42,11 @@ OBJECTS: dict[str, dict[str, Any]] = {
     },
     "of a source": {"events_raw": {"token": SECRET, "logOffset": f"password={SECRET}"}},
 }
-OPTIONS = {
-    "kafka.sasl.jaas.config": TEXTS["jaas"],
-    "password": SECRET,
-    "url": TEXTS["address"],
-    "connection": TEXTS["azure"],
-}
 
 
 @pytest.fixture
-def declared(world: World) -> World:
-    """A flow that has done three batches and is parked; its source's options are full of secrets."""
-    world.declare(EVENTS.replace("options={}", f"options={OPTIONS!r}"))
+def parked(world: World) -> World:
+    """A flow that has done three batches and is parked; what Spark said of it is full of secrets."""
     world.processed(3)
     world.park()
     park = world.home.storage.read(world.home.hold("park")) or b""
@@ -94,32 +87,32 @@ def kept(world: World) -> str:
 
 
 @pytest.mark.parametrize("name", sorted(ASKED))
-def test_a_secret_in_a_field_reaches_nothing_that_is_shown_or_kept(name: str, declared: World) -> None:
-    kept = Path(shutil.copytree(declared.root, f"{declared.root}-kept"))
+def test_a_secret_in_a_field_reaches_nothing_that_is_shown_or_kept(name: str, parked: World) -> None:
+    kept = Path(shutil.copytree(parked.root, f"{parked.root}-kept"))
     told = []
     for field, label, value in cases(name):
-        said = said_by(declared, name, {**ASKED[name], field: value})
+        said = said_by(parked, name, {**ASKED[name], field: value})
         if not said or SECRET in said:
             told.append(f"{field}, {label}: {said}")
-        shutil.rmtree(declared.root)
-        shutil.copytree(kept, declared.root)
+        shutil.rmtree(parked.root)
+        shutil.copytree(kept, parked.root)
     assert told == []
 
 
 @pytest.mark.parametrize("name", sorted(ASKED))
-def test_a_secret_that_a_source_declares_reaches_nothing_that_is_shown_or_kept(
-    name: str, declared: World
+def test_a_secret_in_the_words_of_a_park_reaches_nothing_that_is_shown_or_kept(
+    name: str, parked: World
 ) -> None:
-    said = said_by(declared, name, {**ASKED[name], "reason": TEXTS["pair"]})
+    said = said_by(parked, name, {**ASKED[name], "reason": TEXTS["pair"]})
     assert name in said and SECRET not in said
 
 
-def test_a_value_that_would_be_kept_as_another_is_refused_before_anything_is_touched(declared: World) -> None:
+def test_a_value_that_would_be_kept_as_another_is_refused_before_anything_is_touched(parked: World) -> None:
     asked = {**ASKED["backfill"], "predicate": "event_id = 'x' AND token = 'abc'"}
     with pytest.raises(
         RequestError,
         match=r"predicate holds what reads like a secret \(event_id = 'x' AND token = \*\*\*\).*IN or LIKE",
     ):
-        planned(declared, "backfill", **asked)
-    other = planned(declared, "backfill", **{**asked, "predicate": "token IN ('abc')"})
+        planned(parked, "backfill", **asked)
+    other = planned(parked, "backfill", **{**asked, "predicate": "token IN ('abc')"})
     assert other.request["predicate"] == "token IN ('abc')"
