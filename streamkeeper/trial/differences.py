@@ -39,7 +39,7 @@ _RESOURCES = (
 """Settings that say where and how fast a query runs. What pins the number of partitions is told elsewhere."""
 _NOT_OF_ROWS = (
     *("name", "location", "keys", "function", "code", "existing_rows"),
-    *("registered_as", "column_comments"),
+    *("registered_as", "column_comments", "asset_every"),
 )
 """Fields of a table that say nothing of its rows."""
 _SAME_ROWS = (
