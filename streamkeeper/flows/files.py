@@ -34,8 +34,8 @@
   history/                         numbers by minute and by hour (streamkeeper.history.rows)
 {state}/{pipeline}/ledger/<recovery>/       one immutable file an event (streamkeeper.flows.ledger)
 {state}/{pipeline}/tables/<table>/
-  lock/000007.json                 one recovery at a time a table (streamkeeper.tables.recovery_lock)
-  lock/000007.released.json        it was released
+  recovery_lock/000007.json        one recovery at a time a table (streamkeeper.tables.recovery_lock)
+  recovery_lock/000007.released.json  it was released
   write_lock/000042.json                 write lock: the highest holds it (streamkeeper.tables.write_lock)
   write_lock/000042.released.json            it was released
   vacuums/<id>.json                a VACUUM is under way, and removes this itself

@@ -281,8 +281,6 @@ def dataset_of(path: str) -> Dataset:
 def _of_source(source: Source) -> list[Dataset]:
     if source.path is not None:
         return [dataset_of(source.path)]
-    if source.format != "kafka":
-        return []
     topics = [topic.strip() for topic in source.option("subscribe").split(",") if topic.strip()]
     topics += [source.option("subscribePattern")] if source.option("subscribePattern") else []
     topics += list(json.loads(source.option("assign"))) if source.option("assign") else []

@@ -116,7 +116,7 @@ CONF = {
     ),
     "a placeholder": (
         {"spark.hadoop.a": "{env:ORDERS_BROKERS}"},
-        "Only options of sources take {env:NAME}: Spark would get the text",
+        "Only options of sources take {env:NAME} and {conn:NAME.FIELD}: Spark would get the text",
     ),
 }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,7 @@ class FlowOperator(BaseOperator):
         self.flows, self.shared, self.once = [flow] if flow else list(flows), not flow, once
         self._driver: Driver | None = None
         self._before: dict[str, int] = {}
-        self._started, self._reported = 0, ""
+        self._reported = ""
 
     def execute(self, context: Context) -> None:
         """Supervise the flow's driver until it ends.
@@ -372,9 +373,11 @@ class FlowOperator(BaseOperator):
     def _log_file(self, context: Context, application: str) -> Path:
         ti = context["ti"]
         stamp = re.sub(r"[^0-9T]", "", now().split("+")[0])
-        self._started += 1
-        name = f"{stamp}-try{ti.try_number}" + (f"-{self._started}" if self._started > 1 else "")
-        return Path(conf.get("logging", "base_log_folder")) / "drivers" / application / f"{name}.log"
+        folder = Path(conf.get("logging", "base_log_folder")) / "drivers" / application
+        name = f"{stamp}-try{ti.try_number}"
+        # A task that was deferred meanwhile does not remember how many drivers its try has started.
+        names = chain([name], (f"{name}-{number}" for number in count(2)))
+        return next(file for name in names if not (file := folder / f"{name}.log").exists())
 
     def _follow(
         self, settings: Settings, driver: Driver, heart: Heart, successor: Successor, context: Context

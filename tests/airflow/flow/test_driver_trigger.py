@@ -60,7 +60,8 @@ def watched(home: FlowHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(attached, "LOOK", 0.05)
     monkeypatch.setattr(attached, "STORE_LOOK", 0.05)
     monkeypatch.setattr(heart, "LONGEST_INTERVAL", 0.05)
-    log = tmp_path / "driver.log"
+    log = tmp_path / "drivers" / "first" / "driver.log"
+    log.parent.mkdir(parents=True)
     log.write_text("a batch\n")
     lease(home, Process.current(), log=str(log))
     leases.beat(home, Heartbeat(1, 1, "running", 1, now()))

@@ -58,7 +58,7 @@ def give_up() -> GiveUp:
 @pytest.mark.parametrize(
     ("conf", "words"),
     [
-        pytest.param({}, ["flow is None"], id="no flow"),
+        pytest.param({}, ["none of flows, pipeline and all"], id="no flow"),
         pytest.param(
             {"flow": "nobody", "colour": 1, "start": "timestamp", "timestamp": "9999-01-01T00:00:00Z"},
             ["There is no flow", "Unknown", "lies in the future"],

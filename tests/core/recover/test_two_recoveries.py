@@ -125,7 +125,8 @@ def interrupted(stands: World, monkeypatch: pytest.MonkeyPatch) -> Work:
         raise Killed
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(LocalStorage, "remove", dying)  # so the lock is not given back on the way out either
+        patch.setattr(LocalStorage, "remove", dying)
+        patch.setattr(recovery_lock, "give_back", dying)  # on the way out
         clean_up_steps.remove(work)
     assert recovery_lock.holder(stands.home.storage, "events", "events") == "c1"
     return work
