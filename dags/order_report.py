@@ -1,8 +1,7 @@
-"""Example of a batch DAG that a stream schedules: writes a report of each hour of ``order_totals``.
+"""A batch DAG that a stream schedules: writes a report of each hour of ``order_totals``.
 
 A run comes when the stream's watermark has passed the hour, and again for each hour that a rewind or a full
-refresh opened and the stream has closed anew. Offered with the pipeline ``order_totals``. The reports are
-``{data}/order_reports/<hour>.json``.
+refresh opened and the stream has closed anew. The reports are ``{data}/order_reports/<hour>.json``.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from streamkeeper.settings import Settings, dag_id
 from streamkeeper.storage import open_storage, to_json
 
 TABLE = "order_totals"
+ASSET = table_asset(TABLE)
 TOTALS = "SELECT customer_id, orders, amount FROM totals WHERE hour = TIMESTAMP '{}' ORDER BY customer_id"
 
 
@@ -40,9 +40,7 @@ def order_report(settings: Settings) -> DAG:
         dag_id=dag_id("order_report"),
         dag_display_name="order_report",
         description="Writes a report of each hour of order_totals, as soon as the stream has closed it.",
-        schedule=PartitionedAssetTimetable(
-            assets=table_asset(TABLE), default_partition_mapper=StartOfHourMapper()
-        ),
+        schedule=PartitionedAssetTimetable(assets=ASSET, default_partition_mapper=StartOfHourMapper()),
         catchup=False,
         max_active_runs=1,
         **dag_options(settings, "example"),

@@ -323,7 +323,10 @@ def test_a_recovery_tells_its_steps_with_times_and_who_may_answer(get: Get) -> N
     settings = Settings.from_environment()
     ids = [engine.recovery_id("backup_table", run) for run in ("before", "now")]
     tables = ("first_clean",)
-    plans = [Plan("backup_table", one, "first", tables, {"by": "ada"}, (), STEPS, "t") for one in ids]
+    plans = [
+        Plan("backup_table", one, "first", tables, {"by": "ada"}, (), STEPS, "t", details={"copied": []})
+        for one in ids
+    ]
     books = [ledger.open(open_storage(settings.state), "first", one.recovery_id) for one in plans]
     for plan, book in zip(plans, books, strict=True):
         book.record(ledger.PLANNED, to_json(plan))
