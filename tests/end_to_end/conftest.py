@@ -56,15 +56,22 @@ def declared(pipeline: str) -> str:
 
 @pytest.fixture(scope="session")
 def airflow(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
-    """A running Airflow with a flow that rests: a file of DAGs that has none is not parsed again when it is
+    """A running Airflow for the tests of all files."""
+    lives = ExitStack()
+    request.config.stash[LIVES] = lives
+    return start_world(tmp_path_factory.mktemp("world"), lives)
+
+
+def start_world(root: Path, lives: ExitStack, **more: str) -> World:
+    """Start an Airflow with a flow that rests: a file of DAGs that has none is not parsed again when it is
     asked for.
+
+    :param more: further settings of Streamkeeper, by name.
     """
-    root = tmp_path_factory.mktemp("world")
     (root / "pipelines").mkdir()
     places = {name: str(root / name.lower()) for name in ("STATE", "WAREHOUSE", "DATA", "PIPELINES")}
-    settings = Settings.from_environment(
-        {**os.environ, **{f"STREAMKEEPER_{name}": place for name, place in places.items()}}
-    )
+    variables = {f"STREAMKEEPER_{name}": text for name, text in {**places, **more}.items()}
+    settings = Settings.from_environment({**os.environ, **variables})
     (root / "pipelines" / "resting.py").write_text(declared("resting"))
     holds.put(
         FlowHome(open_storage(settings.state), "resting", "clean_events"),
@@ -72,8 +79,6 @@ def airflow(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         "others have the machine",
         "tester",
     )
-    lives = ExitStack()
-    request.config.stash[LIVES] = lives
     mail, hook = lives.enter_context(mail_server()), lives.enter_context(webhook())
     extra = {**TIMES, **ROLES, **_connections(mail, hook), **lives.enter_context(airflow_database())}
     service = lives.enter_context(AirflowService(root / "airflow", settings, extra=extra))
