@@ -166,9 +166,10 @@ class Plan:
         """Return that of :attr:`details` which one part of a recovery works with.
 
         :param part_type: the dataclass of that part; its fields are read.
+        :raises StorageError: the plan lacks it: another process changed the ledger.
         """
         names = {field.name for field in fields(cast("Any", part_type))}
-        return read_as(part_type, {name: value for name, value in self.details.items() if name in names})
+        return _read(part_type, {name: value for name, value in self.details.items() if name in names})
 
     def flow(self, name: str) -> FlowPlan | None:
         """Return the part of one flow, by its full name."""
@@ -198,8 +199,12 @@ def from_json(value: dict[str, Any]) -> Plan:
 
     :raises StorageError: it is none: another process changed the ledger.
     """
+    return _read(Plan, value)
+
+
+def _read(part_type: type[T], value: dict[str, Any]) -> T:
     try:
-        return read_as(Plan, value)
+        return read_as(part_type, value)
     except (TypeError, ValueError) as error:
         raise StorageError(
             f"The ledger holds a plan that is none: {error}. Restore the recovery's 0001-planned.json from a"

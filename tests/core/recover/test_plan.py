@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt
 
+from streamkeeper.errors import StorageError
 from streamkeeper.flows.generations import StartAt
 from streamkeeper.recover.kinds.reset_checkpoint import KIND
 from streamkeeper.recover.plans import explain
@@ -16,6 +17,7 @@ from streamkeeper.recover.plans.advice import FULL_REFRESH_WITH_BACKUP, RESET, f
 from streamkeeper.recover.plans.plan import CopyPlan, FlowPlan, Plan, Refusal
 from streamkeeper.support import amounts
 from streamkeeper.support.amounts import NONE, Amount, SourceImpact
+from streamkeeper.tables.backups import Copying
 
 TEN = Amount(10, 1000, 100)
 MORE = Amount(11, 1100, 110)
@@ -295,3 +297,8 @@ def test_where_no_flow_is_parked_no_way_out_is_advised() -> None:
         assert "strategy" not in words
         assert "events.more" in words
         assert "1.5 MB, rows not counted, from /here to /there" in words
+
+
+def test_a_plan_whose_details_are_gone_is_told_with_what_to_do() -> None:
+    with pytest.raises(StorageError, match=r"a plan that is none: .*copied.* Restore the recovery's"):
+        plan_of().details_as(Copying)
