@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from streamkeeper.declare.driver import CHECKPOINT_MANAGER, OURS
-from streamkeeper.declare.model import AppendFlow, Location, Pipeline
+from streamkeeper.declare.model import AppendFlow, Location, Pipeline, Source
 from streamkeeper.drivers import submit
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.settings import Settings
 
+RAW = Source("raw", "rate", None, None, {}, Location("events.py", 3))
 FLOW = AppendFlow("clean_events", "events", ("raw",), "code", "1 second", {}, Location("events.py", 12))
 
 
@@ -26,7 +27,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 def test_the_command_is_spark_submit_with_the_job_last(settings: Settings) -> None:
-    flow = Flow(Pipeline("events", "events.py", ""), FLOW, "fingerprint")
+    flow = Flow(Pipeline("events", "events.py", "", (RAW,)), FLOW, "fingerprint")
     command = submit.driver(settings, [flow], available_now=True).command()
     assert command[0].endswith("spark-submit")
     assert command[1:5] == ["--master", "local[2]", "--name", "events.clean_events"]
