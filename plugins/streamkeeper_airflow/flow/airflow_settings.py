@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
-from urllib.request import urlopen
 
 from airflow.listeners import hookimpl
 from airflow.sdk import conf
@@ -17,6 +16,7 @@ from streamkeeper.errors import SettingsError
 from streamkeeper.manifest.import_all import BUILD_SECONDS
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import DEFERRED, Settings
+from streamkeeper.web import ask
 from streamkeeper_airflow.flow.retries import LONGEST_DELAY, LOST_DELAY, WrongSettings
 
 log = logging.getLogger(__name__)
@@ -212,8 +212,7 @@ def _api() -> str:
 
 
 def _health() -> dict[str, Any]:
-    with urlopen(f"{_api().rstrip('/')}/api/v2/monitor/health", timeout=10) as answer:
-        value: dict[str, Any] = json.load(answer)
+    value: dict[str, Any] = json.loads(ask(f"{_api().rstrip('/')}/api/v2/monitor/health", seconds=10))
     return value
 
 
