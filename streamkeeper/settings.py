@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from streamkeeper.errors import SettingsError
+from streamkeeper.errors import RequestError, SettingsError, StreamkeeperError
 
 PROJECT = Path(__file__).resolve().parent.parent
 """Folder of the package, the DAGs and the jobs."""
@@ -341,7 +341,7 @@ def of_environment(name: str, environment: Mapping[str, str] | None = None) -> d
         raise SettingsError(
             f"There is no environment {name!r}: set {ENVIRONMENTS} to a folder with {name}.env."
         )
-    folder = Path(env.get(ENVIRONMENTS) or PROJECT / "environments").expanduser()
+    folder = _absolute(ENVIRONMENTS, env.get(ENVIRONMENTS) or str(PROJECT / "environments"))
     file = folder / f"{name}.env"
     if not _ENVIRONMENT.fullmatch(name) or not file.is_file():
         names = ", ".join(sorted(path.stem for path in folder.glob("*.env"))) or "none"
@@ -682,13 +682,32 @@ def _local(name: str, value: str | None, default: Path) -> Path:
 def _absolute(name: str, value: str) -> Path:
     # A relative path would differ by process: Airflow, its workers and the command line start in different
     # folders.
-    path = Path(value).expanduser()
+    path = typed_path(name, value, SettingsError)
     if not path.is_absolute():
         raise SettingsError(
             f"{name} is {value!r}, a relative path, which means another folder in every process. Start it"
             " with / or ~."
         )
     return path.resolve()
+
+
+def typed_path(name: str, value: str, refusal: type[StreamkeeperError] = RequestError) -> Path:
+    """Return a path that a person typed, with ``~`` expanded; whether it is there is not asked.
+
+    :raises StreamkeeperError: as the given class: no file can have it (nobody's home, a NUL, a name that is
+        too long for the system).
+    """
+    try:
+        path = Path(value).expanduser()
+        path.exists()
+    except PermissionError:
+        return path
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error).rstrip(".")
+        raise refusal(
+            f"{name} is {value[:99]!r}, which can be no path here: {reason}. Give the path of a folder."
+        ) from None
+    return path
 
 
 def _seconds(name: str, text: str | None, default: float) -> float:

@@ -17,9 +17,10 @@ from streamkeeper.declare.offsets import describe
 from streamkeeper.errors import RequestError, StreamkeeperError
 from streamkeeper.install.job_reading import Query, Reading
 from streamkeeper.install.job_scan import AUTO_CDC, Job, Scan
+from streamkeeper.install.project import write_files
 from streamkeeper.observe.adopted_checkpoint import normal_place
 from streamkeeper.redaction import is_secret
-from streamkeeper.settings import Settings
+from streamkeeper.settings import Settings, typed_path
 from streamkeeper.storage import open_storage
 
 _OF_START = ("startingoffsets", "startingtimestamp", "startingversion", "path", "checkpointlocation")
@@ -35,6 +36,7 @@ def write_drafts(
     :param jobs: as ``dag.task``; all by default.
     :param checkpoint: of the one job, where its text does not tell it.
     :raises RequestError: there is no such job, or a file is there already; nothing was written.
+    :raises StorageError: the folder cannot be written.
     """
     chosen = [job for job in scan.jobs if job.query is not None and (not jobs or job.name in jobs)]
     missing = sorted({*jobs} - {job.name for job in chosen})
@@ -53,15 +55,14 @@ def write_drafts(
             for job in chosen
             if (query := job.query)
         ]
+    folder = typed_path("--write", str(folder))
     drafts = {job.name: (folder / f"{_name_of(job, chosen)}.py", _draft(job)) for job in chosen}
     existing = [str(file) for file, _ in drafts.values() if file.exists()]
     if existing:
         raise RequestError(
             f"{', '.join(existing)} is there already. Nothing was written. Give another folder."
         )
-    folder.mkdir(parents=True, exist_ok=True)
-    for file, text in drafts.values():
-        file.write_text(text, "utf-8")
+    write_files(dict(drafts.values()))
     return {name: str(file) for name, (file, _) in drafts.items()}
 
 

@@ -6,6 +6,7 @@ DAG files and applications are read from their syntax. Nothing is run or importe
 from __future__ import annotations
 
 import ast
+import os
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from streamkeeper.errors import RequestError
 from streamkeeper.install.job_reading import Names, Query, Reading, read_application
+from streamkeeper.settings import typed_path
 
 APPEND, AUTO_CDC, STAYS, LOOK = "append flow", "AUTO CDC flow", "stays a job", "to be looked at"
 _OPERATOR = "SparkSubmitOperator"
@@ -57,8 +59,9 @@ def scan(folder: Path) -> Scan:
 
     :raises RequestError: there is no such folder.
     """
-    if not folder.is_dir():
-        raise RequestError(f"{folder} is no folder. Give the folder of Airflow's DAG files.")
+    folder = typed_path("--scan", str(folder))
+    if not os.access(folder, os.R_OK | os.X_OK) or not folder.is_dir():
+        raise RequestError(f"{folder} is no folder that can be read. Give the folder of Airflow's DAG files.")
     jobs: list[Job] = []
     unread: dict[str, str] = {}
     for file in sorted(folder.rglob("*.py")):

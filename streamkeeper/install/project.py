@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from streamkeeper import __version__
@@ -10,6 +11,7 @@ from streamkeeper.distribution.provider_info import DISTRIBUTION
 from streamkeeper.distribution.versions import JAVA, VERSIONS
 from streamkeeper.errors import RequestError, StorageError
 from streamkeeper.install.project_files import FILES
+from streamkeeper.settings import typed_path
 
 _PLACE = re.compile("@([A-Z]+)@")
 
@@ -20,7 +22,7 @@ def init(folder: Path) -> list[Path]:
     :raises RequestError: one of them is there already, or the folder cannot be one; nothing was written.
     :raises StorageError: the folder cannot be written.
     """
-    root = folder.expanduser().absolute()
+    root = typed_path("The folder", str(folder)).absolute()
     if any(letter.isspace() or letter in "'\"$`\\" for letter in str(root)):
         raise RequestError(
             f"{root} has a space, a quote or a dollar sign, which a shell would read. Give another."
@@ -34,16 +36,25 @@ def init(folder: Path) -> list[Path]:
         "DIST": DISTRIBUTION,
         "VERSION": __version__,
     }
+    texts = {path: _PLACE.sub(lambda match: values[match[1]], text) for path, text in files.items()}
+    write_files(texts, folders=[root / "var" / "data" / "orders"])
+    return list(files)
+
+
+def write_files(texts: Mapping[Path, str], folders: Iterable[Path] = ()) -> None:
+    """Write files, and make folders, with those above them.
+
+    :raises StorageError: one of them cannot be written.
+    """
     try:
-        for path, text in files.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(_PLACE.sub(lambda match: values[match[1]], text), "utf-8")
-        (root / "var" / "data" / "orders").mkdir(parents=True, exist_ok=True)
+        for folder in [*folders, *(path.parent for path in texts)]:
+            folder.mkdir(parents=True, exist_ok=True)
+        for path, text in texts.items():
+            path.write_text(text, "utf-8")
     except OSError as error:
         raise StorageError(
-            f"{root} cannot be written: {error}. Give a folder of yours with space."
+            f"The files cannot be written: {error}. Give a folder of yours with space."
         ) from error
-    return list(files)
 
 
 def _check_free(root: Path, files: dict[Path, str]) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 from streamkeeper.errors import RequestError
@@ -20,7 +19,7 @@ from streamkeeper.recover.plans.rehearsal import REHEARSE, not_for_sinks
 from streamkeeper.recover.requests.rehearsal import NO_RECOVERY, RehearseRequest
 from streamkeeper.recover.steps import rehearse
 from streamkeeper.recover.steps.rehearse import Rehearsed
-from streamkeeper.settings import Settings
+from streamkeeper.settings import Settings, typed_path
 
 
 def plan(settings: Settings, manifest: Manifest, request: RehearseRequest, recovery_id: str) -> Plan:
@@ -28,7 +27,7 @@ def plan(settings: Settings, manifest: Manifest, request: RehearseRequest, recov
 
     :raises RequestError: the values are none of that recovery's, or there is no such folder.
     """
-    if request.pipelines and not Path(request.pipelines).is_dir():
+    if request.pipelines and not typed_path("pipelines", request.pipelines).is_dir():
         raise RequestError(
             f"pipelines is {request.pipelines!r}, and there is no such folder on this machine. Nothing was"
             " rehearsed. Give the full path of a folder with pipeline files."

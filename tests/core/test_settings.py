@@ -70,6 +70,8 @@ def test_a_table_lives_below_the_warehouse(warehouse: str, table: str, path: str
         ("STREAMKEEPER_JARS", "https://host/jars", "STREAMKEEPER_JARS .* must be a local folder"),
         ("STREAMKEEPER_STATE", "state", "STREAMKEEPER_STATE is 'state', a relative path"),
         ("STREAMKEEPER_PIPELINES", "./pipelines", "a relative path, .* Start it with / or ~"),
+        ("STREAMKEEPER_PIPELINES", "~no", "is '~no', which can be no path here: Could not determine home"),
+        ("STREAMKEEPER_JARS", f"/{'x' * 300}", "which can be no path here: File name too long"),
         (
             "STREAMKEEPER_LEASE_TERM",
             "soon",

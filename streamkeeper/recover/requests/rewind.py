@@ -27,7 +27,7 @@ TARGETS = (KEPT, RESTORED)
 
 WHERE = "Position"
 
-_BATCH = re.compile(r"(?:([0-9]+)/)?([0-9]+)")
+_BATCH = re.compile(r"(?:([0-9]{1,18})/)?([0-9]{1,18})")
 _TO = ("batch", TIMESTAMP, OFFSETS)
 
 
@@ -130,8 +130,8 @@ def _to(values: Mapping[str, Any], flow: Flow | None, asking: Asking) -> StartAt
     match = _BATCH.fullmatch(values["batch"])
     if match is None:
         asking.wrong.append(
-            f"batch is {values['batch']!r}. Allowed is a batch such as 17, or one of a generation such as"
-            " 2/17."
+            f"batch is {values['batch'][:99]!r}. Allowed is a batch such as 17, or one of a generation such"
+            " as 2/17."
         )
         return None
     return StartAt(BATCH, generation=None if match[1] is None else int(match[1]), batch=int(match[2]))

@@ -28,7 +28,7 @@ FLOW = "events.clean_events"
 SECONDS = 20.0
 """Seconds of the processor that a case may take."""
 LONG = pytest.mark.long
-APART = {"run", "logs", "top", "watch", "init", "jars", "doctor", "check", "preflight", "recover", "install"}
+APART = {"run", "logs", "init", "jars", "doctor", "setup", "check", "preflight", "recover"}
 """Commands that start processes, download, or follow without an end."""
 
 
@@ -78,7 +78,7 @@ def line(dice: random.Random, words: list[str], parameters: list[Any]) -> list[s
         if parameter.param_type_name == "argument":
             made += [value] if parameter.required or dice.random() < 0.5 else []
         elif parameter.required or dice.random() < 0.3:
-            follows = {"--follow", "--watch", "--wait", "--help"} & set(parameter.opts)
+            follows = {"--follow", "--watch", "--wait", "--help", "--rehearse"} & set(parameter.opts)
             alone = parameter.is_flag
             made += [] if follows else [parameter.opts[-1]] if alone else [parameter.opts[-1], value]
     return [*made, *([text(dice)] if dice.random() < 0.05 else [])]

@@ -141,6 +141,9 @@ def test_the_drafts_pass_check_and_hold_until_the_query_is_brought_over(
         (["--job", "shop.report"], "shop.report is no job with a known query"),
         (["--checkpoint", "/x"], "2 are drafted"),
         ([], "events.py is there already"),
+        (["--scan", "x" * 300], "--scan is 'xxx"),
+        (["--write", "~nobody-here/drafts"], "which can be no path here: Could not determine home"),
+        (["--write", "/dev/null/drafts"], "The files cannot be written"),
     ],
 )
 def test_what_cannot_be_drafted_is_said_and_nothing_is_written(

@@ -415,6 +415,7 @@ def test_a_generation_is_told_on_the_command_line_in_one_word() -> None:
     [
         ({}, "none is given. Give exactly one target"),
         ({"batch": "1", "timestamp": "2026-11-21T10:00:00Z"}, "batch and timestamp are given"),
+        ({"batch": "9" * 5000}, "batch is '9999"),
         ({"batch": "x"}, "batch is 'x'. Allowed is a batch such as 17, or one of a generation such as 2/17"),
         ({"timestamp": "2030-01-01T00:00:00Z"}, "lies in the future"),
         ({"offsets": {"other": 1}}, "offsets name other, which the flow does not read"),
