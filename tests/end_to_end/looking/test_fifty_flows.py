@@ -188,7 +188,7 @@ def test_fifty_flows_are_exact_and_nothing_grows(tmp_path: Path) -> None:
             counting = (str(calls), *of_flows.arguments)
             command = replace(of_flows, application=counted_calls.PROGRAM, arguments=counting).command()
             with running_driver(world.settings, command, tmp_path / f"driver-{part}.log") as driver:
-                driver.until(partial(all_run, world, part + 1), 240)
+                driver.until(partial(all_run, world, part + 1), 600)
                 before = calls.stat().st_size
                 come_for(SECONDS)
                 asked = calls.stat().st_size - before
@@ -196,7 +196,7 @@ def test_fifty_flows_are_exact_and_nothing_grows(tmp_path: Path) -> None:
                 come_for(world.chance.uniform(0, 10))
                 kept.append(aside_of_checkpoints(world))
                 if part == PARTS - 1:
-                    wait_until(lambda: all(is_exact(world, name) for name in NAMES), 240)
+                    wait_until(lambda: all(is_exact(world, name) for name in NAMES), 600)
                     # While the driver lives: of flows whose driver is gone, pages ask more.
                     assert watcher.stdin is not None
                     watcher.stdin.close()
