@@ -232,7 +232,7 @@ def _check_tracked(spec: CdcSpec, properties: Mapping[str, str], says: str) -> N
     for name, value in _tracked(spec).items():
         if properties.get(name) != value:
             raise DeclarationError(
-                f"{says} tracks {properties.get(name)} in its history, and the flow declares {value}."
+                f"{says} tracks {properties.get(name, 'nothing')} in its history, and the flow declares {value}."
                 " Existing versions would be lost. Declare track_history_column_list and"
                 " track_history_except_column_list as before, in all flows of the table, or declare"
                 " another table."
