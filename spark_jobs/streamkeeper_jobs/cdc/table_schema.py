@@ -230,9 +230,10 @@ def _check_tracked(spec: CdcSpec, properties: Mapping[str, str], says: str) -> N
         they were shown.
     """
     for name, value in _tracked(spec).items():
-        if properties.get(name) != value:
+        noted = properties.get(name, "nothing")
+        if noted != value:
             raise DeclarationError(
-                f"{says} tracks {properties.get(name, 'nothing')} in its history, and the flow declares {value}."
+                f"{says} tracks {noted} in its history, and the flow declares {value}."
                 " Existing versions would be lost. Declare track_history_column_list and"
                 " track_history_except_column_list as before, in all flows of the table, or declare"
                 " another table."
