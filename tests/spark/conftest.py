@@ -17,6 +17,7 @@ from streamkeeper.declare.model import AppendFlow, Location
 from streamkeeper.drivers.submit import spark_settings
 from streamkeeper.settings import PROJECT, Settings
 from streamkeeper.testing import PipelineTest
+from tests.spark_conf.jvm import long_lived
 from tests.worlds.flow_world import Flowbed
 from tests.worlds.sources.source_world import DeltaBed, KafkaBed
 from tests.worlds.state_stores import CHANGELOG, PROVIDER, STATE_FORMAT
@@ -36,7 +37,9 @@ def spark() -> Iterator[SparkSession]:
         builder = builder.config(name, value)
     # py4j says at the interpreter's end that it closes, to a stream that pytest has closed by then.
     logging.getLogger("py4j").setLevel(logging.WARNING)
-    session = builder.config("spark.sql.warehouse.dir", "/tmp/streamkeeper-tests-warehouse").getOrCreate()
+    builder = builder.config("spark.sql.warehouse.dir", "/tmp/streamkeeper-tests-warehouse")
+    with long_lived():
+        session = builder.getOrCreate()
     yield session
     session.stop()
 
