@@ -2,10 +2,15 @@ package streamkeeper.sources;
 
 import java.lang.reflect.Method;
 import java.util.ArrayList;
+import java.util.HashSet;
 import java.util.List;
+import java.util.Set;
+import java.util.function.Predicate;
 import org.apache.hadoop.fs.Path;
 import org.apache.spark.deploy.SparkHadoopUtil;
 import org.apache.spark.sql.Row;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.sql.catalyst.util.CaseInsensitiveMap$;
 import org.apache.spark.sql.classic.Dataset;
 import org.apache.spark.sql.classic.SparkSession;
@@ -14,6 +19,8 @@ import org.apache.spark.sql.execution.datasources.FileStatusCache;
 import org.apache.spark.sql.execution.datasources.HadoopFsRelation;
 import org.apache.spark.sql.execution.datasources.InMemoryFileIndex;
 import org.apache.spark.sql.execution.datasources.LogicalRelation$;
+import org.apache.spark.sql.execution.datasources.PartitionPath;
+import org.apache.spark.sql.execution.datasources.PartitionSpec;
 import org.apache.spark.sql.execution.streaming.Offset;
 import org.apache.spark.sql.execution.streaming.Source;
 import org.apache.spark.sql.execution.streaming.runtime.FileStreamSource;
@@ -34,6 +41,10 @@ import scala.jdk.javaapi.CollectionConverters;
  * <p>For each file of a batch whose name has one of the signs <code>{}[]*?\</code>, Spark 4.2.0 reads all files of the
  * batch once more: it splits their paths into patterns and others, and where patterns are not to be expanded, as here,
  * puts the paths of all in the place of each (DataSource.checkAndGlobPathIfNecessary).
+ *
+ * <p>Of a batch with files in folders {@code column=value}, it leaves out those that are in none, without a word; where
+ * earlier batches had such folders and this one has none, it fails (PartitioningAwareFileIndex.listFiles). Here they are
+ * read, and the column is null in their rows.
  */
 public final class Files extends FileStreamSource {
   private final SparkSession session;
@@ -83,27 +94,33 @@ public final class Files extends FileStreamSource {
 
   @Override
   public Dataset<Row> getBatch(Option<Offset> start, Offset end) {
-    Seq<Path> paths = paths(start, end);
-    if (!paths.exists(path -> SparkHadoopUtil.get().isGlobPath(path))) {
+    List<Path> paths = paths(start, end);
+    Map<String, String> options = spark("optionsForInnerDataSource");
+    Predicate<Path> inFolders = path -> hasColumn(path, options);
+    boolean hasColumns = partitions.nonEmpty() || paths.stream().anyMatch(inFolders);
+    boolean isBeside = options.contains("basePath") && hasColumns && !paths.stream().allMatch(inFolders);
+    if (!isBeside && paths.stream().noneMatch(path -> SparkHadoopUtil.get().isGlobPath(path))) {
       return super.getBatch(start, end);
     }
-    Map<String, String> options = spark("optionsForInnerDataSource");
-    Seq<String> first = sequence(List.of(paths.head().toString()));
+    Path sample = paths.stream().filter(inFolders).findFirst().orElse(paths.get(0));
+    Seq<String> first = sequence(List.of(sample.toString()));
     DataSource one =
         new DataSource(
             session, format, first, new Some<>(schema()), partitions, Option.empty(), options, Option.empty(), Option.empty());
     HadoopFsRelation of = (HadoopFsRelation) one.resolveRelation(false, true, one.resolveRelation$default$3());
     InMemoryFileIndex files =
-        new InMemoryFileIndex(
-            session, paths, options, new Some<>(schema()), FileStatusCache.getOrCreate(session), Option.empty(),
-            Option.empty());
+        isBeside
+            ? new Beside(session, sequence(paths), options, schema(), of.partitionSchema())
+            : new InMemoryFileIndex(
+                session, sequence(paths), options, new Some<>(schema()), FileStatusCache.getOrCreate(session),
+                Option.empty(), Option.empty());
     HadoopFsRelation all =
         of.copy(
             files, of.partitionSchema(), of.dataSchema(), of.bucketSpec(), of.fileFormat(), of.options(), of.sparkSession());
     return Dataset.ofRows(session, LogicalRelation$.MODULE$.apply(all, true));
   }
 
-  private Seq<Path> paths(Option<Offset> start, Offset end) {
+  private List<Path> paths(Option<Offset> start, Offset end) {
     long after = start.isEmpty() ? -1 : FileStreamSourceOffset.apply(start.get()).logOffset();
     long upto = FileStreamSourceOffset.apply(end).logOffset();
     FileStreamSourceLog log = spark("metadataLog");
@@ -113,7 +130,51 @@ public final class Files extends FileStreamSource {
         paths.add(entry.sparkPath().toPath());
       }
     }
-    return sequence(paths);
+    return paths;
+  }
+
+  /** Returns whether a file is in a folder {@code column=value} below the source's own. */
+  private static boolean hasColumn(Path file, Map<String, String> options) {
+    if (!options.contains("basePath")) {
+      return false;
+    }
+    String base = new Path(options.apply("basePath")).toUri().getPath();
+    for (Path folder = file.getParent(); folder != null; folder = folder.getParent()) {
+      if (folder.toUri().getPath().equals(base)) {
+        return false;
+      }
+      if (folder.getName().indexOf('=') > 0) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  /** Files of which some are in folders {@code column=value}, and the others have null in these columns. */
+  private static final class Beside extends InMemoryFileIndex {
+    private final StructType columns;
+
+    Beside(SparkSession session, Seq<Path> paths, Map<String, String> options, StructType schema, StructType columns) {
+      super(
+          session, paths, options, new Some<>(schema), FileStatusCache.getOrCreate(session), Option.empty(),
+          Option.empty());
+      this.columns = columns;
+    }
+
+    @Override
+    public PartitionSpec partitionSpec() {
+      List<PartitionPath> folders =
+          new ArrayList<>(CollectionConverters.asJava(super.partitionSpec().partitions()));
+      Set<Path> known = new HashSet<>();
+      folders.forEach(folder -> known.add(folder.path()));
+      InternalRow none = new GenericInternalRow(columns.size());
+      for (Path folder : CollectionConverters.asJava(leafDirToChildrenFiles().keySet())) {
+        if (!known.contains(folder)) {
+          folders.add(new PartitionPath(none, folder));
+        }
+      }
+      return new PartitionSpec(columns, sequence(folders));
+    }
   }
 
   private static <T> Seq<T> sequence(List<T> items) {

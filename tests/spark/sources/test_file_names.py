@@ -15,7 +15,7 @@ from streamkeeper.exit_codes import Outcome
 from streamkeeper.history import events
 from streamkeeper.sources.base.format import Lag
 from streamkeeper.watch import behind
-from tests.worlds.flow_world import DEDUPE, NAME, Flowbed, event, pipeline
+from tests.worlds.flow_world import DEDUPE, NAME, SCHEMA, Flowbed, event, pipeline
 from tests.worlds.recover.recoveries import impact
 from tests.worlds.sources import file_names
 from tests.worlds.sources.file_names import HIDDEN, NAMES, PATTERNS, PLAIN
@@ -58,6 +58,35 @@ def test_each_file_of_a_batch_is_read_once_and_counts_as_read(names: Sequence[st
     assert measured(bed) == Lag(0, 0, 0, None, 0.0)
     costs = impact(Recoverer.of(bed).plan("reset_checkpoint", "r1", flow=NAME))
     assert costs.lost.nothing and costs.repeated.nothing and "0 unread" in " ".join(costs.notes), costs
+
+
+BESIDE = {
+    "in one batch": (["a.json", "day=1/b.json", "c.json", "day=2/a[1].json", "day=2/d.json"],),
+    "after batches of folders": (["day=1/a.json"], ["b.json", "c[1].json"], ["d.json", "day=3/e.json"]),
+    "before batches of folders": (["a.json"], ["day=1/b.json", "c.json"]),
+}
+"""Names of files of batches, of which some are in folders of a column, and some in none."""
+
+
+@pytest.mark.parametrize("declares", ["", ", day INT"], ids=["not declared", "declared"])
+@pytest.mark.parametrize("batches", BESIDE.values(), ids=BESIDE.keys())
+def test_files_beside_folders_of_a_column_are_read_with_null_in_it(
+    batches: tuple[list[str], ...], declares: str, make_bed: Make
+) -> None:
+    columns = f"event_id, user_id, n, event_time{declares and ', day'}"
+    bed = make_bed(
+        pipeline(view=f'.selectExpr(*"{columns}".split(", "))', schema=SCHEMA + declares, files=1000)
+    )
+    days = dict[str, int | None]()
+    for names in batches:
+        for name in names:
+            (bed.root / "data" / "events" / name).parent.mkdir(exist_ok=True)
+            days[f"e{len(bed.events)}"] = int(name[4]) if name.startswith("day=") else None
+            put(bed, [name])
+        assert bed.run() is Outcome.STOPPED
+    bed.holds(bed.events)
+    if declares:
+        assert {row["event_id"]: row["day"] for row in bed.rows()} == days
 
 
 @pytest.mark.long
