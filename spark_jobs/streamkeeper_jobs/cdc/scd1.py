@@ -306,7 +306,7 @@ def _ties_broken(
         KEY, column("latest", ROW).alias(ROW)
     )
     changes = nearby(changes.withColumns(plain_key(layout, KEY)), facts, BROADCAST_ROWS)
-    change_row, stored = ordered(F.col(ROW), layout.stored), ordered(F.col("stored"), layout.stored)
+    change_row, stored = ordered(F.col(ROW), layout.stored), F.col("stored")
     broken = met(target, changes, layout, _row_of_target(layout).alias("stored")).select(
         KEY,
         PLACE,
@@ -319,9 +319,7 @@ def _ties_broken(
 def _merge(cut: Cut, work: Work, facts: Facts) -> None:
     """Write the batch by MERGE, which cannot carry what is to be remembered: that is committed before."""
     layout, source, at = work.layout, _living(cut), column(CHANGE, "latest", AT)
-    larger = ordered(column(CHANGE, "latest", ROW), layout.stored) > ordered(
-        _row_of_target(layout, TARGET), layout.stored
-    )
+    larger = ordered(column(CHANGE, "latest", ROW), layout.stored) > _row_of_target(layout, TARGET)
     newer = (at > target_at()) | ((at == target_at()) & larger)
     has_upsert, values = column(CHANGE, "latest").isNotNull(), assigned(_stored(layout, CHANGE))
     with merged_into(work, source, same_key(layout, facts), cut) as merge:
@@ -402,4 +400,8 @@ def _rows(upserts: DataFrame, layout: Layout, facts: Facts) -> DataFrame:
 
 
 def _row_of_target(layout: Layout, *side: str) -> Column:
-    return F.struct(*[column(*side, field.name).alias(field.name) for field in layout.stored.fields])
+    """Return the target's row as :func:`ordered` makes it comparable, column by column: of a struct made of
+    columns each field would hold it whole.
+    """
+    fields = layout.stored.fields
+    return F.struct(*[ordered(column(*side, one.name), one.dataType).alias(one.name) for one in fields])
