@@ -119,7 +119,7 @@ class Ties:
 
     ``deleted`` lost to a delete of their sequence (of keys that therefore have no row). ``differing`` are
     keys (SCD type 2: and sequences) with upserts of other values at one sequence, of which the larger row
-    counts: those within the batch, and in SCD type 1 those with the stored row, unless a MERGE writes it.
+    counts: those within the batch, and in SCD type 1 those with the stored row.
     """
 
     deleted: int = 0
