@@ -89,6 +89,17 @@ _LOOKED_FOR = (
     "Kafka did not have records that the flow was to read, which may pass; the next driver looks whether they"
     " are gone"
 )
+_HISTORY_GONE = "the history that the flow still had to read is gone from the Delta source"
+_NO_POSITION = "the position of the Delta source, as the checkpoint has it, cannot be read"
+_SCHEMA_CHANGED = "the schema of the Delta source changed"
+_SCHEMAS_DAMAGED = "the log of the Delta source's schemas, in the checkpoint, is damaged"
+_UNFOLLOWED = (
+    "columns of the Delta source were renamed, dropped or changed their type, and the source does not follow"
+    " its table's schemas"
+)
+_FEED_CHANGED = (
+    "columns of the Delta source changed within the commits that the flow had to read of its change feed"
+)
 _BY_CONDITION: Mapping[FailureClass, Mapping[str, str]] = {
     FailureClass.NEEDS_RECOVERY: {
         "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA": (
@@ -113,11 +124,15 @@ _BY_CONDITION: Mapping[FailureClass, Mapping[str, str]] = {
         "MALFORMED_LOG_FILE": "a file of the checkpoint's logs is damaged",
         "STREAMING_CHECKPOINT_MISSING_METADATA_FILE": "the checkpoint's metadata file is gone",
         "DIFFERENT_DELTA_TABLE_READ_BY_STREAMING_SOURCE": "the Delta table that the flow reads was recreated",
-        "DELTA_LOG_FILE_NOT_FOUND_FOR_STREAMING_SOURCE": (
-            "the history that the flow still had to read is gone from the Delta source"
-        ),
-        "DELTA_MISSING_FILES_UNEXPECTED_VERSION": (
-            "the history that the flow still had to read is gone from the Delta source"
+        "DELTA_LOG_FILE_NOT_FOUND_FOR_STREAMING_SOURCE": _HISTORY_GONE,
+        "DELTA_MISSING_FILES_UNEXPECTED_VERSION": _HISTORY_GONE,
+        "DELTA_STREAMING_TRAILING_COMMIT_MISSING": _HISTORY_GONE,
+        "DELTA_STREAMING_CHECK_COLUMN_MAPPING_NO_SNAPSHOT": _HISTORY_GONE,
+        "DELTA_INVALID_SOURCE_OFFSET_FORMAT": _NO_POSITION,
+        "DELTA_INVALID_SOURCE_VERSION": _NO_POSITION,
+        "DELTA_STREAMING_SCHEMA_LOG_INIT_FAILED_INCOMPATIBLE_METADATA": (
+            "columns of the Delta source changed within a batch that was planned before its schemas were"
+            " followed"
         ),
         "KAFKA_DATA_LOSS.*": (
             "records that the flow had yet to read are gone from Kafka, or their topic was recreated"
@@ -145,6 +160,25 @@ _BY_CONDITION: Mapping[FailureClass, Mapping[str, str]] = {
             " declare that the flow is ready for it, by its option allowSourceColumnRename,"
             " allowSourceColumnDrop or allowSourceColumnTypeChange ('always')"
         ),
+        "DELTA_STREAMING_INCOMPATIBLE_SCHEMA_CHANGE_USE_SCHEMA_LOG": _UNFOLLOWED,
+        "DELTA_STREAMING_INCOMPATIBLE_SCHEMA_CHANGE": _UNFOLLOWED,
+        "DELTA_CHANGE_DATA_FEED_INCOMPATIBLE_DATA_SCHEMA": _FEED_CHANGED,
+        "DELTA_CHANGE_DATA_FEED_INCOMPATIBLE_SCHEMA_CHANGE": _FEED_CHANGED,
+        "DELTA_MISSING_CHANGE_DATA": (
+            "the table had no change feed yet in commits that the flow had to read of it"
+        ),
+        "DELTA_STREAMING_SCHEMA_LOG_DESERIALIZE_FAILED": _SCHEMAS_DAMAGED,
+        "DELTA_STREAMING_SCHEMA_LOG_PARSE_SCHEMA_FAILED": _SCHEMAS_DAMAGED,
+        "DELTA_STREAMING_SCHEMA_LOG_INCOMPATIBLE_DELTA_TABLE_ID": _SCHEMAS_DAMAGED,
+        "DELTA_STREAMING_SCHEMA_LOG_INCOMPATIBLE_PARTITION_SCHEMA": (
+            "the partitions of the Delta source changed, and its schemas were followed"
+        ),
+        "DELTA_STREAMING_INITIAL_SNAPSHOT_TOO_LARGE": (
+            "the Delta source has more files than Delta lists for a first start"
+        ),
+        "DELTA_INVALID_FORMAT_FROM_SOURCE_VERSION": (
+            "the checkpoint was written by a newer Delta than this one"
+        ),
         "USER_RAISED_EXCEPTION": (
             "a row fails an expectation that each row must meet, and nothing of its batch was written"
         ),
@@ -155,9 +189,10 @@ _BY_CONDITION: Mapping[FailureClass, Mapping[str, str]] = {
     },
     FailureClass.RESTART: {
         "DELTA_STREAMING_METADATA_EVOLUTION": "the schema of the Delta source changed and was recorded",
-        "DELTA_SCHEMA_CHANGED": "the schema of the Delta source changed",
-        "DELTA_SCHEMA_CHANGED_WITH_STARTING_OPTIONS": "the schema of the Delta source changed",
-        "DELTA_SCHEMA_CHANGED_WITH_VERSION": "the schema of the Delta source changed",
+        "DELTA_SCHEMA_CHANGED": _SCHEMA_CHANGED,
+        "DELTA_SCHEMA_CHANGED_WITH_STARTING_OPTIONS": _SCHEMA_CHANGED,
+        "DELTA_SCHEMA_CHANGED_WITH_VERSION": _SCHEMA_CHANGED,
+        "DELTA_STREAMING_SCHEMA_MISMATCH_ON_RESTART": _SCHEMA_CHANGED,
     },
     FailureClass.TRANSIENT: {
         "CANNOT_LOAD_STATE_STORE.UNRELEASED_THREAD_ERROR": (
@@ -213,6 +248,14 @@ _APPENDS_ONLY = (
 )
 _ALL_PARTITIONS = "Declare an offset for every partition, or another start."
 _OTHER_SPARK = "Go back to the Spark that wrote it."
+_FOLLOW = (
+    "Declare track_schema=True of the source, and let its view handle the columns of both schemas"
+    " (docs/how-to/sources/delta.md)."
+)
+_START_ELSEWHERE = (
+    "Reset the flow from explicit offsets or a timestamp (reset_checkpoint): after the last batch it would"
+    " meet the same."
+)
 _REMEDIES: Mapping[str, str] = {
     "STATE_STORE_CANNOT_CREATE_COLUMN_FAMILY_WITH_RESERVED_CHARS": "Rename the state variable.",
     "DELTA_SOURCE_TABLE_IGNORE_CHANGES": _APPENDS_ONLY,
@@ -222,6 +265,19 @@ _REMEDIES: Mapping[str, str] = {
     "DELTA_STREAMING_CANNOT_CONTINUE_PROCESSING_POST_SCHEMA_EVOLUTION": (
         "Declare that option of the source, and let the view handle the columns of both schemas."
     ),
+    "DELTA_STREAMING_INCOMPATIBLE_SCHEMA_CHANGE_USE_SCHEMA_LOG": _FOLLOW,
+    "DELTA_STREAMING_INCOMPATIBLE_SCHEMA_CHANGE": _FOLLOW,
+    "DELTA_CHANGE_DATA_FEED_INCOMPATIBLE_DATA_SCHEMA": _START_ELSEWHERE,
+    "DELTA_CHANGE_DATA_FEED_INCOMPATIBLE_SCHEMA_CHANGE": _START_ELSEWHERE,
+    "DELTA_MISSING_CHANGE_DATA": _START_ELSEWHERE,
+    "DELTA_STREAMING_SCHEMA_LOG_DESERIALIZE_FAILED": _START_ELSEWHERE,
+    "DELTA_STREAMING_SCHEMA_LOG_PARSE_SCHEMA_FAILED": _START_ELSEWHERE,
+    "DELTA_STREAMING_SCHEMA_LOG_INCOMPATIBLE_DELTA_TABLE_ID": _START_ELSEWHERE,
+    "DELTA_STREAMING_SCHEMA_LOG_INCOMPATIBLE_PARTITION_SCHEMA": _START_ELSEWHERE,
+    "DELTA_STREAMING_INITIAL_SNAPSHOT_TOO_LARGE": (
+        "Declare a start of the source, or the setting that Delta names."
+    ),
+    "DELTA_INVALID_FORMAT_FROM_SOURCE_VERSION": "Go back to the Delta that wrote it.",
     "USER_RAISED_EXCEPTION": "Correct the data, or the expectation.",
     "INVALID_LOG_VERSION.MAX_SUPPORTED_VERSION": _OTHER_SPARK,
     "UNSUPPORTED_LOG_VERSION.*": _OTHER_SPARK,
