@@ -528,21 +528,19 @@ def test_other_tracked_columns_are_refused_since_versions_that_are_shown_would_g
     ):
         CdcBed(bed.spark, bed.root, named).prepare()
     assert (bed.rows(), bed.versions()) == (shown, 3)
-    earlier = f"ALTER TABLE delta.`{bed.path}` UNSET TBLPROPERTIES ('streamkeeper.trackedHistory')"
-    bed.spark.sql(earlier)
-    CdcBed(bed.spark, bed.root, unnamed).prepare()
+    other = CdcBed(bed.spark, bed.root / "other", unnamed).prepare()
     with pytest.raises(
         DeclarationError, match="tracks all but city, name in its history, and the flow declares all columns"
     ):
-        bed.prepare()
-    before = bed.versions()
+        CdcBed(bed.spark, other.root, history).prepare()
+    before = other.versions()
     CdcBed(
         bed.spark,
-        bed.root,
+        other.root,
         replace(unnamed, track_history_except_column_list=("NAME", "city")),
         SCHEMA + ", more INT",
     ).prepare()
-    assert bed.versions() == before + 1, "the column alone was added"
+    assert other.versions() == before + 1, "the column alone was added"
 
 
 MISFITS: dict[str, tuple[dict[str, Any], str, str]] = {
