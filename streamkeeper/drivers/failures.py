@@ -89,6 +89,10 @@ _LOOKED_FOR = (
     "Kafka did not have records that the flow was to read, which may pass; the next driver looks whether they"
     " are gone"
 )
+_VARIABLE_CHANGED = "a state variable changed its type"
+_CHANGED_OFTEN = "a state changed its columns more often than Spark keeps count of"
+_STATE_DAMAGED = "files of the state are missing or damaged"
+_OTHER_ROWS = "rows of the state have other columns than the query keeps"
 _HISTORY_GONE = "the history that the flow still had to read is gone from the Delta source"
 _NO_POSITION = "the position of the Delta source, as the checkpoint has it, cannot be read"
 _SCHEMA_CHANGED = "the schema of the Delta source changed"
@@ -117,9 +121,17 @@ _BY_CONDITION: Mapping[FailureClass, Mapping[str, str]] = {
         "STATE_STORE_INVALID_CONFIG_AFTER_RESTART": (
             "a setting of the state store changed that its checkpoint has fixed"
         ),
-        "STATE_STORE_INVALID_VARIABLE_TYPE_CHANGE": "a state variable changed its type",
+        "STATE_STORE_INVALID_VARIABLE_TYPE_CHANGE": _VARIABLE_CHANGED,
+        "STATE_STORE_INVALID_VALUE_SCHEMA_EVOLUTION": _VARIABLE_CHANGED,
+        "STATE_STORE_COLUMN_FAMILY_SCHEMA_INCOMPATIBLE": _VARIABLE_CHANGED,
+        "STATE_STORE_VALUE_SCHEMA_EVOLUTION_THRESHOLD_EXCEEDED": _CHANGED_OFTEN,
+        "STATE_STORE_STATE_SCHEMA_FILES_THRESHOLD_EXCEEDED": _CHANGED_OFTEN,
+        "STATE_STORE_ROW_CHECKSUM_VERIFICATION_FAILED": _STATE_DAMAGED,
+        "STATE_STORE_KEY_ROW_FORMAT_VALIDATION_FAILURE": _OTHER_ROWS,
+        "STATE_STORE_VALUE_ROW_FORMAT_VALIDATION_FAILURE": _OTHER_ROWS,
+        "STREAM_STREAM_JOIN_INCONSISTENT_STATE.*": _STATE_DAMAGED,
         "CANNOT_LOAD_STATE_STORE.CANNOT_READ_MISSING_SNAPSHOT_FILE": "a snapshot file of the state is gone",
-        "CANNOT_LOAD_STATE_STORE.*": "files of the state are missing or damaged",
+        "CANNOT_LOAD_STATE_STORE.*": _STATE_DAMAGED,
         "CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED": "a file of the checkpoint does not fit its checksum",
         "MALFORMED_LOG_FILE": "a file of the checkpoint's logs is damaged",
         "STREAMING_CHECKPOINT_MISSING_METADATA_FILE": "the checkpoint's metadata file is gone",
@@ -141,6 +153,20 @@ _BY_CONDITION: Mapping[FailureClass, Mapping[str, str]] = {
     FailureClass.NEEDS_CORRECTION: {
         "STATE_STORE_CANNOT_CREATE_COLUMN_FAMILY_WITH_RESERVED_CHARS": (
             "a state variable has a name that the state store refuses"
+        ),
+        **dict.fromkeys(
+            (
+                "ILLEGAL_STATE_STORE_VALUE.*",
+                "STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_HANDLE_STATE",
+                "STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_TIME_MODE",
+                "STATEFUL_PROCESSOR_DUPLICATE_STATE_VARIABLE_DEFINED",
+                "STATEFUL_PROCESSOR_INCORRECT_TIME_MODE_TO_ASSIGN_TTL",
+                "STATEFUL_PROCESSOR_TTL_DURATION_MUST_BE_POSITIVE",
+            ),
+            "the code of a state uses it in a way that Spark refuses",
+        ),
+        "STREAMING_UNFINISHED_REPARTITION_DETECTED": (
+            "somebody began to give the state another number of partitions, and did not finish"
         ),
         "DELTA_SOURCE_TABLE_IGNORE_CHANGES": (
             "rows of the Delta source were changed, and the flow reads appends only"
@@ -246,6 +272,7 @@ _APPENDS_ONLY = (
     "Let the source declare the option skipChangeCommits, which passes over such commits, or readChangeFeed,"
     " which reads the changes."
 )
+_OF_STATES = ("ILLEGAL_STATE_STORE_VALUE", "STATEFUL_PROCESSOR_")
 _ALL_PARTITIONS = "Declare an offset for every partition, or another start."
 _OTHER_SPARK = "Go back to the Spark that wrote it."
 _FOLLOW = (
@@ -258,6 +285,11 @@ _START_ELSEWHERE = (
 )
 _REMEDIES: Mapping[str, str] = {
     "STATE_STORE_CANNOT_CREATE_COLUMN_FAMILY_WITH_RESERVED_CHARS": "Rename the state variable.",
+    **dict.fromkeys(
+        (key for key in _BY_CONDITION[FailureClass.NEEDS_CORRECTION] if key.startswith(_OF_STATES)),
+        "Correct the code of the state: the message names the operation.",
+    ),
+    "STREAMING_UNFINISHED_REPARTITION_DETECTED": "Finish it, as the message says.",
     "DELTA_SOURCE_TABLE_IGNORE_CHANGES": _APPENDS_ONLY,
     "DELTA_SOURCE_IGNORE_DELETE": _APPENDS_ONLY,
     "KAFKA_START_OFFSET_DOES_NOT_MATCH_ASSIGNED": _ALL_PARTITIONS,

@@ -37,6 +37,9 @@ CONDITIONS = {
     "DELTA_STREAMING_SCHEMA_LOG_PARSE_SCHEMA_FAILED": (CORRECT, "schemas, in the checkpoint, is damaged"),
     "DELTA_STREAMING_TRAILING_COMMIT_MISSING": (RECOVER, "is gone from the Delta source"),
     "DELTA_MISSING_CHANGE_DATA": (CORRECT, "no change feed yet"),
+    "STATE_STORE_ROW_CHECKSUM_VERIFICATION_FAILED": (RECOVER, "missing or damaged"),
+    "STREAM_STREAM_JOIN_INCONSISTENT_STATE.NULL_VALUE": (RECOVER, "missing or damaged"),
+    "ILLEGAL_STATE_STORE_VALUE.NULL_VALUE": (CORRECT, "the code of a state"),
     "DELTA_STREAMING_METADATA_EVOLUTION": (RESTART, "schema"),
 }
 
@@ -158,10 +161,11 @@ def test_a_failure_is_described_in_the_words_of_the_flow_with_its_sqlstate_and_w
     [
         ("DELTA_SOURCE_TABLE_IGNORE_CHANGES", "Let the source declare the option skipChangeCommits"),
         ("DELTA_STREAMING_INCOMPATIBLE_SCHEMA_CHANGE_USE_SCHEMA_LOG", "Declare track_schema=True"),
+        ("ILLEGAL_STATE_STORE_VALUE.NULL_VALUE", "Correct the code of the state"),
         ("DELTA_STREAMING_METADATA_EVOLUTION", "at once"),
         (None, "tried again"),
     ],
-    ids=["correction", "schemas", "restart", "retry"],
+    ids=["correction", "schemas", "state", "restart", "retry"],
 )
 def test_a_description_says_what_happens_next(condition: str | None, part: str) -> None:
     assert part in describe("p.f", classify([Cause("E", condition, None, "m")]))
