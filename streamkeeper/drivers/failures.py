@@ -89,6 +89,21 @@ _LOOKED_FOR = (
     "Kafka did not have records that the flow was to read, which may pass; the next driver looks whether they"
     " are gone"
 )
+_VARIABLE_CHANGED = "a state variable changed its type"
+_CHANGED_OFTEN = "a state changed its columns more often than Spark keeps count of"
+_STATE_DAMAGED = "files of the state are missing or damaged"
+_OTHER_ROWS = "rows of the state have other columns than the query keeps"
+_HISTORY_GONE = "the history that the flow still had to read is gone from the Delta source"
+_NO_POSITION = "the position of the Delta source, as the checkpoint has it, cannot be read"
+_SCHEMA_CHANGED = "the schema of the Delta source changed"
+_SCHEMAS_DAMAGED = "the log of the Delta source's schemas, in the checkpoint, is damaged"
+_UNFOLLOWED = (
+    "columns of the Delta source were renamed, dropped or changed their type, and the source does not follow"
+    " its table's schemas"
+)
+_FEED_CHANGED = (
+    "columns of the Delta source changed within the commits that the flow had to read of its change feed"
+)
 _BY_CONDITION: Mapping[FailureClass, Mapping[str, str]] = {
     FailureClass.NEEDS_RECOVERY: {
         "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA": (
@@ -106,18 +121,30 @@ _BY_CONDITION: Mapping[FailureClass, Mapping[str, str]] = {
         "STATE_STORE_INVALID_CONFIG_AFTER_RESTART": (
             "a setting of the state store changed that its checkpoint has fixed"
         ),
-        "STATE_STORE_INVALID_VARIABLE_TYPE_CHANGE": "a state variable changed its type",
+        "STATE_STORE_INVALID_VARIABLE_TYPE_CHANGE": _VARIABLE_CHANGED,
+        "STATE_STORE_INVALID_VALUE_SCHEMA_EVOLUTION": _VARIABLE_CHANGED,
+        "STATE_STORE_COLUMN_FAMILY_SCHEMA_INCOMPATIBLE": _VARIABLE_CHANGED,
+        "STATE_STORE_VALUE_SCHEMA_EVOLUTION_THRESHOLD_EXCEEDED": _CHANGED_OFTEN,
+        "STATE_STORE_STATE_SCHEMA_FILES_THRESHOLD_EXCEEDED": _CHANGED_OFTEN,
+        "STATE_STORE_ROW_CHECKSUM_VERIFICATION_FAILED": _STATE_DAMAGED,
+        "STATE_STORE_KEY_ROW_FORMAT_VALIDATION_FAILURE": _OTHER_ROWS,
+        "STATE_STORE_VALUE_ROW_FORMAT_VALIDATION_FAILURE": _OTHER_ROWS,
+        "STREAM_STREAM_JOIN_INCONSISTENT_STATE.*": _STATE_DAMAGED,
         "CANNOT_LOAD_STATE_STORE.CANNOT_READ_MISSING_SNAPSHOT_FILE": "a snapshot file of the state is gone",
-        "CANNOT_LOAD_STATE_STORE.*": "files of the state are missing or damaged",
+        "CANNOT_LOAD_STATE_STORE.*": _STATE_DAMAGED,
         "CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED": "a file of the checkpoint does not fit its checksum",
         "MALFORMED_LOG_FILE": "a file of the checkpoint's logs is damaged",
         "STREAMING_CHECKPOINT_MISSING_METADATA_FILE": "the checkpoint's metadata file is gone",
         "DIFFERENT_DELTA_TABLE_READ_BY_STREAMING_SOURCE": "the Delta table that the flow reads was recreated",
-        "DELTA_LOG_FILE_NOT_FOUND_FOR_STREAMING_SOURCE": (
-            "the history that the flow still had to read is gone from the Delta source"
-        ),
-        "DELTA_MISSING_FILES_UNEXPECTED_VERSION": (
-            "the history that the flow still had to read is gone from the Delta source"
+        "DELTA_LOG_FILE_NOT_FOUND_FOR_STREAMING_SOURCE": _HISTORY_GONE,
+        "DELTA_MISSING_FILES_UNEXPECTED_VERSION": _HISTORY_GONE,
+        "DELTA_STREAMING_TRAILING_COMMIT_MISSING": _HISTORY_GONE,
+        "DELTA_STREAMING_CHECK_COLUMN_MAPPING_NO_SNAPSHOT": _HISTORY_GONE,
+        "DELTA_INVALID_SOURCE_OFFSET_FORMAT": _NO_POSITION,
+        "DELTA_INVALID_SOURCE_VERSION": _NO_POSITION,
+        "DELTA_STREAMING_SCHEMA_LOG_INIT_FAILED_INCOMPATIBLE_METADATA": (
+            "columns of the Delta source changed within a batch that was planned before its schemas were"
+            " followed"
         ),
         "KAFKA_DATA_LOSS.*": (
             "records that the flow had yet to read are gone from Kafka, or their topic was recreated"
@@ -127,11 +154,31 @@ _BY_CONDITION: Mapping[FailureClass, Mapping[str, str]] = {
         "STATE_STORE_CANNOT_CREATE_COLUMN_FAMILY_WITH_RESERVED_CHARS": (
             "a state variable has a name that the state store refuses"
         ),
+        **dict.fromkeys(
+            (
+                "ILLEGAL_STATE_STORE_VALUE.*",
+                "STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_HANDLE_STATE",
+                "STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_TIME_MODE",
+                "STATEFUL_PROCESSOR_DUPLICATE_STATE_VARIABLE_DEFINED",
+                "STATEFUL_PROCESSOR_INCORRECT_TIME_MODE_TO_ASSIGN_TTL",
+                "STATEFUL_PROCESSOR_TTL_DURATION_MUST_BE_POSITIVE",
+            ),
+            "the code of a state uses it in a way that Spark refuses",
+        ),
+        "STREAMING_UNFINISHED_REPARTITION_DETECTED": (
+            "somebody began to give the state another number of partitions, and did not finish"
+        ),
         "DELTA_SOURCE_TABLE_IGNORE_CHANGES": (
             "rows of the Delta source were changed, and the flow reads appends only"
         ),
         "DELTA_SOURCE_IGNORE_DELETE": (
             "rows of the Delta source were deleted, and the flow reads appends only"
+        ),
+        "CONFLICTING_DIRECTORY_STRUCTURES": (
+            "some files of the source are in folders of a column (column=value), and others in other folders"
+        ),
+        "CONFLICTING_PARTITION_COLUMN_NAMES": (
+            "files of the source are in folders of different columns (column=value)"
         ),
         "KAFKA_START_OFFSET_DOES_NOT_MATCH_ASSIGNED": (
             "the offsets that a Kafka source is declared to start at leave partitions out"
@@ -145,6 +192,25 @@ _BY_CONDITION: Mapping[FailureClass, Mapping[str, str]] = {
             " declare that the flow is ready for it, by its option allowSourceColumnRename,"
             " allowSourceColumnDrop or allowSourceColumnTypeChange ('always')"
         ),
+        "DELTA_STREAMING_INCOMPATIBLE_SCHEMA_CHANGE_USE_SCHEMA_LOG": _UNFOLLOWED,
+        "DELTA_STREAMING_INCOMPATIBLE_SCHEMA_CHANGE": _UNFOLLOWED,
+        "DELTA_CHANGE_DATA_FEED_INCOMPATIBLE_DATA_SCHEMA": _FEED_CHANGED,
+        "DELTA_CHANGE_DATA_FEED_INCOMPATIBLE_SCHEMA_CHANGE": _FEED_CHANGED,
+        "DELTA_MISSING_CHANGE_DATA": (
+            "the table had no change feed yet in commits that the flow had to read of it"
+        ),
+        "DELTA_STREAMING_SCHEMA_LOG_DESERIALIZE_FAILED": _SCHEMAS_DAMAGED,
+        "DELTA_STREAMING_SCHEMA_LOG_PARSE_SCHEMA_FAILED": _SCHEMAS_DAMAGED,
+        "DELTA_STREAMING_SCHEMA_LOG_INCOMPATIBLE_DELTA_TABLE_ID": _SCHEMAS_DAMAGED,
+        "DELTA_STREAMING_SCHEMA_LOG_INCOMPATIBLE_PARTITION_SCHEMA": (
+            "the partitions of the Delta source changed, and its schemas were followed"
+        ),
+        "DELTA_STREAMING_INITIAL_SNAPSHOT_TOO_LARGE": (
+            "the Delta source has more files than Delta lists for a first start"
+        ),
+        "DELTA_INVALID_FORMAT_FROM_SOURCE_VERSION": (
+            "the checkpoint was written by a newer Delta than this one"
+        ),
         "USER_RAISED_EXCEPTION": (
             "a row fails an expectation that each row must meet, and nothing of its batch was written"
         ),
@@ -155,9 +221,10 @@ _BY_CONDITION: Mapping[FailureClass, Mapping[str, str]] = {
     },
     FailureClass.RESTART: {
         "DELTA_STREAMING_METADATA_EVOLUTION": "the schema of the Delta source changed and was recorded",
-        "DELTA_SCHEMA_CHANGED": "the schema of the Delta source changed",
-        "DELTA_SCHEMA_CHANGED_WITH_STARTING_OPTIONS": "the schema of the Delta source changed",
-        "DELTA_SCHEMA_CHANGED_WITH_VERSION": "the schema of the Delta source changed",
+        "DELTA_SCHEMA_CHANGED": _SCHEMA_CHANGED,
+        "DELTA_SCHEMA_CHANGED_WITH_STARTING_OPTIONS": _SCHEMA_CHANGED,
+        "DELTA_SCHEMA_CHANGED_WITH_VERSION": _SCHEMA_CHANGED,
+        "DELTA_STREAMING_SCHEMA_MISMATCH_ON_RESTART": _SCHEMA_CHANGED,
     },
     FailureClass.TRANSIENT: {
         "CANNOT_LOAD_STATE_STORE.UNRELEASED_THREAD_ERROR": (
@@ -211,17 +278,50 @@ _APPENDS_ONLY = (
     "Let the source declare the option skipChangeCommits, which passes over such commits, or readChangeFeed,"
     " which reads the changes."
 )
+_OF_STATES = ("ILLEGAL_STATE_STORE_VALUE", "STATEFUL_PROCESSOR_")
 _ALL_PARTITIONS = "Declare an offset for every partition, or another start."
+_NO_COLUMNS = (
+    "Declare the option recursiveFileLookup of the source ('true'), by which folders are no columns, or move"
+    " the files that the message names."
+)
 _OTHER_SPARK = "Go back to the Spark that wrote it."
+_FOLLOW = (
+    "Declare track_schema=True of the source, and let its view handle the columns of both schemas"
+    " (docs/how-to/sources/delta.md)."
+)
+_START_ELSEWHERE = (
+    "Reset the flow from explicit offsets or a timestamp (reset_checkpoint): after the last batch it would"
+    " meet the same."
+)
 _REMEDIES: Mapping[str, str] = {
     "STATE_STORE_CANNOT_CREATE_COLUMN_FAMILY_WITH_RESERVED_CHARS": "Rename the state variable.",
+    **dict.fromkeys(
+        (key for key in _BY_CONDITION[FailureClass.NEEDS_CORRECTION] if key.startswith(_OF_STATES)),
+        "Correct the code of the state: the message names the operation.",
+    ),
+    "STREAMING_UNFINISHED_REPARTITION_DETECTED": "Finish it, as the message says.",
     "DELTA_SOURCE_TABLE_IGNORE_CHANGES": _APPENDS_ONLY,
     "DELTA_SOURCE_IGNORE_DELETE": _APPENDS_ONLY,
+    "CONFLICTING_DIRECTORY_STRUCTURES": _NO_COLUMNS,
+    "CONFLICTING_PARTITION_COLUMN_NAMES": _NO_COLUMNS,
     "KAFKA_START_OFFSET_DOES_NOT_MATCH_ASSIGNED": _ALL_PARTITIONS,
     "DELTA_METADATA_MISMATCH": "Give the columns of the table, with their types; the message names both.",
     "DELTA_STREAMING_CANNOT_CONTINUE_PROCESSING_POST_SCHEMA_EVOLUTION": (
         "Declare that option of the source, and let the view handle the columns of both schemas."
     ),
+    "DELTA_STREAMING_INCOMPATIBLE_SCHEMA_CHANGE_USE_SCHEMA_LOG": _FOLLOW,
+    "DELTA_STREAMING_INCOMPATIBLE_SCHEMA_CHANGE": _FOLLOW,
+    "DELTA_CHANGE_DATA_FEED_INCOMPATIBLE_DATA_SCHEMA": _START_ELSEWHERE,
+    "DELTA_CHANGE_DATA_FEED_INCOMPATIBLE_SCHEMA_CHANGE": _START_ELSEWHERE,
+    "DELTA_MISSING_CHANGE_DATA": _START_ELSEWHERE,
+    "DELTA_STREAMING_SCHEMA_LOG_DESERIALIZE_FAILED": _START_ELSEWHERE,
+    "DELTA_STREAMING_SCHEMA_LOG_PARSE_SCHEMA_FAILED": _START_ELSEWHERE,
+    "DELTA_STREAMING_SCHEMA_LOG_INCOMPATIBLE_DELTA_TABLE_ID": _START_ELSEWHERE,
+    "DELTA_STREAMING_SCHEMA_LOG_INCOMPATIBLE_PARTITION_SCHEMA": _START_ELSEWHERE,
+    "DELTA_STREAMING_INITIAL_SNAPSHOT_TOO_LARGE": (
+        "Declare a start of the source, or the setting that Delta names."
+    ),
+    "DELTA_INVALID_FORMAT_FROM_SOURCE_VERSION": "Go back to the Delta that wrote it.",
     "USER_RAISED_EXCEPTION": "Correct the data, or the expectation.",
     "INVALID_LOG_VERSION.MAX_SUPPORTED_VERSION": _OTHER_SPARK,
     "UNSUPPORTED_LOG_VERSION.*": _OTHER_SPARK,

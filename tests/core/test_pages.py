@@ -315,6 +315,9 @@ def test_the_sqlstates_of_the_page_are_those_of_spark_and_delta() -> None:
     }
     known = {key.partition(".")[0] for key, *_ in failures.known() if " " not in key}
     assert {name: states[name] for name in known if states.get(name)} == SQL_STATES
+    of_source = "DELTA_(STREAMING_(?!SCHEMA_LOCATION)|SCHEMA_CHANGED|CHANGE_DATA_FEED_INC|INVALID_SOURCE_).*"
+    of_sources = {name for name in states if re.fullmatch(f"{of_source}|.*_STREAMING_SOURCE", name)}
+    assert len(of_sources) > 20 and of_sources <= known, of_sources - known
 
 
 def test_the_runbook_has_each_state_and_each_exit_code() -> None:

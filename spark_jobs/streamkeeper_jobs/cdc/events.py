@@ -119,7 +119,7 @@ class Ties:
 
     ``deleted`` lost to a delete of their sequence (of keys that therefore have no row). ``differing`` are
     keys (SCD type 2: and sequences) with upserts of other values at one sequence, of which the larger row
-    counts: those within the batch, and in SCD type 1 those with the stored row, unless a MERGE writes it.
+    counts: those within the batch, and in SCD type 1 those with the stored row.
     """
 
     deleted: int = 0
@@ -291,13 +291,22 @@ def _holds(condition: str | None) -> Column:
 
 
 def _row(schema: StructType, spec: CdcSpec, layout: Layout) -> Column:
-    source_type = StructType(stored_fields(schema, spec))
-    lost = {field.name.lower() for field in layout.stored.fields if layout.loses_empty_text(field)}
-    values = [
-        F.nullif(column(field.name), F.lit("")) if field.name.lower() in lost else column(field.name)
-        for field in source_type.fields
-    ]
-    return conformed(struct_of(source_type.fields, values), source_type, layout.stored)
+    """Return a row's declared columns as those of the target.
+
+    Each is conformed by itself: a field of the whole struct would hold the struct once more, and a row of n
+    columns have n² parts.
+    """
+    sources = {field.name.lower(): field for field in stored_fields(schema, spec)}
+
+    def value(field: StructField) -> Column:
+        source = sources.get(field.name.lower())
+        if source is None:
+            return F.lit(None)
+        content = column(source.name)
+        usable = F.nullif(content, F.lit("")) if layout.loses_empty_text(field) else content
+        return conformed(usable, source.dataType, field.dataType)
+
+    return struct_of(layout.stored.fields, [value(field) for field in layout.stored.fields])
 
 
 def _check_fits(schema: StructType, spec: CdcSpec, layout: Layout) -> None:

@@ -99,6 +99,14 @@ class Target:
         assert self.step is not None, "it was opened for a batch"
         return (self.written() if self.checksum_batch is None else self.checksum_batch) >= self.step.batch_id
 
+    def all_below(self, value: Any, column: str, field: str, files: Listed | None) -> bool:
+        """Return whether all rows of some files have a lower value of a column's field, as far as their
+        statistics say.
+        """
+        whole = self.schema[column]
+        path = (whole, cast(StructType, whole.dataType)[field])
+        return files is not None and files.all_below(value, *path)
+
     def looked_at(
         self, bounds: Column, key: str, lowest: Any, highest: Any, since: Any = None
     ) -> Opened | None:
@@ -182,10 +190,8 @@ class Opened:
     _listed: Listed | None
 
     def all_below(self, value: Any, column: str, field: str) -> bool:
-        """Return whether all rows have a lower value of a column's field, as far as their statistics say."""
-        whole = self.target.schema[column]
-        path = (whole, cast(StructType, whole.dataType)[field])
-        return self._listed is not None and self._listed.all_below(value, *path)
+        """As of :class:`Target`, for the rows within the bounds."""
+        return self.target.all_below(value, column, field, self._listed)
 
     def placed(self, *columns: Column) -> DataFrame:
         """Return some columns of its rows, and the position of each: ``place``."""

@@ -217,8 +217,7 @@ def _write(cut: Cut, work: Work, facts: Facts, stack: ExitStack) -> int:
         return 0
     target = look_at(work, facts)
     if target is None:
-        _merge(cut, work, facts)
-        return 0
+        return _merge(cut, work, facts)
     return _replace(target, cut, work.layout, facts, stack)
 
 
@@ -306,7 +305,7 @@ def _ties_broken(
         KEY, column("latest", ROW).alias(ROW)
     )
     changes = nearby(changes.withColumns(plain_key(layout, KEY)), facts, BROADCAST_ROWS)
-    change_row, stored = ordered(F.col(ROW), layout.stored), ordered(F.col("stored"), layout.stored)
+    change_row, stored = ordered(F.col(ROW), layout.stored), F.col("stored")
     broken = met(target, changes, layout, _row_of_target(layout).alias("stored")).select(
         KEY,
         PLACE,
@@ -316,12 +315,14 @@ def _ties_broken(
     return fate_rows.where(~tied).withColumn(DIFFERS, F.lit(False)).unionByName(broken)
 
 
-def _merge(cut: Cut, work: Work, facts: Facts) -> None:
-    """Write the batch by MERGE, which cannot carry what is to be remembered: that is committed before."""
+def _merge(cut: Cut, work: Work, facts: Facts) -> int:
+    """Write the batch by MERGE, which cannot carry what is to be remembered: that is committed before.
+
+    MERGE does not say how many rows tied either: they are counted before, see :func:`_write`.
+    """
     layout, source, at = work.layout, _living(cut), column(CHANGE, "latest", AT)
-    larger = ordered(column(CHANGE, "latest", ROW), layout.stored) > ordered(
-        _row_of_target(layout, TARGET), layout.stored
-    )
+    differing = _stored_ties(source.where(F.col("latest").isNotNull()), work, facts) if facts.keys else 0
+    larger = ordered(column(CHANGE, "latest", ROW), layout.stored) > _row_of_target(layout, TARGET)
     newer = (at > target_at()) | ((at == target_at()) & larger)
     has_upsert, values = column(CHANGE, "latest").isNotNull(), assigned(_stored(layout, CHANGE))
     with merged_into(work, source, same_key(layout, facts), cut) as merge:
@@ -333,6 +334,34 @@ def _merge(cut: Cut, work: Work, facts: Facts) -> None:
         if facts.truncated is not None and cut.truncated is not None:
             builder = builder.whenNotMatchedBySourceDelete(cut.truncated > target_at())
         builder.execute()
+    return differing
+
+
+def _stored_ties(upserts: DataFrame, work: Work, facts: Facts) -> int:
+    """Return how many rows of the target have the sequence of their key's upsert and other values.
+
+    Whole rows are read only if some have the sequence, and nothing if statistics say that all are older.
+    """
+    layout, first, target = work.layout, work.layout.keys[0], work.target
+    earliest = facts.earliest
+    if earliest is not None and target.all_below(earliest, BOOKKEEPING, SEQUENCE, target.files):
+        return 0
+    table = table_at(upserts.sparkSession, target.path).toDF()
+    rows = table.where(within((first.name,), first, facts))
+    changes, key = upserts.withColumns(plain_key(layout, KEY)), plain_key(layout)
+
+    def tied(most: int, stored_row: Column, change_row: Column) -> DataFrame:
+        stored = rows.select(
+            *named(key), column(BOOKKEEPING, SEQUENCE).alias("stored_at"), stored_row.alias("stored")
+        )
+        other = changes.select(*key, column("latest", AT).alias(AT), change_row.alias(ROW))
+        return stored.join(nearby(other, facts, most), list(key)).where(F.col("stored_at") == F.col(AT))
+
+    nothing = F.lit(None)
+    if tied(BROADCAST_KEYS, nothing, nothing).isEmpty():
+        return 0
+    both = tied(BROADCAST_ROWS, _row_of_target(layout), ordered(column("latest", ROW), layout.stored))
+    return both.where(F.col(ROW) != F.col("stored")).count()
 
 
 @contextmanager
@@ -402,4 +431,8 @@ def _rows(upserts: DataFrame, layout: Layout, facts: Facts) -> DataFrame:
 
 
 def _row_of_target(layout: Layout, *side: str) -> Column:
-    return F.struct(*[column(*side, field.name).alias(field.name) for field in layout.stored.fields])
+    """Return the target's row as :func:`ordered` makes it comparable, column by column: of a struct made of
+    columns each field would hold it whole.
+    """
+    fields = layout.stored.fields
+    return F.struct(*[ordered(column(*side, one.name), one.dataType).alias(one.name) for one in fields])

@@ -32,6 +32,14 @@ CONDITIONS = {
     "CANNOT_LOAD_STATE_STORE.ROCKSDB_STORE_PROVIDER_OUT_OF_MEMORY": (RETRY, "out of memory"),
     "DELTA_SOURCE_TABLE_IGNORE_CHANGES": (CORRECT, "were changed"),
     "INVALID_LOG_VERSION.MAX_SUPPORTED_VERSION": (CORRECT, "newer Spark"),
+    "DELTA_STREAMING_INCOMPATIBLE_SCHEMA_CHANGE_USE_SCHEMA_LOG": (CORRECT, "does not follow its table's"),
+    "DELTA_STREAMING_SCHEMA_LOG_INIT_FAILED_INCOMPATIBLE_METADATA": (RECOVER, "within a batch"),
+    "DELTA_STREAMING_SCHEMA_LOG_PARSE_SCHEMA_FAILED": (CORRECT, "schemas, in the checkpoint, is damaged"),
+    "DELTA_STREAMING_TRAILING_COMMIT_MISSING": (RECOVER, "is gone from the Delta source"),
+    "DELTA_MISSING_CHANGE_DATA": (CORRECT, "no change feed yet"),
+    "STATE_STORE_ROW_CHECKSUM_VERIFICATION_FAILED": (RECOVER, "missing or damaged"),
+    "STREAM_STREAM_JOIN_INCONSISTENT_STATE.NULL_VALUE": (RECOVER, "missing or damaged"),
+    "ILLEGAL_STATE_STORE_VALUE.NULL_VALUE": (CORRECT, "the code of a state"),
     "DELTA_STREAMING_METADATA_EVOLUTION": (RESTART, "schema"),
 }
 
@@ -152,10 +160,12 @@ def test_a_failure_is_described_in_the_words_of_the_flow_with_its_sqlstate_and_w
     ("condition", "part"),
     [
         ("DELTA_SOURCE_TABLE_IGNORE_CHANGES", "Let the source declare the option skipChangeCommits"),
+        ("DELTA_STREAMING_INCOMPATIBLE_SCHEMA_CHANGE_USE_SCHEMA_LOG", "Declare track_schema=True"),
+        ("ILLEGAL_STATE_STORE_VALUE.NULL_VALUE", "Correct the code of the state"),
         ("DELTA_STREAMING_METADATA_EVOLUTION", "at once"),
         (None, "tried again"),
     ],
-    ids=["correction", "restart", "retry"],
+    ids=["correction", "schemas", "state", "restart", "retry"],
 )
 def test_a_description_says_what_happens_next(condition: str | None, part: str) -> None:
     assert part in describe("p.f", classify([Cause("E", condition, None, "m")]))

@@ -48,6 +48,7 @@ from tests.worlds.tables.cdc_world import (
     killed_before_the_target,
 )
 
+BY_MERGE = replace(TABLE, properties={"delta.enableChangeDataFeed": "true"})
 NESTED = (
     "id INT, at BIGINT, op STRING, tags MAP<STRING, INT>, items ARRAY<STRUCT<sku: STRING, n: INT>>,"
     " `odd.name` STRUCT<a: INT>"
@@ -527,8 +528,7 @@ def test_other_tracked_columns_are_refused_since_versions_that_are_shown_would_g
     ):
         CdcBed(bed.spark, bed.root, named).prepare()
     assert (bed.rows(), bed.versions()) == (shown, 3)
-    other = CdcBed(bed.spark, bed.root / "other", unnamed)
-    other.prepare()
+    other = CdcBed(bed.spark, bed.root / "other", unnamed).prepare()
     with pytest.raises(
         DeclarationError, match="tracks all but city, name in its history, and the flow declares all columns"
     ):
@@ -695,17 +695,21 @@ def test_upserts_that_lose_to_a_delete_of_their_sequence_are_counted(
 
 
 @pytest.mark.parametrize(
-    ("spec", "stored"), long_after(1, [(SPEC, 1), (VERSIONS, 0)]), ids=["type 1", "type 2"]
+    ("spec", "table", "stored"),
+    long_after(2, [(SPEC, TABLE, 2), (SPEC, BY_MERGE, 2), (VERSIONS, TABLE, 0)]),
+    ids=["type 1", "by MERGE", "type 2"],
 )
 def test_upserts_of_other_values_at_one_sequence_are_counted_and_repeated_ones_are_not(
-    spec: CdcSpec, stored: int, make: Callable[..., CdcBed]
+    spec: CdcSpec, table: Table, stored: int, make: Callable[..., CdcBed]
 ) -> None:
-    bed = make(spec)
+    """Those of a batch, and in type 1 those with the stored row, whichever of both is the larger."""
+    bed = make(spec, table=table)
     repeated, older = [(1, 2, "U", "a", "b")] * 3, [(2, 1, "U", "a", "b"), (2, 2, "U", "c", "b")]
     first = [*repeated, *older, *[(3, 2, "U", name, "b") for name in "axm"]]
-    again = [(1, 2, "U", "z", "b"), (2, 2, "U", "c", "b")]
+    again = [(1, 2, "U", "z", "b"), (2, 2, "U", "c", "b"), (3, 2, "U", "b", "b")]
+    newer = [(1, 3, "U", "y", "b"), (3, 3, "D", None, None)]
     counts = [
         apply_changes(bed.frame(rows), bed.spec, bed.path, Step(bed.query_id, number), alone)
-        for number, rows in enumerate((first, again))
+        for number, rows in enumerate((first, again, newer))
     ]
-    assert counts == [Ties(differing=1), Ties(differing=stored)]
+    assert counts == [Ties(differing=1), Ties(differing=stored), Ties()]

@@ -4,6 +4,7 @@ found again.
 
 from __future__ import annotations
 
+import math
 import struct
 from dataclasses import replace
 from itertools import product
@@ -12,7 +13,17 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import ByteType, IntegerType, IntegralType, LongType, ShortType, StringType
+from pyspark.sql.types import (
+    ByteType,
+    DataType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    IntegralType,
+    LongType,
+    ShortType,
+    StringType,
+)
 from streamkeeper_jobs.cdc import Step, apply_changes, events
 
 from streamkeeper.declare.cdc_spec import CdcSpec
@@ -177,3 +188,13 @@ def test_bounds_of_keys_are_rounded_outwards_and_stay_within_their_type(dtype: I
         assert wide[1] - wide[0] <= 1.5 * (high - low)
     assert events._widened(3, 117, dtype) == events._widened(9, 125, dtype), "as those of the next batch"
     assert events._widened("a", "z", StringType()) == ("a", "z")
+
+
+@pytest.mark.parametrize("dtype", [DoubleType(), FloatType()], ids=str)
+@pytest.mark.parametrize("zero", [0.0, -0.0])
+def test_a_bound_of_zero_includes_both_zeros(zero: float, dtype: DataType) -> None:
+    for low, high in ((zero, zero), (zero, 1.0), (-1.0, zero)):
+        least, most = events._widened(low, high, dtype)
+        assert (least, most) == (low, high)
+        assert low or math.copysign(1, least) == -1, "Parquet takes -0.0 for less than 0.0"
+        assert high or math.copysign(1, most) == 1

@@ -11,8 +11,10 @@ import pytest
 from py4j.clientserver import JavaClient
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from streamkeeper_jobs.cdc import scd1, scd1_by_value
+from pyspark.sql.types import StructType
+from streamkeeper_jobs.cdc import events, scd1, scd1_by_value
 from streamkeeper_jobs.cdc.apply_batch import apply_changes
+from streamkeeper_jobs.cdc.columns import layout_of, target_schema
 from streamkeeper_jobs.cdc.steps import Step
 from streamkeeper_jobs.spark.jvm import classes, json_of, scala_seq
 from streamkeeper_jobs.spark.session import with_settings
@@ -224,6 +226,20 @@ def test_a_later_batch_makes_few_columns(
     )
     apply_changes(batch, bed.spec, bed.path, Step(bed.query_id, 1), nullcontext)
     assert 0 < sum("org.apache.spark.sql.functions" in what for what in asked) <= most
+
+
+@pytest.mark.parametrize("spec", [SPEC, VERSIONS], ids=["type 1", "type 2"])
+def test_twice_the_columns_are_twice_the_expressions_of_a_batch(spec: CdcSpec, spark: SparkSession) -> None:
+    """Not four times: 350 columns would fill the heap of a driver. A map is compared by its entries."""
+
+    def written(columns: int) -> int:
+        more = [f"a_column_{number} INT" for number in range(columns)]
+        schema = StructType.fromDDL(f"id INT, at BIGINT, op STRING, m MAP<STRING, INT>, {', '.join(more)}")
+        layout = layout_of(target_schema(schema, spec), spec.keys)
+        made = (*events._columns(schema, spec, layout), scd1._row_of_target(layout))
+        return sum(len(str(one)) for one in made)
+
+    assert written(160) < 2.2 * written(80)
 
 
 def test_no_answer_of_the_jvm_in_a_batch_is_so_long_that_its_rest_waits(

@@ -90,6 +90,22 @@ def test_files_beside_folders_of_a_column_are_read_with_null_in_it(
 
 
 @pytest.mark.long
+def test_folders_that_are_no_columns_beside_such_that_are_park_the_flow_until_it_says_which(
+    make_bed: Make,
+) -> None:
+    bed = make_bed(pipeline(view="", files=1000))
+    for name in ("day=1/a.json", "x/b.json", "c.json"):
+        (bed.root / "data" / "events" / name).parent.mkdir(exist_ok=True)
+        put(bed, [name])
+    assert bed.run() is Outcome.PARKED
+    text = bed.file.read_text()
+    bed.declare(text.replace("options={", 'options={"recursiveFileLookup": "true", '))
+    assert bed.file.read_text() != text
+    assert bed.run() is Outcome.STOPPED
+    bed.holds(bed.events)
+
+
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("recovery", "values"),
     [
