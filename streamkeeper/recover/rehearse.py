@@ -26,8 +26,11 @@ from streamkeeper.settings import Settings
 def plan(settings: Settings, manifest: Manifest, request: RehearseRequest, recovery_id: str) -> Plan:
     """Plan a rehearsal.
 
-    :raises RequestError: the values are none of that recovery's, or there is no such folder.
+    :raises RequestError: the values are none of that recovery's, or there is no such folder, or one whose
+        code may not be run.
     """
+    if request.pipelines and (refused := settings.why_outside(request.pipelines)) is not None:
+        raise RequestError(f"pipelines: {refused} Nothing was rehearsed.")
     if request.pipelines and not Path(request.pipelines).is_dir():
         raise RequestError(
             f"pipelines is {request.pipelines!r}, and there is no such folder on this machine. Nothing was"

@@ -167,3 +167,6 @@ def test_a_rehearsal_plans_the_recovery_that_it_tries(stands: World) -> None:
         plan(pipelines="/nowhere")
     with pytest.raises(RequestError, match=r"request has values, and recovery is none"):
         plan(request={"start": "earliest"})
+    stands.more["STREAMKEEPER_ALLOWED_ROOTS"] = "/srv/branches"
+    with pytest.raises(RequestError, match=r"pipelines: /nowhere lies in none of the folders that may be"):
+        plan(pipelines="/nowhere")
