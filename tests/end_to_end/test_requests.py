@@ -1,4 +1,4 @@
-"""Resets that must change nothing, by Airflow's API: a rejection, a locked table. And one by the clock."""
+"""Resets by Airflow's API: of a locked table, by the clock, and with an impact that got worse."""
 
 from __future__ import annotations
 
@@ -14,35 +14,11 @@ pytestmark = pytest.mark.long
 NAME = "requests"
 FLOW, SCHEDULE = f"{NAME}.clean_events", f"schedule__{NAME}__yearly"
 
-SKIPPED_BY_REJECTION = {
-    "hold",
-    "plan_again",
-    "approve_again",
-    "decide",
-    "verify_tables",
-    "release",
-    "once_flows",
-    "run_again",
-    "verify_progress",
-}
-
 
 @pytest.fixture(autouse=True)
 def standing(world: World) -> None:
     """Every test here starts from a flow that runs and is held by nobody."""
     world.await_flow("running")
-
-
-def test_a_rejected_plan_leaves_nothing_but_its_ledger(world: World) -> None:
-    before = world.footprint()
-    run = world.api.trigger(RESET, world.form(reason="only looking"))
-    world.api.wait_for_task(RESET, run, "approve", ("awaiting_input",), ENDING)
-    world.api.answer(RESET, run, "approve", "Reject", ENDING)
-    assert world.api.wait_for_run(RESET, run, ENDING) == "success"
-    skipped = {name for name, task in world.api.tasks(RESET, run).items() if task["state"] == "skipped"}
-    assert skipped >= SKIPPED_BY_REJECTION
-    recovery = world.api.xcom(RESET, run, "plan")["recovery"]
-    assert world.footprint() == {**before, "recoveries": [*before["recoveries"], recovery]}
 
 
 def test_a_table_that_another_recovery_works_on_is_left_to_it(world: World) -> None:
