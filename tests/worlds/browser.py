@@ -97,9 +97,9 @@ class Person:
         )
         self._ask("Page.addScriptToEvaluateOnNewDocument", source=source)
 
-    def resize(self, width: int, height: int = 800) -> None:
-        """Give the window another size."""
-        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+    def resize(self, width: int) -> None:
+        """Give the window another width."""
+        size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
         self._ask("Emulation.setDeviceMetricsOverride", **size)
 
     def type_key(self, key: str, code: int, text: str = "") -> None:
