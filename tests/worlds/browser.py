@@ -8,13 +8,12 @@ import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any, TypeVar, cast
+from typing import IO, Any, cast
 
 from demo.airflow.service import USER, AirflowService
 from tools import browser
 from tools.waiting import NeverCame, wait_until
 
-Found = TypeVar("Found")
 ARGUMENTS = (
     "--headless",
     "--no-sandbox",

@@ -22,7 +22,6 @@ from tests.worlds.shipped.beds import PIPELINES, recover, run, shipped
 NAME = "order_shipments.shipped_orders"
 COLUMNS = ("order_id", "customer_id", "carrier", "shipped_at")
 TOPICS = ("orders", "shipments")
-TIMES = {"orders": "ordered_at", "shipments": "shipped_at"}
 _NUMBERS = count(1)
 
 Row = dict[str, Any]
