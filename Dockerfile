@@ -27,7 +27,8 @@ ENV SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt PIP_CERT=/etc/ssl/certs/ca-
 ARG PIP_INDEX_URL
 COPY requirements-cluster.txt ./
 RUN python3 -m venv .venv \
- && .venv/bin/python -m pip install --quiet --no-cache-dir "$(grep '^uv==' requirements-cluster.txt)" \
+ && sed -n '/^uv==/,/[^\\]$/p' requirements-cluster.txt > .venv/uv.txt \
+ && .venv/bin/python -m pip install --quiet --no-cache-dir -r .venv/uv.txt \
  && .venv/bin/python -m uv pip sync --quiet --no-cache --compile-bytecode \
       ${PIP_INDEX_URL:+--default-index "$PIP_INDEX_URL"} requirements-cluster.txt
 # A mirror of Maven Central is named by STREAMKEEPER_IVY_SETTINGS, a file of the base image; a proxy by JAVA_TOOL_OPTIONS.

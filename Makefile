@@ -88,9 +88,9 @@ bench: setup ## measure, and print all ratios in one table at the end; NAME=… 
 	@$(if $(ROUNDS),ROUNDS=$(ROUNDS)) $(PY) -m tests.benchmarks $(NAME)
 
 lock: $(LOCK_STAMP) ## make all lock files anew, after a change of requirements.in or streamkeeper/jars
-	@$(PY) -m uv pip compile --quiet --universal --python-version 3.11 --no-annotate --no-emit-index-url --no-emit-find-links \
+	@$(PY) -m uv pip compile --quiet --generate-hashes --universal --python-version 3.11 --no-annotate --no-emit-index-url --no-emit-find-links \
 		--custom-compile-command "make lock" --output-file requirements.txt requirements.in
-	@$(PY) -m uv pip compile --quiet --universal --python-version 3.11 --no-annotate --no-emit-index-url --no-emit-find-links \
+	@$(PY) -m uv pip compile --quiet --generate-hashes --universal --python-version 3.11 --no-annotate --no-emit-index-url --no-emit-find-links \
 		--custom-compile-command "make lock" --output-file requirements-cluster.txt requirements-cluster.in
 	@$(PY) -m tools.constraints
 	@$(PY) -m streamkeeper.jars --resolve
@@ -131,7 +131,8 @@ $(VENV_STAMP):
 # uv is quick; where it cannot work (it does not read pip's configuration), pip does the same.
 $(LOCK_STAMP): requirements.txt | $(VENV_STAMP)
 	@echo "Installing the locked packages into .venv …"
-	@{ $(PY) -m pip install --quiet "$$(grep '^uv==' requirements.txt)" && $(PY) -m uv pip sync --quiet requirements.txt; } \
+	@{ sed -n '/^uv==/,/[^\\]$$/p' requirements.txt > .venv/uv.txt && $(PY) -m pip install --quiet -r .venv/uv.txt \
+			&& $(PY) -m uv pip sync --quiet requirements.txt; } \
 		|| { echo "uv could not install them; trying with pip, which takes longer …"; $(PY) -m pip install --quiet -r requirements.txt; } \
 		|| { echo "error: the packages of requirements.txt could not be installed; the lines above say why." \
 			"Is there a network? Run the same command again: it goes on where it stopped." >&2; exit 1; }

@@ -66,6 +66,8 @@ _USER = re.compile(
     rf"(?P<key>{_SCHEME}[^\s/:@]{{0,256}}:(?!\d{{1,5}}/))(?P<value>[^\s/]{{1,999}}|[^\s\"]{{1,999}})(?=@)",
     re.IGNORECASE,
 )
+_BEFORE_AT = re.compile(r"(?<!\S)\S*@")
+"""What may have a login, of a run of characters: without this look, each address is searched for one."""
 _TOKEN_FOR_USER = re.compile(
     r"(?P<key>(?<![a-z0-9+.-])https?://)(?P<value>[^\s/:@]{12,999})(?=@)", re.IGNORECASE
 )
@@ -90,7 +92,8 @@ _PEM = re.compile(r"(?P<key>-----BEGIN [A-Z ]*PRIVATE KEY-----)(?P<value>.*?)(?=
 _BEARER = re.compile(r"(?P<key>\b(?:Bearer|Basic)\s+)(?P<value>[A-Za-z0-9._~+/=-]{8,})")
 
 
-_OF_TEXTS = (_PEM, _JAAS, _PAIR, _OPTION, _LOGIN, _USER, _TOKEN_FOR_USER, _WEBHOOK, _SIGNED, _BEARER, _BARE)
+_BEFORE_LOGINS = (_PEM, _JAAS, _PAIR, _OPTION, _LOGIN)
+_AFTER_LOGINS = (_TOKEN_FOR_USER, _WEBHOOK, _SIGNED, _BEARER, _BARE)
 
 
 def is_secret(key: str) -> bool:
@@ -130,9 +133,16 @@ def redact_text(text: str) -> str:
     """Return a text with its secrets hidden: after a key, in a JAAS configuration, in an address, or by their
     form.
     """
-    for pattern in _OF_TEXTS:
-        text = pattern.sub(lambda match: f"{match['key']}{HIDDEN}", text)
+    for pattern in _BEFORE_LOGINS:
+        text = pattern.sub(_after_key, text)
+    text = _BEFORE_AT.sub(lambda run: _USER.sub(_after_key, run[0]), text)
+    for pattern in _AFTER_LOGINS:
+        text = pattern.sub(_after_key, text)
     return text
+
+
+def _after_key(match: re.Match[str]) -> str:
+    return f"{match['key']}{HIDDEN}"
 
 
 _KEY_BEGINS = re.compile(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----(?!.*-----END)")

@@ -155,8 +155,9 @@ class Settings:
     not, and an installation that shares a catalog with another one must not.
     """
     allowed_roots: tuple[str, ...] = ()
-    """Folders or URLs, with commas between them, that a backfill and an adoption may read and a sink of files
-    may write, beside warehouse, data and backups; empty means any but ``/proc``, ``/sys`` and ``/dev``.
+    """Folders or URLs, with commas between them, that a backfill and an adoption may read, a rehearsal may
+    take pipelines from, and a sink of files may write, beside warehouse, data and backups; empty means any
+    but ``/proc``, ``/sys`` and ``/dev``.
     """
     approvers: tuple[str, ...] = ()
     """Users, by the names with which they log in to Airflow, who alone may approve a recovery, with commas;
@@ -298,7 +299,7 @@ class Settings:
         return {name: place for name, _, place in (entry.partition("=") for entry in self.table_paths)}
 
     def why_outside(self, place: str) -> str | None:
-        """Return why a backfill, an adoption or a sink may not use a folder or URL, in words; None if it may.
+        """Return why a recovery or a sink may not use a folder or URL, in words; None if it may.
 
         Links are followed. A pattern such as ``/old/2025-*`` counts as the folder that it is in.
         """

@@ -138,9 +138,9 @@ class AirflowApi:
         content = self.read(f"{logs}?full_content=true").get("content", [])
         return "\n".join(_event(item) if isinstance(item, dict) else str(item) for item in content)
 
-    def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value") -> Any:
+    def xcom(self, dag_id: str, run_id: str, task_id: str) -> Any:
         """Return what a task handed on."""
-        entry = f"{_task(dag_id, run_id, task_id)}/xcomEntries/{key}"
+        entry = f"{_task(dag_id, run_id, task_id)}/xcomEntries/return_value"
         value = self.read(f"{entry}?deserialize=false")["value"]
         return json.loads(value) if isinstance(value, str) else value
 

@@ -64,7 +64,6 @@ class AirflowService:
     :param home: ``AIRFLOW_HOME``; made if it is not there. A used one goes on with its database and its
         password.
     :param settings: what the flows' drivers and the recoveries get to see.
-    :param master: the Spark master of the connection that flows are submitted by.
     :param extra: further environment variables; they win.
     :param request_seconds: how long one request to it waits for its answer.
     :param tell: is told what is waited for, where that takes long.
@@ -73,7 +72,6 @@ class AirflowService:
     home: Path
     settings: Settings
     ports: Ports = field(default_factory=Ports.free)
-    master: str = "local[2]"
     extra: Mapping[str, str] = field(default_factory=dict)
     request_seconds: float = REQUEST_SECONDS
     tell: Callable[[str], None] | None = None
@@ -191,7 +189,7 @@ class AirflowService:
             "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
             "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(self.ports.worker_log),
             "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(self.ports.trigger_log),
-            "AIRFLOW_CONN_STREAMKEEPER_SPARK": json.dumps({"conn_type": "spark", "host": self.master}),
+            "AIRFLOW_CONN_STREAMKEEPER_SPARK": json.dumps({"conn_type": "spark", "host": "local[2]"}),
             "AIRFLOW_CONN_STREAMKEEPER_AIRFLOW": json.dumps(connection),
             **self.settings.as_environment(),
             "STREAMKEEPER_DAG_PREFIX": "",  # nobody else's DAGs are here

@@ -13,7 +13,6 @@ _SHORT = ("json", "csv", "parquet", "orc", "text", "avro")
 _LOADS = ("load", "table", *_SHORT)
 _MERGES = re.compile(r"\bMERGE\s+INTO\b", re.IGNORECASE)
 _SAME_KEY = re.compile(r"\b(\w+)\.(\w+)\s*=\s*(\w+)\.\2\b")
-Values = Mapping[str, str]
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,13 @@ from streamkeeper.settings import Settings, typed_path
 def plan(settings: Settings, manifest: Manifest, request: RehearseRequest, recovery_id: str) -> Plan:
     """Plan a rehearsal.
 
-    :raises RequestError: the values are none of that recovery's, or there is no such folder.
+    :raises RequestError: the values are none of that recovery's, or there is no such folder, or one whose
+        code may not be run.
     """
-    if request.pipelines and not typed_path("pipelines", request.pipelines).is_dir():
+    folder = typed_path("pipelines", request.pipelines)
+    if request.pipelines and (refused := settings.why_outside(request.pipelines)) is not None:
+        raise RequestError(f"pipelines: {refused} Nothing was rehearsed.")
+    if request.pipelines and not folder.is_dir():
         raise RequestError(
             f"pipelines is {request.pipelines!r}, and there is no such folder on this machine. Nothing was"
             " rehearsed. Give the full path of a folder with pipeline files."

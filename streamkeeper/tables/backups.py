@@ -85,7 +85,6 @@ class PinnedTable(CopiedVersion):
     """Version of a table that is to be copied."""
 
     rows: int | None
-    source_id: str
 
 
 @dataclass(frozen=True)

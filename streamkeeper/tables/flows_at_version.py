@@ -197,7 +197,7 @@ def _stood(
                 " back up the table again."
             )
         if last.version is not None:
-            done = _was_done(home, number, last.version)
+            done = generations.done_at(home, number) == last.version
             return FlowAt(home.full_name, number, last.version, query_id, done=done)
         # A generation commits only after those before it were fenced. So where one of those was not fenced
         # yet, or its fence is in the log, the log tells all that this one had committed.
@@ -248,11 +248,6 @@ def _with_offsets(home: FlowHome, stood: FlowAt) -> FlowAt:
         return stood
     entry = Checkpoint(home.storage, _started(home, stood.generation).checkpoint).offsets(stood.batch)
     return replace(stood, offsets=entry.sources, watermark_ms=entry.watermark_ms)
-
-
-def _was_done(home: FlowHome, number: int, batch: int) -> bool:
-    """Return whether a once flow had read all there was in a generation with a batch."""
-    return generations.done_at(home, number) == batch
 
 
 def _was_moved(home: FlowHome, changed: Collection[str]) -> bool:

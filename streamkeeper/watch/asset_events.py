@@ -217,7 +217,7 @@ def due(
         number=number,
         until_ms=spans[-1] + table.every.amount * 1000 if spans else note.until_ms,
     )
-    keys = tuple(_key(span) for span in spans)
+    keys = tuple(datetime.fromtimestamp(span / 1000, timezone.utc).strftime(_KEY) for span in spans)
     return AssetEvent(_extra(table, note, event_id), keys), after
 
 
@@ -240,10 +240,6 @@ def _complete_spans(note: AssetNote, size_ms: int, complete_ms: int | None) -> l
     # Not told are the hours of a day, too, some of which were told one by one before it was declared.
     first, end = note.until_ms // size_ms * size_ms, complete_ms // size_ms * size_ms
     return list(range(first, end, size_ms))[:MOST_PARTITIONS]
-
-
-def _key(span_ms: int) -> str:
-    return datetime.fromtimestamp(span_ms / 1000, timezone.utc).strftime(_KEY)
 
 
 def _look(storage: Storage, table: AssetTable, note: AssetNote) -> tuple[AssetNote, int | None]:

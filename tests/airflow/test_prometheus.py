@@ -47,7 +47,6 @@ CONFIG = PROJECT / "docker" / "prometheus" / "prometheus.yaml"
 DASHBOARD = json.loads((PROJECT / "docker" / "grafana" / "dashboards" / "streams.json").read_text())
 RUNNING, PARKED, LAGGING, QUIET = FLOWS = ("running", "parked", "lagging", "quiet")
 ROWS_A_SECOND = 200.0
-HOURS = 3600
 
 
 def promtool(*arguments: str | Path, given: str | None = None) -> str:

@@ -241,7 +241,9 @@ def _celery(database: str, redis: int) -> dict[str, str]:
     composed = yaml.safe_load((PROJECT / "docker-compose.yaml").read_text())["x-airflow"]["environment"]
     folder = PROJECT / ".cache" / "celery"
     lines = [set((PROJECT / name).read_text().splitlines()) for name in REQUIREMENTS]
-    beyond = sorted(line for line in lines[1] - lines[0] if not line.startswith(("#", " ")))
+    beyond = sorted(
+        line.removesuffix(" \\") for line in lines[1] - lines[0] if not line.startswith(("#", " "))
+    )
     install = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]
     subprocess.run([*install, *beyond], check=True)
     return {

@@ -115,7 +115,7 @@ def test_all_places_that_name_versions_agree() -> None:
     assert project["project"]["requires-python"] == f">={oldest}"
     assert f"apache-airflow>={airflow['oldest']},<{airflow['below']}" in extras["airflow"]
     assert {f"pyspark=={spark['tested'][0]}", f"delta-spark=={delta['tested'][0]}"} <= {*extras["spark"]}
-    pins = text("requirements.txt").splitlines()
+    pins = [line.removesuffix(" \\") for line in text("requirements.txt").splitlines()]
     assert f"apache-airflow=={airflow['tested'][0]}" in pins
     assert {f"pyspark=={spark['tested'][0]}", f"delta-spark=={delta['tested'][0]}"} <= {*pins}
     assert f"delta-spark_{spark['release']}_2.13:{delta['tested'][0]}" in text("jars.lock")
@@ -130,3 +130,10 @@ def test_all_places_that_name_versions_agree() -> None:
         assert f"Airflow {airflow['oldest']} or later" in words and f"Spark {spark['release']}" in words, page
     assert f"| Airflow {airflow['oldest']} or later |" in text("docs/get-started/install.md")
     assert f"| Spark {spark['release']} in the Python" in text("docs/get-started/install.md")
+
+
+@pytest.mark.parametrize("name", ["requirements.txt", "requirements-cluster.txt"])
+def test_each_locked_package_is_one_of_known_files(name: str) -> None:
+    pins = re.findall(r"^[\w.-]+==.*(?:\n .*)*", (PROJECT / name).read_text(), re.MULTILINE)
+    assert len(pins) > 100
+    assert [pin for pin in pins if "--hash=sha256:" not in pin] == []

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from streamkeeper.errors import StreamkeeperError
+from streamkeeper.errors import StorageError, StreamkeeperError
 from streamkeeper.flows import holds, leases
 from streamkeeper.sources.base.format import Lag
-from streamkeeper.storage import to_json
+from streamkeeper.storage import LocalStorage, read_json, to_json
 from streamkeeper.watch import batch_numbers, behind, progress
 from streamkeeper.watch.batch_numbers import Batch
 from streamkeeper.watch.behind import Measured
@@ -121,3 +121,16 @@ def test_whatever_a_state_file_holds_is_told_in_words(
         shutil.rmtree(state)
         shutil.copytree(lived.root / "whole", state)
     assert found == [], "\n".join(found)
+
+
+def test_a_state_file_that_is_cut_at_any_byte_is_named_and_never_taken_for_another(lived: World) -> None:
+    storage = LocalStorage(lived.settings.state)
+    names = [name for name in storage.sizes() if name.endswith(".json")]
+    assert len(names) > 15
+    for name in names:
+        content, whole, file = storage.read(name), read_json(storage, name), Path(storage.path(name))
+        assert content is not None and whole is not None
+        for length in range(len(content.rstrip())):
+            file.write_bytes(content[:length])
+            with pytest.raises(StorageError, match=re.escape(str(file))):
+                read_json(storage, name)

@@ -178,7 +178,8 @@ UNKIND = {
     "keys": "token",
     "dots": "x.",
     "modules": "LoginModule ",
-    "addresses": "a://b:",
+    "addresses": "a://",
+    "users": "a://b:",
     "tokens": "eyJ-",
     "options": "--token ",
     "spaces": " ",
@@ -189,13 +190,11 @@ UNKIND = {
 
 @pytest.mark.parametrize("part", UNKIND.values(), ids=UNKIND.keys())
 def test_a_long_text_is_looked_through_in_a_moment(part: str) -> None:
-    """Quadratic patterns took minutes for these. Linear ones take less than a second, or a few for
-    addresses.
-    """
+    """Quadratic patterns took minutes for these, and a search of each address for a login some seconds."""
     text = "password" + part * (1_000_000 // len(part))
     began = time.process_time()
     redact_text(text)
-    assert time.process_time() - began < 30
+    assert time.process_time() - began < 3
 
 
 def test_an_error_is_cut_before_it_is_looked_through() -> None:

@@ -1,10 +1,6 @@
-"""Resets that must change nothing, through Airflow's API: rejections, a locked table, two at once. Each says
-what was wrong. And one by the clock.
-"""
+"""Resets by Airflow's API: of a locked table, by the clock, and with an impact that got worse."""
 
 from __future__ import annotations
-
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -18,35 +14,11 @@ pytestmark = pytest.mark.long
 NAME = "requests"
 FLOW, SCHEDULE = f"{NAME}.clean_events", f"schedule__{NAME}__yearly"
 
-SKIPPED_BY_REJECTION = {
-    "hold",
-    "plan_again",
-    "approve_again",
-    "decide",
-    "verify_tables",
-    "release",
-    "once_flows",
-    "run_again",
-    "verify_progress",
-}
-
 
 @pytest.fixture(autouse=True)
 def standing(world: World) -> None:
     """Every test here starts from a flow that runs and is held by nobody."""
     world.await_flow("running")
-
-
-def test_a_rejected_plan_leaves_nothing_but_its_ledger(world: World) -> None:
-    before = world.footprint()
-    run = world.api.trigger(RESET, world.form(reason="only looking"))
-    world.api.wait_for_task(RESET, run, "approve", ("awaiting_input",), ENDING)
-    world.api.answer(RESET, run, "approve", "Reject", ENDING)
-    assert world.api.wait_for_run(RESET, run, ENDING) == "success"
-    skipped = {name for name, task in world.api.tasks(RESET, run).items() if task["state"] == "skipped"}
-    assert skipped >= SKIPPED_BY_REJECTION
-    recovery = world.api.xcom(RESET, run, "plan")["recovery"]
-    assert world.footprint() == {**before, "recoveries": [*before["recoveries"], recovery]}
 
 
 def test_a_table_that_another_recovery_works_on_is_left_to_it(world: World) -> None:
@@ -58,33 +30,6 @@ def test_a_table_that_another_recovery_works_on_is_left_to_it(world: World) -> N
         assert world.footprint() == before
     finally:
         recovery_lock.give_back(world.home.storage, NAME, NAME, "someone-else")
-
-
-def test_of_two_recoveries_of_one_flow_at_once_one_is_done_and_the_other_leaves_nothing(world: World) -> None:
-    generation = world.home.generations()[-1]
-    runs = [world.api.trigger(RESET, world.form(reason=f"number {number}")) for number in (1, 2)]
-    for run in runs:
-        world.api.wait_for_task(RESET, run, "approve", ("awaiting_input",), ENDING)
-    with ThreadPoolExecutor(2) as people:
-        list(people.map(lambda run: world.api.answer(RESET, run, "approve", "Approve", ENDING), runs))
-    ends = sorted(world.api.wait_for_run(RESET, run, 3 * ENDING) for run in runs)
-    assert ends == ["failed", "success"]
-    assert world.home.generations()[-1] == generation + 1
-    assert world.footprint()["holds"] == []
-    assert world.footprint()["lock"] is None
-    world.await_flow("running", generation=generation + 1)
-
-
-def test_clearing_the_steps_of_a_recovery_that_is_done_changes_nothing(world: World) -> None:
-    generation = world.home.generations()[-1] + 1
-    run = world.api.trigger(RESET, world.form(approval=False))
-    assert world.api.wait_for_run(RESET, run, 2 * ENDING) == "success"
-    world.await_flow("running", generation=generation)
-    before = world.footprint()
-    assert set(world.api.clear(RESET, run, "hold")) >= {"hold", "decide", "release", "verify_progress"}
-    assert world.api.wait_for_run(RESET, run, ENDING) == "success"
-    assert world.footprint() == before
-    world.await_flow("running", generation=generation)
 
 
 def test_a_scheduled_recovery_runs_with_nobody_asked_and_a_task_that_is_cleared_triggers_no_second_one(

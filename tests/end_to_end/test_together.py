@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from deltalake import DeltaTable
 
 from demo.tables import count_rows, read_rows
 from streamkeeper.flows import holds, leases
-from streamkeeper.flows.files import CLOCK, FlowHome
+from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.leases import Lease
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.observe import status
@@ -141,7 +140,8 @@ class Pair:
         """Let the monitor look until it sent an alert of a kind that says something, once; return it."""
 
         def came() -> list[dict[str, Any]] | None:
-            look_now(self.world)
+            run = self.world.api.trigger("monitor_flows", {})
+            assert self.world.api.wait_for_run("monitor_flows", run, ENDING) == "success"
             return [body for body in self.told(kind) if saying in body["text"]] or None
 
         try:
@@ -233,43 +233,6 @@ def the_monitor_tells_of_no_progress_and_of_its_end(pair: Pair) -> None:
         os.killpg(group, signal.SIGCONT)
     pair.await_rows("left_numbers", pair.left)
     pair.await_told("recovered", "(no-progress) is resolved")
-
-
-def test_logs_of_drivers_that_ended_long_ago_are_removed_and_those_of_living_ones_stay(pair: Pair) -> None:
-    folder = pair.world.service.home / "logs" / "drivers"
-    old, living = folder / "pair.left" / "long_ago.log", pair.lease(LEFT).log
-    assert living is not None
-    old.parent.mkdir(exist_ok=True)
-    old.write_text("a driver's last words\n")
-    long_ago = time.time() - 40 * 86400
-    for path in (old, Path(living)):
-        os.utime(path, (long_ago, long_ago))
-    run = pair.world.api.trigger("remove_driver_logs", {})
-    assert pair.world.api.wait_for_run("remove_driver_logs", run, ENDING) == "success"
-    assert not old.exists()
-    assert Path(living).exists()
-    assert pair.world.api.xcom("remove_driver_logs", run, "remove")["removed"] == 1
-
-
-def test_a_state_folder_that_cannot_be_written_is_told_and_that_it_can_be_again(pair: Pair) -> None:
-    clock = Path(open_storage(pair.world.settings.state).path(CLOCK))
-    clock.rename(clock.with_name("clock of before"))
-    clock.mkdir()
-    try:
-        look_now(pair.world, "failed")
-    finally:
-        clock.rmdir()
-    look_now(pair.world)
-    [failed] = pair.told("state-fails", "pair")
-    [well] = pair.told("relieved", "pair")
-    assert str(clock) in failed["text"] and failed["link"].endswith("/dags/monitor_flows")
-    assert "The state folder works again." in well["text"]
-
-
-def look_now(world: World, state: str = "success") -> None:
-    """Let the monitor look, and wait until it has."""
-    run = world.api.trigger("monitor_flows", {})
-    assert world.api.wait_for_run("monitor_flows", run, ENDING) == state
 
 
 def test_small_files_of_a_table_are_put_together_while_its_flow_runs(pair: Pair) -> None:

@@ -128,9 +128,7 @@ class World:
         (self.settings.pipelines / f"{pipeline}.py").unlink()
         self.api.parse_again()
 
-    def await_flow(
-        self, state: str, generation: int | None = None, batch: int = 0, timeout: float = STARTING
-    ) -> FlowStatus:
+    def await_flow(self, state: str, generation: int | None = None, batch: int = 0) -> FlowStatus:
         """Wait until the flow has a state, on a generation, at a batch or later."""
 
         def seen() -> FlowStatus | None:
@@ -140,7 +138,7 @@ class World:
 
         try:
             return wait_until(
-                seen, timeout, f"the flow is {state}, generation {generation}, batch {batch} or later"
+                seen, STARTING, f"the flow is {state}, generation {generation}, batch {batch} or later"
             )
         except TimeoutError as error:
             raise TimeoutError(f"{error} It is {self.look()}.") from error

@@ -8,13 +8,12 @@ import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any, TypeVar, cast
+from typing import IO, Any, cast
 
 from demo.airflow.service import USER, AirflowService
 from tools import browser
 from tools.waiting import NeverCame, wait_until
 
-Found = TypeVar("Found")
 ARGUMENTS = (
     "--headless",
     "--no-sandbox",
@@ -97,9 +96,9 @@ class Person:
         )
         self._ask("Page.addScriptToEvaluateOnNewDocument", source=source)
 
-    def resize(self, width: int, height: int = 800) -> None:
-        """Give the window another size."""
-        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+    def resize(self, width: int) -> None:
+        """Give the window another width."""
+        size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
         self._ask("Emulation.setDeviceMetricsOverride", **size)
 
     def type_key(self, key: str, code: int, text: str = "") -> None:

@@ -136,7 +136,6 @@ def _pinned(work: Work, table: CopiedTable, snapshot: Snapshot) -> PinnedTable:
         files=files,
         bytes=snapshot.bytes,
         rows=snapshot.rows,
-        source_id=snapshot.metadata["id"],
     )
 
 

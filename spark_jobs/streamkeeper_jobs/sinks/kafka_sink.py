@@ -50,7 +50,7 @@ def check_rows(table: Table, columns: StructType) -> None:
         )
     for field in columns:
         allowed = _COLUMNS[field.name]
-        if not any(_same(field.dataType, kind) for kind in allowed):
+        if all(field.dataType.simpleString() != kind.simpleString() for kind in allowed):
             raise DeclarationError(
                 f"{subject} gets {field.name} as {field.dataType.simpleString()}. Allowed is"
                 f" {' or '.join(kind.simpleString() for kind in allowed)}: cast it."
@@ -100,7 +100,3 @@ def write(rows: DataFrame, options: Mapping[str, str], flow: str, generation: in
 
 def _header(name: str, value: Column) -> Column:
     return F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value"))
-
-
-def _same(dtype: DataType, allowed: DataType) -> bool:
-    return dtype.simpleString() == allowed.simpleString()

@@ -8,7 +8,6 @@ their order, by value and not by name.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -60,7 +59,7 @@ def _plain(value: Column, kind: DataType) -> Column:
             return F.struct(*_named([F.size(value), F.array_sort(entries)]))
         case VariantType():
             return F.to_json(value)
-        case StringType() if _collation(kind) != _BINARY:
+        case StringType() if str(getattr(kind, "collation", _BINARY)) != _BINARY:
             return F.collate(value, _BINARY)
         case _:
             return value
@@ -77,7 +76,3 @@ def _entry(entry: Column, kind: MapType) -> Column:
 
 def _named(parts: list[Column]) -> list[Column]:
     return [part.alias(f"c{number}") for number, part in enumerate(parts)]
-
-
-def _collation(kind: Any) -> str:
-    return str(getattr(kind, "collation", _BINARY))

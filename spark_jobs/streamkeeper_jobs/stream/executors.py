@@ -7,7 +7,6 @@ Spark 4.2 does not register again: its batch waits for ever, while its heart bea
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 from pyspark.sql import SparkSession
 
@@ -26,19 +25,17 @@ class Executors:
     :param timeout: seconds of it after which the driver ends, so that the next one registers anew.
     """
 
-    def __init__(
-        self, spark: SparkSession, timeout: float, monotonic: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._spark, self._timeout, self._monotonic = spark, timeout, monotonic
+    def __init__(self, spark: SparkSession, timeout: float) -> None:
+        self._spark, self._timeout = spark, timeout
         self._on_cluster = partitions(spark.sparkContext.master or DEFAULT_MASTER) is None
-        self._looked = self._last_present = monotonic()
+        self._looked = self._last_present = time.monotonic()
 
     def look(self, batch_runs: bool) -> None:
         """Count the executors, if that is due and a batch runs.
 
         :raises ExecutorsGone: a batch had none for too long.
         """
-        now = self._monotonic()
+        now = time.monotonic()
         if not self._on_cluster or now - self._looked < self._timeout / _BETWEEN:
             return
         self._looked = now

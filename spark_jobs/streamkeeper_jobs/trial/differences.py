@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 from streamkeeper.declare.cdc_spec import BOOKKEEPING
 from streamkeeper.delta import log as delta_log
@@ -76,7 +75,7 @@ def _short(rows_checksum: Checksum) -> str:
 
 def _differing(old: DataFrame, new: DataFrame) -> DataFrame:
     """Return the hashes of rows of which one side has more, with how many more."""
-    counted = [frame.groupBy(_hash(frame.schema)).count() for frame in (old, new)]
+    counted = [frame.groupBy(hash_of(frame.schema).alias("hash")).count() for frame in (old, new)]
     old_counts, new_counts = (
         counted[0].withColumnRenamed("count", "was"),
         counted[1].withColumnRenamed("count", "now"),
@@ -86,10 +85,6 @@ def _differing(old: DataFrame, new: DataFrame) -> DataFrame:
     return joined.select(
         "hash", F.greatest("more", F.lit(0)).alias("gone"), F.greatest(-F.col("more"), F.lit(0)).alias("new")
     )
-
-
-def _hash(schema: StructType) -> Column:
-    return hash_of(schema).alias("hash")
 
 
 def _total(differ: DataFrame, side: str) -> int:

@@ -35,7 +35,6 @@ from streamkeeper.tables.past_versions import is_emptied
 from streamkeeper.tables.readers import effects_on_readers
 
 RECOVERY = "full_refresh"
-HISTORY = "rows that the sources no longer have cannot be read again"
 
 
 def plan(

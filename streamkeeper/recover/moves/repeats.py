@@ -218,7 +218,7 @@ def _line_of(home: FlowHome, standing: CommittedPosition) -> _Line:
             )
         seed = -1 if start.seed_batch is None else start.seed_batch
         if upto is not None and upto > seed:
-            place = Place(generation, start, _checkpoint(standing, start), upto, "")
+            place = Place(generation, start, replace(standing.checkpoint, folder=start.checkpoint), upto, "")
             parts.append(_Part(generation.number, generation.query_id, seed, upto, place))
         mode, before = generation.start.mode, start.evidence.get("generation")
         if mode == ADOPTED and generation.start.query_id is not None:
@@ -229,10 +229,6 @@ def _line_of(home: FlowHome, standing: CommittedPosition) -> _Line:
         whole = whole and mode in (AFTER_LAST, BATCH)
         number, upto = int(before), start.evidence.get("batch")
         generation, start = generations.read(home, number), generations.read_start(home, number)
-
-
-def _checkpoint(standing: CommittedPosition, start: Start) -> Any:
-    return replace(standing.checkpoint, folder=start.checkpoint)
 
 
 def _rows_of(path: str, undone: Sequence[_Part]) -> Amount:

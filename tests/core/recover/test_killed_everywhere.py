@@ -74,7 +74,7 @@ def in_spark(act: str, work: Work) -> dict[str, Any]:
             open_storage(folder).overwrite(COMMIT, b'{"metaData":{"id":"copy"}}\n')
             source = work.settings.table_path("events")
             place = {"source": source, "path": f"{folder}/target"}
-            copied = {"version": 3, "table_id": "copy", "files": 0, "bytes": 0, "rows": 0, "source_id": "t"}
+            copied = {"version": 3, "table_id": "copy", "files": 0, "bytes": 0, "rows": 0}
             return {"pinned": [{"table": {**place, **copied}, "flows": []}]}
         case "verify":
             return {"verified": [{"checksum": {"rows": 0, "sum": "0", "xor": 0}, "schema": "{}"}]}

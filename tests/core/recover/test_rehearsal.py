@@ -57,12 +57,14 @@ def test_a_plan_has_the_step_where_it_is_asked_for_before_all_others_and_before_
     assert engine.without_spark(stands.settings, "events", "r1", REHEARSE) is None, "it needs Spark"
 
 
-def test_a_backfill_into_a_sink_is_not_rehearsed_since_it_would_write_there(stands: World) -> None:
+def test_nothing_is_rehearsed_where_a_rehearsal_would_write(stands: World) -> None:
     sink = 'dp.create_sink("events", "kafka", {"kafka.bootstrap.servers": "b:1", "topic": "t"})'
     stands.declare(EVENTS.replace('dp.create_streaming_table("events")', sink))
     found = recoveries.planned(stands, "backfill", flow=FLOW, rehearse=True, accept=[DUPLICATES])
     [refusal] = found.refusals
     assert "writes the sink events, and a rehearsal would write there, too" in refusal.message
+    with pytest.raises(RequestError, match="writes the sink events, and a rehearsal would"):
+        recoveries.planned(stands, REHEARSE, flow=FLOW)
 
 
 def test_a_step_that_is_not_in_the_plan_starts_no_spark(stands: World) -> None:
@@ -167,3 +169,6 @@ def test_a_rehearsal_plans_the_recovery_that_it_tries(stands: World) -> None:
         plan(pipelines="/nowhere")
     with pytest.raises(RequestError, match=r"request has values, and recovery is none"):
         plan(request={"start": "earliest"})
+    stands.more["STREAMKEEPER_ALLOWED_ROOTS"] = "/srv/branches"
+    with pytest.raises(RequestError, match=r"pipelines: /nowhere lies in none of the folders that may be"):
+        plan(pipelines="/nowhere")

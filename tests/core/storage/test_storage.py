@@ -57,17 +57,6 @@ def fill(storage: Storage, *names: str) -> None:
         storage.overwrite(name, f"content of {name}".encode())
 
 
-def content(storage: Storage, folder: str = "") -> dict[str, bytes]:
-    """Give every file below a folder, found by names alone."""
-    found: dict[str, bytes] = {}
-    for name in storage.names(folder):
-        inner = f"{folder}/{name}" if folder else name
-        below = content(storage, inner)
-        value = storage.read(inner) if not below else None
-        found |= below if value is None else {inner: value}
-    return found
-
-
 Case = Callable[[Storage], object]
 
 CASES: dict[str, tuple[Case, object]] = {

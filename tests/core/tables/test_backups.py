@@ -469,7 +469,7 @@ def test_the_tables_of_all_pipelines_are_one_backup(world: World) -> None:
     for copied in made.details_as(Copying).copied:
         folder = open_storage(copied.folder)
         folder.create(backups.COMMIT, add("f0.parquet").encode())
-        place = {"source": copied.path, "path": folder.path("target"), "source_id": "s"}
+        place = {"source": copied.path, "path": folder.path("target")}
         table = {**place, "version": 2, "table_id": "t", "files": 1, "bytes": 4, "rows": None}
         evidence["pin"]["pinned"].append({"table": table, "flows": []})
         evidence["verify"]["verified"].append({"checksum": asdict(Checksum(4, "9", 1)), "schema": "{}"})
@@ -494,7 +494,7 @@ def test_the_copy_is_a_table_once_all_of_it_is_there_and_a_backup_once_it_is_ent
     folder = open_storage(made.details_as(Copying).copied[0].folder)
     commit = "\n".join([add("f0.parquet"), add("f1.parquet")])
     folder.create(backups.COMMIT, commit.encode())
-    place = {"source": table.root, "path": folder.path("target"), "source_id": "s"}
+    place = {"source": table.root, "path": folder.path("target")}
     pinned = {**place, "version": 2, "table_id": "t", "files": 2, "bytes": 8, "rows": None}
     checked = {"checksum": asdict(Checksum(4, "9", 1)), "schema": "{}"}
     flows = [asdict(FlowAt("events.clean_events", 1, 1, "q"))]

@@ -67,6 +67,7 @@ def test_the_approval_names_the_impact_has_its_buttons_on_the_first_screen_and_s
 ) -> None:
     values = parked.form(start="latest", reason="![x](http://x/x.png)")
     form = {name: value for name, value in values.items() if name != "accept"}
+    before = parked.footprint()
     run = parked.api.trigger(RESET, form)
     parked.api.wait_for_task(RESET, run, "approve", ("awaiting_input",), ENDING)
     approve, reject = parked.api.question(RESET, run, "approve")["options"]
@@ -78,8 +79,9 @@ def test_the_approval_names_the_impact_has_its_buttons_on_the_first_screen_and_s
     assert "![x](http://x/x.png)" in person.read("Reason:"), "what someone wrote is text"
     person.picture("approval")
     assert parked.api.answer(RESET, run, "approve", reject, ENDING) == "success"
-    parked.api.wait_for_run(RESET, run, ENDING)
-    assert parked.home.generations() == [1]
+    assert parked.api.wait_for_run(RESET, run, ENDING) == "success"
+    recovery = parked.api.xcom(RESET, run, "plan")["recovery"]
+    assert parked.footprint() == {**before, "recoveries": sorted([*before["recoveries"], recovery])}
 
 
 @pytest.mark.parametrize(

@@ -17,13 +17,11 @@ from streamkeeper.exit_codes import Outcome
 from streamkeeper.testing import PipelineTest
 from tests.oracle import counted
 from tests.worlds.flow_world import Flowbed, wait_until
-from tests.worlds.recover.old_jobs import run_declared_job
 from tests.worlds.shipped.beds import PIPELINES, recover, run, shipped
 
 NAME = "order_shipments.shipped_orders"
 COLUMNS = ("order_id", "customer_id", "carrier", "shipped_at")
 TOPICS = ("orders", "shipments")
-TIMES = {"orders": "ordered_at", "shipments": "shipped_at"}
 _NUMBERS = count(1)
 
 Row = dict[str, Any]
@@ -179,18 +177,3 @@ def test_a_state_that_starts_empty_has_lost_the_orders_that_waited(topics: Topic
     waited = [row for row in joined(BEFORE, AFTER) if row["order_id"] == "o3"]
     assert len(waited) == 2
     topics.bed.holds([row for row in joined(BEFORE, AFTER) if row not in waited], COLUMNS)
-
-
-@pytest.mark.long
-def test_a_plain_job_s_join_is_gone_on_with(topics: Topics) -> None:
-    """It has run over the first part, and an order of that waits."""
-    bed = topics.bed
-    folder = None
-    for part in BEFORE:
-        topics.produce(part)
-        folder = run_declared_job(bed)
-    sources = {"0": "orders_topic", "1": "shipments_topic"}
-    adopted = {"checkpoint": str(folder), "old_job_is_stopped": True, "sources": sources}
-    recover(bed, "adopt", flow=NAME, **adopted)
-    topics.send(AFTER)
-    expect(topics, BEFORE, AFTER)

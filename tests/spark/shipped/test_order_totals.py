@@ -15,7 +15,6 @@ from streamkeeper.exit_codes import Outcome
 from streamkeeper.testing import PipelineTest
 from tests.oracle import counted
 from tests.worlds.flow_world import Flowbed
-from tests.worlds.recover.old_jobs import run_declared_job
 from tests.worlds.shipped.beds import PIPELINES, recover, run, shipped
 
 NAME = "order_totals.hourly_totals"
@@ -133,16 +132,3 @@ def test_totals_are_those_of_the_oracle_after_each_recovery(totalled: Flowbed, h
     run(totalled)
     meanwhile = MEANWHILE if RECOVERIES[how] is from_a_generation else []
     totalled.holds(totals(BEFORE, meanwhile, AFTER), COLUMNS)
-
-
-@pytest.mark.long
-def test_the_totals_of_a_plain_job_are_gone_on_with(totalled: Flowbed) -> None:
-    """It wrote its totals elsewhere: those that change are here, with what it had counted."""
-    folder = run_declared_job(totalled)
-    adopted = {"checkpoint": str(folder), "old_job_is_stopped": True}
-    recover(totalled, "adopt", flow=NAME, **adopted, accept=["data-loss"])
-    put(totalled, AFTER)
-    run(totalled)
-    changed = {(one.customer, one.at.replace(minute=0)) for batch in AFTER for one in batch if not one.late}
-    expected = [row for row in totals(BEFORE, AFTER) if (row["customer_id"], row["hour"]) in changed]
-    totalled.holds(expected, COLUMNS)

@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 from streamkeeper_jobs.sinks import each_batch, kafka_sink
 
 from streamkeeper.declare.model import KAFKA_SINK, Location, Table
-from streamkeeper.errors import DeclarationError, RequestError
+from streamkeeper.errors import DeclarationError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows.generations import EARLIEST, EMPTY, StartAt
 from streamkeeper.readers import drop_repeats
@@ -74,17 +74,6 @@ def test_rows_of_a_key_keep_their_order(bed: Flowbed, options: dict[str, str]) -
         by_key[bytes(row.key).decode()].append(json.loads(bytes(row.value))["n"])
     assert len(by_key) == 7
     assert all(numbers == sorted(numbers) for numbers in by_key.values())
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("options")
-def test_nothing_is_rehearsed_where_a_rehearsal_would_write(bed: Flowbed, at_work: Recoverer) -> None:
-    bed.arrive(1)
-    assert bed.run() is Outcome.STOPPED
-    (refusal,) = at_work.draft("reset_checkpoint", flow=NAME, rehearse=True).refusals
-    assert "writes the sink events, and a rehearsal would write there, too" in refusal.message
-    with pytest.raises(RequestError, match="writes the sink events, and a rehearsal would"):
-        at_work.draft("rehearse", flow=NAME)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from streamkeeper.exit_codes import Outcome
 from streamkeeper.trial.verdict import Compatibility
 from tests.worlds.flow_world import DEDUPE, SCHEMA, pipeline
 from tests.worlds.preflight import meanwhile
-from tests.worlds.sources.source_world import DELTA, KAFKA
+from tests.worlds.sources.source_world import DELTA, KAFKA, reading
 from tests.worlds.state_stores import CHANGELOG, PROVIDER, ROCKS, with_conf
 from tests.worlds.states.given import COLUMNS, ROWS, numbering
 
@@ -112,25 +112,15 @@ UNION = pipeline(**BOTH, more=MORE, flow="events.unionByName(more)")
 MINUS = pipeline(**BOTH, more=MORE, flow='events.unionByName(more.withColumn("n", -F.col("n")))')
 
 
-def delta(view: str = "", options: str = '"maxFilesPerTrigger": 1', parameters: str = "") -> str:
+def delta(**text: str) -> str:
     """Declare a flow that reads a Delta table."""
-    return DELTA.format(
-        options=options, parameters=parameters, view=view, more="", sources=["parsed"], inputs="events",
-        flow="events",
-    )  # fmt: skip
+    return reading(DELTA, text, options='"maxFilesPerTrigger": 1')
 
 
-def kafka(
-    topics: str = f'"subscribe": "{TOPIC}"',
-    options: str = '"maxOffsetsPerTrigger": 4',
-    parameters: str = "",
-    brokers: str = BROKERS,
-) -> str:
+def kafka(topics: str = f'"subscribe": "{TOPIC}"', **text: str) -> str:
     """Declare a flow that reads Kafka."""
-    return KAFKA.format(
-        brokers=brokers, topics=topics, options=options, parameters=parameters, schema=SCHEMA, view="",
-        more="", sources=["parsed"], inputs="events", flow="events",
-    )  # fmt: skip
+    own = {"brokers": BROKERS, "topics": topics, "schema": SCHEMA}
+    return reading(KAFKA, text, options='"maxOffsetsPerTrigger": 4', **own)
 
 
 CHOSEN = '.select("event_id", "user_id", "n", "event_time")'

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
@@ -60,6 +60,24 @@ dp.create_streaming_table("events")
 def clean_events({inputs}):
     return {flow}
 """
+_PARTS: dict[str, Any] = {
+    "view": "",
+    "parameters": "",
+    "more": "",
+    "sources": ("parsed",),
+    "inputs": "events",
+    "flow": "events",
+}
+
+
+def reading(template: str, text: Mapping[str, Any], **own: Any) -> str:
+    """Return a pipeline file with the parts that a test gives; the others are those of all of its kind."""
+    parts = {**_PARTS, **own}
+    assert text.keys() <= parts.keys(), f"there is no {text.keys() - parts.keys()}"
+    parts |= text
+    return template.format(**{**parts, "sources": list(parts["sources"])})
+
+
 FILES = f'dp.create_source("files", format="json", path="{{data}}/files", schema="{SCHEMA}")'
 """A source of files beside the other one."""
 UNION = {
@@ -125,33 +143,11 @@ class KafkaBed:
         for future in self.admin.delete_records([TopicPartition(self.topic, partition, before)]).values():
             future.result(30)
 
-    def declare(
-        self,
-        *,
-        view: str = "",
-        topics: str | None = None,
-        options: str = '"maxOffsetsPerTrigger": 4',
-        parameters: str = "",
-        more: str = "",
-        sources: Sequence[str] = ("parsed",),
-        inputs: str = "events",
-        flow: str = "events",
-        brokers: str | None = None,
-    ) -> None:
-        """Write the pipeline file."""
+    def declare(self, **text: Any) -> None:
+        """Write the pipeline file, with some of its parts."""
+        topics, limit = f'"subscribe": "{self.topic}"', '"maxOffsetsPerTrigger": 4'
         self.bed.declare(
-            KAFKA.format(
-                brokers=brokers or self.brokers,
-                topics=topics or f'"subscribe": "{self.topic}"',
-                options=options,
-                parameters=parameters,
-                schema=SCHEMA,
-                view=view,
-                more=more,
-                sources=list(sources),
-                inputs=inputs,
-                flow=flow,
-            )
+            reading(KAFKA, text, brokers=self.brokers, topics=topics, options=limit, schema=SCHEMA)
         )
 
     def arrive(
@@ -206,29 +202,9 @@ class DeltaBed:
     def log(self) -> Path:
         return Path(self.path) / "_delta_log"
 
-    def declare(
-        self,
-        *,
-        view: str = "",
-        options: str = '"maxFilesPerTrigger": 1',
-        parameters: str = "",
-        more: str = "",
-        sources: Sequence[str] = ("parsed",),
-        inputs: str = "events",
-        flow: str = "events",
-    ) -> None:
-        """Write the pipeline file."""
-        self.bed.declare(
-            DELTA.format(
-                options=options,
-                parameters=parameters,
-                view=view,
-                more=more,
-                sources=list(sources),
-                inputs=inputs,
-                flow=flow,
-            )
-        )
+    def declare(self, **text: Any) -> None:
+        """Write the pipeline file, with some of its parts."""
+        self.bed.declare(reading(DELTA, text, options='"maxFilesPerTrigger": 1'))
 
     def arrive(self, *numbers: int, files: int = 1) -> None:
         """Append events to the table in one commit of so many files."""

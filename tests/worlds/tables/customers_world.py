@@ -39,9 +39,9 @@ PIPELINE = edited(
 Event = dict[str, Any]
 
 
-def without_dedupe(text: str = PIPELINE) -> str:
+def without_dedupe() -> str:
     """Give the pipeline as it is after somebody removed its deduplication."""
-    return edited(text, (DEDUPE, ""))
+    return edited(PIPELINE, (DEDUPE, ""))
 
 
 def row(number: int, version: int = 0) -> Event:
