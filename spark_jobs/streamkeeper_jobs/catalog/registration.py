@@ -15,7 +15,6 @@ from pyspark.sql import SparkSession
 
 from streamkeeper.checkpoint.files_log import plain_path
 from streamkeeper.declare.model import Table, quarantine_of
-from streamkeeper.delta import log as delta_log
 from streamkeeper.errors import DeclarationError, StreamkeeperError
 from streamkeeper.flows.ledger import NAME_STALE
 from streamkeeper.manifest.manifest import Flow, read_manifest
@@ -78,21 +77,24 @@ def register(spark: SparkSession, settings: Settings, pipeline: str, table: Tabl
 
 
 def register_again(spark: SparkSession, work: Work) -> None:
-    """Let the names of a recovery's tables show what it made of them.
+    """Let the names of a recovery's tables show what it made of them, as far as a driver has registered them.
 
     A catalog that refuses stops no recovery: that is noted, and the next start of a flow writes the name.
     """
-    manifest = read_manifest(work.settings)
     for name in work.plan.tables:
-        pipeline = manifest.pipeline(work.plan.pipeline_of(name))
-        table = None if pipeline is None else pipeline.table(name)
-        if pipeline is None or table is None or not delta_log.exists(work.settings.table_path(name)):
-            continue
         try:
-            register(spark, work.settings, pipeline.name, table)
+            if registration_of(work.book.storage, name) is None:
+                continue
+            pipeline = read_manifest(work.settings).pipeline(work.plan.pipeline_of(name))
+            table = None if pipeline is None else pipeline.table(name)
+            if pipeline is not None and table is not None:
+                register(spark, work.settings, pipeline.name, table)
         except (StreamkeeperError, PySparkException, Py4JError) as error:
-            say(f"{table.registered_as} was not written anew: {error} The next start of a flow does it.")
-            work.book.record(f"{work.step}.{NAME_STALE}", {"error": f"{table.registered_as}: {error}"})
+            say(
+                f"The name of {name} in the session catalog was not written anew: {error} The recovery goes"
+                " on, and the next start of a flow writes it."
+            )
+            work.book.record(f"{work.step}.{NAME_STALE}", {"error": f"{name}: {error}"})
 
 
 def _entry(catalog: SessionCatalog, settings: Settings, table: Table, name: str) -> Entry | None:

@@ -172,14 +172,18 @@ def test_a_recovery_writes_the_names_of_its_tables_and_goes_on_where_the_catalog
     work = Work(settings, plan, book, "empty_tables")
     act = str(kind("full_refresh").step("empty_tables").act)
 
+    path = settings.table_path("events")
+
     def entry() -> Entry | None:
         assert perform(cast("Any", None), act, work) == {"tables": []}
         return catalog.entries.get("shop.events")
 
+    assert entry() is None, "the first start gives a table its name"
+    named_tables.note_registration(book.storage, "events", "shop.events", path, "older")
     catalog.down = True
     assert entry() is None
     (note,) = [one for one in events.read(book.storage, "events") if one.kind == Kind.NAME_STALE]
-    assert "empty_tables: shop.events: The session catalog was asked about shop.events" in note.text
+    assert "empty_tables: events: The session catalog was asked about shop.events" in note.text
     catalog.down = False
     made = entry()
     assert made is not None and made.columns == tuple(fields) and made.properties["delta.x"] == "1"
