@@ -242,7 +242,7 @@ RECOVERIES: dict[str, tuple[dict[str, Any], int]] = {
     "restore_table": ({**TABLE, "backup": "b1"}, 3),
     "full_refresh": (TABLE, 0),
     "rewind": ({"flow": NAME, "batch": "0", "target": "restored"}, 3),
-    "backfill": ({"flow": NAME, "read": "files", "source": "events_raw", "path": "archive"}, 5),
+    "backfill": ({"flow": NAME, "read": "files", "path": "archive", "accept": ["duplicates"]}, 5),
 }
 """What each is asked for, and the fewest rows that a reader may see meanwhile, by its page."""
 
