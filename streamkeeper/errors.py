@@ -62,6 +62,10 @@ class CheckpointError(StreamkeeperError):
     """A checkpoint, or one file of it, that cannot be read; the message names the file and the damage."""
 
 
+class NewerCheckpoint(CheckpointError):
+    """A checkpoint with a file of a version that this Spark cannot read: a newer one wrote it."""
+
+
 class SinkDisagrees(CheckpointError):
     """A checkpoint that contradicts the table of its query: one is an older copy or was replaced."""
 

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from streamkeeper.errors import RequestError
 from streamkeeper.recover import engine
-from streamkeeper.recover.plans.kind import Work
+from streamkeeper.recover.plans.kind import REGISTER_AGAIN, Work, kind
 from streamkeeper.settings import Settings
 
 _PACKAGE = "streamkeeper_jobs."
@@ -36,8 +36,18 @@ def carry_out(settings: Settings, pipeline: str, recovery: str, step: str) -> di
 def perform(spark: SparkSession, act: str, work: Work) -> dict[str, Any]:
     """Call ``streamkeeper_jobs.<module>:<function>`` with a session and the work, and return its evidence.
 
+    If tables may have been changed, their names in the session catalog are written anew: before the step
+    counts as done, so that one that is killed in between does it when it is carried out again.
+
     :raises RequestError: there is no such function.
     """
+    evidence: dict[str, Any] = _call(spark, act, work)
+    if kind(work.plan.recovery).may_have_changed(work.step):
+        _call(spark, REGISTER_AGAIN, work)
+    return evidence
+
+
+def _call(spark: SparkSession, act: str, work: Work) -> Any:
     module, _, name = act.partition(":")
     function = getattr(importlib.import_module(module), name, None) if module.startswith(_PACKAGE) else None
     if not callable(function):
@@ -45,5 +55,4 @@ def perform(spark: SparkSession, act: str, work: Work) -> dict[str, Any]:
             f"The step {work.step} of {work.plan.recovery} names {act!r}, which is no function of"
             f" {_PACKAGE[:-1]}."
         )
-    evidence: dict[str, Any] = function(spark, work)
-    return evidence
+    return function(spark, work)

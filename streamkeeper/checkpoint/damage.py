@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice, pairwise
 from typing import TYPE_CHECKING
 
 from streamkeeper.checkpoint import crc_files
-from streamkeeper.checkpoint.log_entries import gaps, is_number, is_partitions, is_whole
+from streamkeeper.checkpoint.log_entries import TO_NEWER_SPARK, gaps, is_number, is_partitions, is_whole
 from streamkeeper.checkpoint.older_state import MOST_SUMMED
 from streamkeeper.checkpoint.state_versions import state_damage
-from streamkeeper.errors import CheckpointError
+from streamkeeper.errors import CheckpointError, NewerCheckpoint
 
 if TYPE_CHECKING:
     from streamkeeper.checkpoint.reader import Checkpoint
@@ -194,6 +195,10 @@ def _entries(checkpoint: Checkpoint, offsets: list[int], commits: list[int]) -> 
         yield from _read(f"offsets/{number}", partial(_width, checkpoint, number, widths))
     for number in commits[-1:]:
         yield from _read(f"commits/{number}", partial(checkpoint.commit, number))
+    with suppress(CheckpointError):  # told above
+        unknown = checkpoint.unknown_pins()
+        if unknown is not None:
+            yield Problem(f"offsets/{offsets[-1]}", unknown, TO_NEWER_SPARK, WARNING)
     for before, after in pairwise(planned):
         if before in widths and after in widths and widths[after] < widths[before]:
             description = f"is cut off: it has {widths[after]} sources, offsets/{before} has {widths[before]}"
@@ -330,4 +335,5 @@ def _read(file: str, reading: Callable[[], object]) -> Iterator[Problem]:
         reading()
     except CheckpointError as error:
         description = str(error).split(". Nothing was changed")[0]
-        yield Problem(file, description, _RESTORE, ERROR)
+        advice = TO_NEWER_SPARK if isinstance(error, NewerCheckpoint) else _RESTORE
+        yield Problem(file, description, advice, ERROR)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from streamkeeper.errors import CheckpointError
+from streamkeeper.distribution.versions import SPARK
+from streamkeeper.errors import CheckpointError, NewerCheckpoint
 from streamkeeper.support.json_values import parse
 
 JsonObject = dict[str, Any]
@@ -28,8 +29,39 @@ PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 """Setting of the class of the state store."""
 CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
 """Setting by which RocksDB writes what a batch changed instead of a snapshot."""
+EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
+"""Setting by which sources have names."""
 WATERMARK_POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
 """Setting of which of several watermarks rules: the slowest (``min``) or the fastest (``max``)."""
+PINNED: Mapping[str, str] = {
+    "spark.sql.function.protobufExtensions.enabled": "false",
+    "spark.sql.optimizer.pruneFiltersCanPruneStreamingSubplan": "false",
+    "spark.sql.streaming.aggregation.stateFormatVersion": "2",
+    "spark.sql.streaming.flatMapGroupsWithState.stateFormatVersion": "2",
+    "spark.sql.streaming.join.stateFormatVersion": "2",
+    WATERMARK_POLICY: "min",
+    "spark.sql.streaming.stateStore.compression.codec": "lz4",
+    "spark.sql.streaming.stateStore.encodingFormat": "unsaferow",
+    PROVIDER: "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",
+    "spark.sql.streaming.stateStore.rocksdb.formatVersion": "5",
+    "spark.sql.streaming.stateStore.rocksdb.mergeOperatorVersion": "2",
+    "spark.sql.streaming.stateStore.rowChecksum.enabled": "false",
+    "spark.sql.streaming.statefulOperator.useStrictDistribution": "true",
+}
+"""Spark's own values of what it pins (Spark 4.2.0; tests/spark/checkpoint/test_pins.py compares them with a
+header that Spark wrote).
+"""
+KNOWN_PINS = {
+    *PINNED,
+    PARTITIONS,
+    EVOLUTION,
+    "spark.databricks.sql.optimizer.pruneFiltersCanPruneStreamingSubplan",  # of Spark before 4.0
+}
+"""Settings that this Spark, or an older one, pins."""
+TO_NEWER_SPARK = (
+    "Use it with the Spark that wrote it. A flow can have a new checkpoint instead, by reset_checkpoint."
+)
+"""What to do about a checkpoint of a newer Spark."""
 
 
 @dataclass(frozen=True)
@@ -247,6 +279,20 @@ def damaged(path: str, description: str) -> CheckpointError:
     )
 
 
+def check_version(line: str, path: str, allowed: tuple[int, ...]) -> None:
+    """Check that the first line of a file names no later version than those that are allowed.
+
+    :raises NewerCheckpoint: it does.
+    """
+    version = re.fullmatch(r"v([0-9]{1,9})", line)
+    if version is not None and int(version[1]) > max(allowed, default=0):
+        versions = " and ".join(f"v{number}" for number in allowed) or "a file without a version"
+        raise NewerCheckpoint(
+            f"{path} is of version {line}, and Spark {SPARK} reads {versions}: a newer Spark wrote it."
+            f" Nothing was changed. {TO_NEWER_SPARK}"
+        )
+
+
 def _versioned(content: bytes, path: str, allowed: tuple[int, ...]) -> tuple[int, list[str]]:
     if not content:
         raise damaged(path, "is empty: the process or the machine stopped while it was written")
@@ -257,11 +303,7 @@ def _versioned(content: bytes, path: str, allowed: tuple[int, ...]) -> tuple[int
             path, f"is damaged: it is not UTF-8 text ({error.reason} at byte {error.start})"
         ) from error
     if first not in {f"v{version}" for version in allowed}:
-        if first[:1] == "v" and first[1:].isdecimal():
-            versions = " and ".join(f"v{version}" for version in allowed)
-            raise CheckpointError(
-                f"{path} is of version {first}; this Streamkeeper reads {versions}. Use a newer Streamkeeper."
-            )
+        check_version(first, path, allowed)
         raise damaged(path, f"starts with {_shown(first)} instead of a version such as v1")
     return int(first[1:]), lines
 

@@ -9,9 +9,11 @@ from typing import Any
 from streamkeeper.checkpoint.damage import Problem, find_problems
 from streamkeeper.checkpoint.files_log import FilesLog
 from streamkeeper.checkpoint.log_entries import (
+    KNOWN_PINS,
     CommitEntry,
     OffsetEntry,
     StateOperator,
+    check_version,
     damaged,
     is_number,
     parse_commit,
@@ -19,6 +21,7 @@ from streamkeeper.checkpoint.log_entries import (
     parse_offsets,
     parse_operator,
 )
+from streamkeeper.distribution.versions import SPARK
 from streamkeeper.errors import CheckpointError, FileTooLarge
 from streamkeeper.storage import LocalStorage, Storage
 from streamkeeper.support.json_values import MOST_READ, parse
@@ -94,6 +97,7 @@ class Checkpoint:
             raise damaged(
                 self.path("metadata"), "is empty: the process or the machine stopped while it was written"
             )
+        check_version(content[:16].decode(errors="replace").partition("\n")[0], self.path("metadata"), ())
         try:
             query_id = parse(content)["id"]
         except (ValueError, KeyError, TypeError) as error:
@@ -131,6 +135,23 @@ class Checkpoint:
         :raises CheckpointError: the file is missing, cut off or garbage.
         """
         return parse_commit(self.read(f"commits/{batch}"), batch, self.path(f"commits/{batch}"))
+
+    def unknown_pins(self) -> str | None:
+        """Return, as the end of a sentence, which settings the newest planned batch pins that this Spark does
+        not know; None if there are none, or no state, which they are about.
+
+        :raises CheckpointError: the offsets of that batch cannot be read.
+        """
+        planned = self.offset_batches()
+        if not planned or not numbers(self.names("state")):
+            return None
+        names = sorted(self.offsets(planned[-1]).conf.keys() - KNOWN_PINS)
+        return (
+            f"pins {', '.join(names)}, which Spark {SPARK} does not know: a newer Spark, or a vendor's, wrote"
+            " the state. This one goes on without them, and may find other keys in the state"
+            if names
+            else None
+        )
 
     def operators(self) -> tuple[StateOperator, ...]:
         """Read the stateful operators with state here, by id. Spark before 3.5 wrote no metadata, so its

@@ -262,6 +262,7 @@ _BY_MESSAGE: Mapping[FailureClass, Mapping[str, str]] = {
         r"If startingOffsets contains specific offsets, you must specify all TopicPartitions": (
             "the offsets that a Kafka source is declared to start at leave partitions out"
         ),
+        r"a newer Spark wrote it": "the checkpoint was written by a newer Spark than this one",
     },
     FailureClass.TRANSIENT: {
         r"SparkContext\.dagScheduler\(\)\" is null|SparkContext was shut down|stopped SparkContext": (
@@ -325,6 +326,7 @@ _REMEDIES: Mapping[str, str] = {
     "USER_RAISED_EXCEPTION": "Correct the data, or the expectation.",
     "INVALID_LOG_VERSION.MAX_SUPPORTED_VERSION": _OTHER_SPARK,
     "UNSUPPORTED_LOG_VERSION.*": _OTHER_SPARK,
+    r"a newer Spark wrote it": _OTHER_SPARK,
     r"If startingOffsets contains specific offsets, you must specify all TopicPartitions": _ALL_PARTITIONS,
     "CANNOT_LOAD_STATE_STORE.HDFS_STORE_PROVIDER_OUT_OF_MEMORY": MEMORY,
     "CANNOT_LOAD_STATE_STORE.ROCKSDB_STORE_PROVIDER_OUT_OF_MEMORY": MEMORY,

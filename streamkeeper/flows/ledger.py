@@ -24,6 +24,8 @@ PLANNED = "planned"
 ENDED, GIVEN_UP = "ended", "given_up"
 """Events that end a recovery: after its last step, and before that."""
 OVER = (ENDED, GIVEN_UP)
+NAME_STALE = "name_stale"
+"""Event of a step that could not write the name of a table anew."""
 
 _PIPELINE_KINDS = {
     PLANNED: Kind.RECOVERY_PLANNED,
@@ -32,6 +34,7 @@ _PIPELINE_KINDS = {
     "started": Kind.STEP_BEGAN,
     "done": Kind.STEP_DONE,
     "failed": Kind.STEP_FAILED,
+    NAME_STALE: Kind.NAME_STALE,
     ENDED: Kind.RECOVERY_FINISHED,
     GIVEN_UP: Kind.RECOVERY_GIVEN_UP,
 }

@@ -103,6 +103,10 @@ class Kind(StrEnum):
     """A step of a recovery is done."""
     STEP_FAILED = "step-failed"
     """A step of a recovery failed."""
+    NAME_STALE = "name-stale"
+    """A recovery changed a table and could not write its name in the session catalog anew: the next start of
+    a flow that writes the table does.
+    """
     RECOVERY_FINISHED = "recovery-finished"
     """The last step of a recovery is done."""
     RECOVERY_GIVEN_UP = "recovery-given-up"

@@ -13,15 +13,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from streamkeeper.checkpoint import Checkpoint, write_offsets
-from streamkeeper.checkpoint.log_entries import PARTITIONS, parse_offsets
+from streamkeeper.checkpoint.log_entries import EVOLUTION, PARTITIONS, parse_offsets
 from streamkeeper.delta.log import Transactions
 from streamkeeper.errors import CheckpointError
 from streamkeeper.flows.generations import EARLIEST, REBUILT, Generation, Start, StartAt
 from streamkeeper.observe.position import CommittedPosition
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
-
-EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 
 
 @dataclass(frozen=True)

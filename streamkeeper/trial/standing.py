@@ -12,7 +12,7 @@ from typing import Any
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.checkpoint.files_log import plain_path
 from streamkeeper.declare.model import Source
-from streamkeeper.errors import CheckpointError, SourceError, StorageError
+from streamkeeper.errors import CheckpointError, NewerCheckpoint, SourceError, StorageError
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import AFTER_LAST, Generation, Start, StartAt
 from streamkeeper.manifest.manifest import Flow
@@ -47,11 +47,15 @@ def standing(
         if contradiction is not None:
             return replace(broken, reasons=(contradiction,))
         notes = list(_unknown(committed, path))
+        pins = committed.checkpoint.unknown_pins()
+        notes += [] if pins is None else [f"The checkpoint {pins}."]
         for source in flow.sources:
             lost, source_notes = _source(source, start, committed.checkpoint, look)
             if lost:
                 return replace(broken, reasons=(f"The source {source.name} cannot go on: {lost}.",))
             notes += source_notes
+    except NewerCheckpoint as error:
+        return replace(broken, recovery=None, reasons=(str(error),))
     except CheckpointError as error:
         return replace(broken, reasons=(str(error),))
     return replace(

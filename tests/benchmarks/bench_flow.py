@@ -8,6 +8,9 @@ of the time.
 Then expectations against none. Ten that count: the time of a batch without the overhead of a query, read and
 committed, in one session by turns, since whole drivers differ by more than the aim of ≤1.01. A quarantine of
 one row in ten, which is a second table: a flow, between the first and the last commit; no aim.
+
+Last, a table with a name in a Hive metastore against one without: batches, of which none asks the catalog; a
+start that registers the table, and one that finds nothing new in sources and catalog: both cost seconds.
 """
 
 from __future__ import annotations
@@ -71,7 +74,12 @@ def main() -> None:
         "≤1.01",
     )
     print_ratio("a batch: ten expectations, beside no conditions", with_counts, without, "s", "-")
-    print_ratio("a flow: ten expectations and a quarantine", *_with_and_without(COUNTED + ASIDE), "s", "-")
+    aside, _, _ = _by_turns(expect=COUNTED + ASIDE)
+    print_ratio("a flow: ten expectations and a quarantine", *aside, "s", "-")
+    batches, firsts, idle = _by_turns(named=True)
+    print_ratio("a table with a name: all batches", *batches, "s", "≤1.03")
+    print_ratio("a table with a name: to its first batch", *firsts, "s", "-")
+    print_ratio("a table with a name: a start with nothing new", *idle, "s", "-")
 
 
 def _batches() -> tuple[list[float], list[float], list[float]]:
@@ -109,9 +117,19 @@ def _batches() -> tuple[list[float], list[float], list[float]]:
     return seconds
 
 
-def _with_and_without(expect: str) -> tuple[list[float], list[float]]:
-    """Measure the flow with expectations and without, by turns; return the seconds of each."""
-    seconds: tuple[list[float], list[float]] = ([], [])
+Sides = tuple[list[float], list[float]]
+"""Seconds with and without what is measured, one of each a round."""
+
+
+def _by_turns(expect: str = "", *, named: bool = False) -> tuple[Sides, Sides, Sides]:
+    """Measure the flow with expectations or a name of its table, and without, by turns.
+
+    Return the seconds from its first commit to its last, from spark-submit to the first, and of a driver that
+    has nothing to read.
+    """
+    batches: Sides = ([], [])
+    firsts: Sides = ([], [])
+    idle: Sides = ([], [])
     with tempfile.TemporaryDirectory() as scratch:
         write_files(Path(scratch) / "data" / "events", 0, FILES, ROWS)
         for number in range(ROUNDS):
@@ -120,11 +138,15 @@ def _with_and_without(expect: str) -> tuple[list[float], list[float]]:
                 root.mkdir()
                 (root / "data").symlink_to(Path(scratch) / "data")
                 bench = Bench(root, PER_TRIGGER)
-                bench.declare("plain", "" if side else expect)
-                bench.run_flow()
+                bench.declare("plain", "" if side else expect, named=named and not side)
+                started = bench.run_flow()
                 commits = commits_with_data(bench.table)
-                seconds[side].append(commits[-1] - commits[0])
-    return seconds
+                batches[side].append(commits[-1] - commits[0])
+                firsts[side].append(commits[0] - started)
+                if named:
+                    started = bench.run_flow()
+                    idle[side].append(time.time() - started)
+    return batches, firsts, idle
 
 
 if __name__ == "__main__":

@@ -9,13 +9,17 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from streamkeeper.checkpoint.files_log import plain_path
 from streamkeeper.declare.model import Table, quarantine_of
-from streamkeeper.errors import DeclarationError
-from streamkeeper.manifest.manifest import Flow
+from streamkeeper.errors import DeclarationError, StreamkeeperError
+from streamkeeper.flows.ledger import NAME_STALE
+from streamkeeper.manifest.manifest import Flow, read_manifest
 from streamkeeper.manifest.named_tables import columns_mark, note_registration, registration_of
+from streamkeeper.recover.plans.kind import Work
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 from streamkeeper_jobs.catalog.session_catalog import Entry, Field, SessionCatalog
@@ -70,6 +74,27 @@ def register(spark: SparkSession, settings: Settings, pipeline: str, table: Tabl
             catalog.put_columns(name, columns)
             say(f"{name} has {len(columns)} columns in the session catalog.")
         _note(settings, table, path, columns_mark(metadata["schemaString"]))
+
+
+def register_again(spark: SparkSession, work: Work) -> None:
+    """Let the names of a recovery's tables show what it made of them, as far as a driver has registered them.
+
+    A catalog that refuses stops no recovery: that is noted, and the next start of a flow writes the name.
+    """
+    for name in work.plan.tables:
+        try:
+            if registration_of(work.book.storage, name) is None:
+                continue
+            pipeline = read_manifest(work.settings).pipeline(work.plan.pipeline_of(name))
+            table = None if pipeline is None else pipeline.table(name)
+            if pipeline is not None and table is not None:
+                register(spark, work.settings, pipeline.name, table)
+        except (StreamkeeperError, PySparkException, Py4JError) as error:
+            say(
+                f"The name of {name} in the session catalog was not written anew: {error} The recovery goes"
+                " on, and the next start of a flow writes it."
+            )
+            work.book.record(f"{work.step}.{NAME_STALE}", {"error": f"{name}: {error}"})
 
 
 def _entry(catalog: SessionCatalog, settings: Settings, table: Table, name: str) -> Entry | None:

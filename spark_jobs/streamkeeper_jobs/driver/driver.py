@@ -29,6 +29,7 @@ from streamkeeper.errors import (
     DeclarationError,
     FlowHeld,
     LeaseLost,
+    NewerCheckpoint,
     RecoveryError,
     RequestError,
     RowsOfOthers,
@@ -388,6 +389,8 @@ def _classify(error: Exception) -> Failure:
             classed, recovery = FailureClass.NEEDS_CORRECTION, None
         case SinkDisagrees():
             meaning = "its checkpoint and its table contradict each other"
+        case NewerCheckpoint():
+            return failures.classify(causes_of(error))
         case CheckpointError():
             meaning = "its checkpoint cannot be read"
         case RecoveryError():

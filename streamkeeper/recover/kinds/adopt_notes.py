@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 from streamkeeper.checkpoint import Checkpoint, OffsetEntry
 from streamkeeper.checkpoint.damage import ERROR
-from streamkeeper.checkpoint.log_entries import PARTITIONS
+from streamkeeper.checkpoint.log_entries import PARTITIONS, PINNED, PROVIDER, TO_NEWER_SPARK
 from streamkeeper.errors import CheckpointError
 from streamkeeper.manifest.manifest import Flow
-from streamkeeper.recover.moves import pinned_settings
 from streamkeeper.recover.requests.adopt import AdoptRequest
 from streamkeeper.settings import Settings
 from streamkeeper.support.times import describe_age
@@ -19,9 +18,8 @@ from streamkeeper.support.times import describe_age
 if TYPE_CHECKING:
     from streamkeeper.recover.kinds.adopt import OldQuery
 
-_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _IDS = "spark.sql.streaming.stateStore.checkpointFormatVersion"
-_DEFAULTS = {_PROVIDER: pinned_settings.DEFAULTS[_PROVIDER]}
+_DEFAULTS = {PROVIDER: PINNED[PROVIDER]}
 """What a flow uses that declares no value; of other pinned settings only those are compared that it
 declares.
 """
@@ -60,6 +58,9 @@ def notes(settings: Settings, flow: Flow, request: AdoptRequest, query: OldQuery
     entry = position.offsets()
     if entry is not None:
         yield from _pinned(flow, entry, raw)
+    unknown = raw.unknown_pins()
+    if unknown is not None:
+        yield f"The checkpoint {unknown}. {TO_NEWER_SPARK}"
     if query.operators:
         operators = ", ".join(query.operators)
         yield (

@@ -39,6 +39,11 @@ KINDS: dict[str, str] = {
 }
 """Module and name of the :class:`Kind` of every recovery, by its name. Imported only when needed."""
 
+REGISTER_AGAIN = "streamkeeper_jobs.catalog.registration:register_again"
+"""Called with the Spark session and the work after each Spark step that may have changed tables
+(:meth:`Kind.may_have_changed`).
+"""
+
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
@@ -233,6 +238,11 @@ class Kind:
     def first_change(self) -> StepKind | None:
         """The first step that changes something for good; None if none does."""
         return next((step for step in self.steps if step.changes), None)
+
+    def may_have_changed(self, step: str) -> bool:
+        """Return whether something may have been changed for good when a step ends."""
+        names, first = self.step_names, self.first_change
+        return first is not None and step in names[names.index(first.name) :]
 
 
 def kind(name: str) -> Kind:

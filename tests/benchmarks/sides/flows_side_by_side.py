@@ -29,10 +29,10 @@ dp.create_source(
     schema="event_id STRING, user_id INT, kind STRING, amount DOUBLE, event_time TIMESTAMP",
 )
 
-dp.create_streaming_table("events")
+dp.create_streaming_table("events"{table})
 dp.create_streaming_table("refused")
 
-{expect}@dp.append_flow(name="clean_events", target="events", sources=["events_raw"])
+{expect}@dp.append_flow(name="clean_events", target="events", sources=["events_raw"]{flow})
 def clean_events(events):
     return events{view}
 """
@@ -70,11 +70,26 @@ class Bench:
         """The folder of the bare query, as Spark is told it."""
         return str(self.root / "bare")
 
-    def declare(self, view: str, expect: str = "") -> None:
-        """Write the pipeline file with one of :data:`VIEWS`, and with decorators that expect something."""
+    def declare(self, view: str, expect: str = "", *, named: bool = False) -> None:
+        """Write the pipeline file with one of :data:`VIEWS`, and with decorators that expect something.
+
+        :param named: whether the table has a name in a Hive metastore on Derby, beside the other folders.
+        """
+        metastore = {
+            "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:{self.root}/metastore;create=true",
+            "spark.hadoop.datanucleus.schema.autoCreateAll": "true",
+            "spark.hadoop.hive.metastore.schema.verification": "false",
+            "spark.sql.warehouse.dir": f"{self.root}/hive",
+        }
         self.settings.pipelines.mkdir(parents=True, exist_ok=True)
         (self.settings.pipelines / "events.py").write_text(
-            PIPELINE.format(files=self.files_per_trigger, view=VIEWS[view], expect=expect)
+            PIPELINE.format(
+                files=self.files_per_trigger,
+                view=VIEWS[view],
+                expect=expect,
+                table=', registered_as="default.events"' if named else "",
+                flow=f", spark_conf={metastore}" if named else "",
+            )
         )
 
     def flow(self) -> Flow:

@@ -11,6 +11,8 @@ import pytest
 
 from streamkeeper.checkpoint import Checkpoint, Problem
 from streamkeeper.checkpoint.crc_files import checksum
+from streamkeeper.checkpoint.damage import ERROR, WARNING
+from streamkeeper.checkpoint.log_entries import TO_NEWER_SPARK
 from streamkeeper.errors import CheckpointError
 from streamkeeper.health.inspection import inspect
 from streamkeeper.storage import LocalStorage
@@ -172,6 +174,31 @@ def test_damage_is_told_with_advice_and_nothing_is_changed(
         assert told[0].advice.endswith(".")
     assert inspect(LocalStorage(str(folder)), "", count_files=True).problems
     assert tree(folder) == before
+
+
+@pytest.mark.parametrize("file", ["metadata", "offsets/2", "commits/2", "state/0/_metadata/metadata"])
+def test_a_file_of_a_newer_spark_is_told_with_the_versions_that_can_be_read(
+    recorded: Recorded, file: str
+) -> None:
+    folder = recorded("files_dedup")
+    write(file, b"v7\n{}\n-")(folder)
+    opened = Checkpoint(LocalStorage(str(folder)), "")
+    (told,) = [problem for problem in opened.problems() if problem.file == file]
+    assert "is of version v7, and Spark 4.2 reads" in told.description
+    assert (told.severity, told.advice) == (ERROR, TO_NEWER_SPARK)
+
+
+@pytest.mark.parametrize(("name", "told"), [("files_dedup", True), ("files_stateless", False)])
+def test_settings_of_a_newer_spark_are_told_where_there_is_state(
+    recorded: Recorded, name: str, told: bool
+) -> None:
+    folder = recorded(name)
+    opened = Checkpoint(LocalStorage(str(folder)), "")
+    assert opened.unknown_pins() is None
+    newest = folder / f"offsets/{opened.offset_batches()[-1]}"
+    newest.write_text(newest.read_text().replace('"conf":{', '"conf":{"spark.sql.of.tomorrow":"true",'))
+    found = [problem for problem in opened.problems() if "of.tomorrow" in problem.description]
+    assert [problem.severity for problem in found] == ([WARNING] if told else [])
 
 
 class Running(LocalStorage):

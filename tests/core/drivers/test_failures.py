@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from streamkeeper_jobs.driver.driver import _fail
 
+from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.drivers.causes import Cause
 from streamkeeper.drivers.failures import FailureClass, brief, classify, describe
-from streamkeeper.exit_codes import described
+from streamkeeper.errors import NewerCheckpoint
+from streamkeeper.exit_codes import Outcome, described
+from streamkeeper.flows import holds, leases
+from streamkeeper.flows.leases import Heartbeat
+from tests.worlds.small_world import World
 
 WRAPPER = Cause(
     "org.apache.spark.sql.streaming.StreamingQueryException",
@@ -54,6 +61,10 @@ MESSAGES = {
     "Multiple streaming queries are concurrently using file:/c/metadata": (RECOVER, "checksum do not match"),
     "Checksum error: file:/state/x/checkpoints/1/offsets/5 at 0 exp: 1 got: 2": (RECOVER, ".crc"),
     "Checksum error: file:/data/events/f1.json at 0 exp: 1 got: 2": (RETRY, "another try"),
+    "/x/offsets/3 is of version v3, and Spark 4.2 reads v1 and v2: a newer Spark wrote it.": (
+        CORRECT,
+        "newer Spark",
+    ),
     "Connection reset by peer": (RETRY, "another try"),
     "": (RETRY, "another try"),
 }
@@ -313,3 +324,17 @@ def test_all_that_a_park_asks_to_correct_is_in_its_text() -> None:
 def test_the_end_of_a_process_without_memory_says_memory(code: int, said: str) -> None:
     assert said in described(code)
     assert ("memory" in described(code)) == (code in (52, 3, 137, -9))
+
+
+def test_a_checkpoint_of_a_newer_spark_parks_its_flow_without_a_recovery(world: World) -> None:
+    start = world.processed(1)
+    checkpoint = Checkpoint(world.home.storage, start.checkpoint)
+    Path(checkpoint.path("offsets/0")).write_text("v3\n{}\n{}")
+    with pytest.raises(NewerCheckpoint) as raised:
+        checkpoint.offsets(0)
+    lease = leases.acquire(world.home, 1, world.settings.lease_term)
+    beat = Heartbeat(lease.epoch, 1, "starting", 1, "")
+    assert _fail(world.home, world.flow, lease, raised.value, beat, world.settings) is Outcome.PARKED
+    park = holds.parked(world.home)
+    assert park is not None and park.details["recovery"] is None
+    assert "was written by a newer Spark" in park.reason and "Spark 4.2 reads v1 and v2" in park.reason

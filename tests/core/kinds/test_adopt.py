@@ -24,7 +24,7 @@ from streamkeeper.cli.commands import app
 from streamkeeper.declare.model import Location, Source
 from streamkeeper.delta.log import FENCE
 from streamkeeper.drivers import submit
-from streamkeeper.errors import CheckpointError, PlanRefused, RecoveryError, RequestError
+from streamkeeper.errors import CheckpointError, NewerCheckpoint, PlanRefused, RecoveryError, RequestError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, holds, ledger
 from streamkeeper.flows.files import query_id
@@ -255,8 +255,18 @@ def test_a_checkpoint_without_a_batch_is_nothing_to_go_on_after(world: World) ->
 def test_a_checkpoint_of_an_unknown_format_is_refused(world: World) -> None:
     folder = old_job(world)
     (folder / "offsets" / "2").write_text("v3\n{}\n{}")
-    with pytest.raises(CheckpointError, match="is of version v3; this Streamkeeper reads v1 and v2"):
+    said = (
+        r"is of version v3, and Spark \S+ reads v1 and v2: a newer Spark wrote it\. Nothing was changed\. Use"
+    )
+    with pytest.raises(NewerCheckpoint, match=said):
         plan(world, folder)
+
+
+def test_a_state_with_settings_of_a_newer_spark_is_told(world: World) -> None:
+    folder = old_job(world, conf={"spark.sql.of.tomorrow": "true"})
+    shutil.copytree(RECORDED / "files_dedup" / "state", folder / "state")
+    said = notes(plan(world, folder))
+    assert "The checkpoint pins spark.sql.of.tomorrow, which Spark 4.2 does not know: a newer Spark" in said
 
 
 def test_a_checkpoint_elsewhere_than_in_the_allowed_roots_is_not_opened(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,6 +48,20 @@ def test_a_table_that_is_gone_or_was_made_anew_breaks_it(ran: World) -> None:
     assert (found(ran).compatibility, found(ran).recovery) == (Compatibility.INCOMPATIBLE, "reset_checkpoint")
     ran.write_table("another", 1)
     assert "lacks batches 0 to 1" in found(ran).reasons[0]
+
+
+def test_a_checkpoint_of_a_newer_spark_needs_that_spark_and_no_recovery(ran: World) -> None:
+    folder = ran.home.storage.path(f"{ran.home.checkpoint(1, 1)}")
+    newest = max(Path(folder, "offsets").iterdir(), key=lambda file: file.name)
+    own = newest.read_text()
+    newest.write_text(own.replace('"conf":{}', '"conf":{"spark.sql.of.tomorrow":"true"}'))
+    assert found(ran).compatibility is Compatibility.COMPATIBLE, "without state it pins nothing that counts"
+    Path(folder, "state", "0").mkdir(parents=True)
+    assert found(ran).compatibility is Compatibility.RESULTS_DIFFER
+    assert "pins spark.sql.of.tomorrow, which Spark 4.2 does not know" in found(ran).reasons[0]
+    newest.write_text(own.replace("v2", "v3", 1))
+    assert (found(ran).compatibility, found(ran).recovery) == (Compatibility.INCOMPATIBLE, None)
+    assert "is of version v3, and Spark 4.2 reads v1 and v2: a newer Spark wrote it" in found(ran).reasons[0]
 
 
 def test_a_batch_in_flight_is_no_contradiction(world: World) -> None:

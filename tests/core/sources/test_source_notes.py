@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from streamkeeper.checkpoint import OffsetEntry, write_offsets
-from streamkeeper.checkpoint.log_entries import PROVIDER, WATERMARK_POLICY
+from streamkeeper.checkpoint.log_entries import PINNED, PROVIDER, WATERMARK_POLICY
 from streamkeeper.declare.model import Location, Source
 from streamkeeper.flows.generations import StartAt
-from streamkeeper.recover.moves import other_batches, pinned_settings
+from streamkeeper.recover.moves import other_batches
 from streamkeeper.sources import replay_steps
 from streamkeeper.sources.files.options import FileOptions
 from streamkeeper.sources.kafka.offsets import OffsetRange, Topics
@@ -271,7 +271,7 @@ PARTITIONS = "spark.sql.shuffle.partitions"
 ROCKS = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
-DEFAULT = pinned_settings.DEFAULTS[PROVIDER]
+DEFAULT = PINNED[PROVIDER]
 
 
 def changes(setting: str, before: str, then: str) -> str:
@@ -292,7 +292,7 @@ def with_header(world: World, conf: dict[str, str], spark_conf: str) -> World:
 @pytest.mark.parametrize(
     ("conf", "spark_conf", "said"),
     [
-        pytest.param(dict(pinned_settings.DEFAULTS), "", [], id="Spark's own"),
+        pytest.param(dict(PINNED), "", [], id="Spark's own"),
         pytest.param({PROVIDER: ROCKS}, f"'{PROVIDER}': '{ROCKS}'", [], id="declared as it is"),
         pytest.param({PROVIDER: ROCKS}, "", [changes(PROVIDER, ROCKS, DEFAULT)], id="declared no more"),
         pytest.param(

@@ -6,19 +6,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from streamkeeper_jobs.catalog import registration
+from streamkeeper_jobs.catalog.session_catalog import Entry, Field
+from streamkeeper_jobs.recover import full_refresh
+from streamkeeper_jobs.steps import perform
 from typer.testing import CliRunner
 
 from streamkeeper.cli.commands import app
 from streamkeeper.declare.driver import CATALOG, HIVE
 from streamkeeper.delta.protocol import CATALOG_MANAGED
-from streamkeeper.errors import DeclarationError, RequestError, SourceError
+from streamkeeper.errors import CatalogError, DeclarationError, RequestError, SourceError
+from streamkeeper.flows import ledger
+from streamkeeper.history import events
+from streamkeeper.history.events import Kind
 from streamkeeper.manifest import named_tables
 from streamkeeper.manifest.environment import opened, opened_flow, opened_if_possible
 from streamkeeper.manifest.named_tables import columns_mark
+from streamkeeper.recover.plans.kind import KINDS, Work, kind
 from streamkeeper.sources.starts import starts_of
 from streamkeeper.storage import open_storage
 from streamkeeper.tables.by_path import check_by_path
@@ -98,6 +107,90 @@ def test_tests_of_a_pipeline_give_no_names(
     world.enter(monkeypatch)
     tried = PipelineTest(world.settings.pipelines / "events.py", tmp_path / "a test", cast("Any", None))
     assert (world.settings.register_tables, tried.settings.register_tables) == (True, False)
+
+
+# --- names after recoveries
+
+
+def test_names_are_written_anew_after_each_spark_step_that_may_have_changed_tables() -> None:
+    steps = {
+        name: [
+            step.name
+            for step in kind(name).steps
+            if step.needs_spark and kind(name).may_have_changed(step.name)
+        ]
+        for name in KINDS
+    }
+    assert {name: found for name, found in steps.items() if found} == {
+        "backfill": ["fill"],
+        "clean_up": ["forget_deletes"],
+        "full_refresh": ["empty_tables"],
+        "full_refresh_with_backup": ["empty_tables", "fill"],
+        "rebuild_without_downtime": ["put_in_place"],
+        "restore_table": ["put_back", "verify_rows"],
+        "rewind": ["put_back"],
+    }
+
+
+class Catalog:
+    """A session catalog in a dict; while it is ``down``, it answers nothing."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, Entry] = {}
+        self.down = False
+
+    def look(self, name: str) -> Entry | None:
+        if self.down:
+            raise CatalogError(f"The session catalog was asked about {name} and answers: away.")
+        return self.entries.get(name)
+
+    def has_schema(self, _: str) -> bool:
+        return True
+
+    def create(self, name: str, path: str) -> None:
+        self.entries[name] = Entry(path, "delta", (), None, {})
+
+    def describe(self, name: str, comment: str | None, properties: dict[str, str]) -> None:
+        self.entries[name] = replace(self.entries[name], comment=comment, properties=properties)
+
+    def put_columns(self, name: str, columns: tuple[Field, ...]) -> None:
+        self.entries[name] = replace(self.entries[name], columns=columns)
+
+
+def test_a_recovery_writes_the_names_of_its_tables_and_goes_on_where_the_catalog_is_away(
+    declared: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog, settings = Catalog(), declared.settings
+    fields = [{"name": "event_id", "type": "string", "nullable": True, "metadata": {}}]
+    metadata = {"schemaString": json.dumps({"fields": fields}), "configuration": {"delta.x": "1"}}
+    monkeypatch.setattr(registration, "SessionCatalog", lambda _: catalog)
+    monkeypatch.setattr(registration, "read_metadata", lambda *_: metadata)
+    monkeypatch.setattr(full_refresh, "empty_tables", lambda *_: {"tables": []})
+    declared.processed(1, transactions=1)
+    plan = planned(declared, "full_refresh", table="events.events")
+    book = ledger.open(open_storage(settings.state), "events", plan.recovery_id)
+    work = Work(settings, plan, book, "empty_tables")
+    act = str(kind("full_refresh").step("empty_tables").act)
+
+    path = settings.table_path("events")
+
+    def entry() -> Entry | None:
+        assert perform(cast("Any", None), act, work) == {"tables": []}
+        return catalog.entries.get("shop.events")
+
+    assert entry() is None, "the first start gives a table its name"
+    named_tables.note_registration(book.storage, "events", "shop.events", path, "older")
+    catalog.down = True
+    assert entry() is None
+    (note,) = [one for one in events.read(book.storage, "events") if one.kind == Kind.NAME_STALE]
+    assert "empty_tables: events: The session catalog was asked about shop.events" in note.text
+    catalog.down = False
+    made = entry()
+    assert made is not None and made.columns == tuple(fields) and made.properties["delta.x"] == "1"
+    fields.append({"name": "n", "type": "integer", "nullable": True, "metadata": {}})
+    metadata["schemaString"] = json.dumps({"fields": fields})
+    made = entry()
+    assert made is not None and made.columns == tuple(fields)
 
 
 # --- sources by name

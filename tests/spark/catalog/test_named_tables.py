@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
+from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql import SparkSession
 from streamkeeper_jobs.catalog.session_catalog import SessionCatalog
+from streamkeeper_jobs.spark.exceptions import causes_of
 from streamkeeper_jobs.trial.analyze import analyze
 
+from streamkeeper.drivers.failures import FailureClass, classify
+from streamkeeper.errors import CatalogError, SettingsError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.manifest.named_tables import named_table, registration_of
 from streamkeeper.trial.verdict import Compatibility
 from tests.oracle import all_rows
-from tests.worlds.flow_world import Flowbed, pipeline
+from tests.worlds.flow_world import NAME, Flowbed, pipeline
+from tests.worlds.tables.backup_world import Recoverer
 from tests.worlds.tables.session_catalogs import hive_session, opened_by_drivers, raw_columns
 
 NAMED = pipeline(view="").replace(
@@ -142,9 +150,27 @@ def test_a_name_of_another_table_is_refused_with_both_places_before_anything_is_
     assert bed.run() is Outcome.PARKED
     assert said in bed.park().reason and f"the delta table at {other}" in bed.park().reason
     assert not bed.table.exists()
+    hive.sql(f'CREATE TABLE shop.files (a INT) USING parquet LOCATION "{bed.table}"')
+    bed.declare(NAMED.replace("NAME", "files"))
+    assert bed.run() is Outcome.PARKED
+    assert f"the parquet table at {bed.table}" in bed.park().reason
     bed.declare(NAMED.replace("shop.NAME", "none.x"))
     assert bed.run() is Outcome.PARKED
     assert "the session catalog has no schema none. Nothing was touched." in bed.park().reason
+
+
+def test_a_catalog_that_ends_with_its_session_is_refused(spark: SparkSession) -> None:
+    with pytest.raises(SettingsError, match=r"The session catalog is in memory .* names in it reach nobody"):
+        SessionCatalog(spark)
+
+
+def test_a_catalog_that_does_not_answer_is_asked_again_by_the_next_driver(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    nobody = hive_session(spark, str(tmp_path), hive__metastore__uris="thrift://127.0.0.1:1")
+    with pytest.raises(CatalogError, match=r"The session catalog was asked about .* and answers: ") as raised:
+        SessionCatalog(nobody).look("shop.events")
+    assert classify(causes_of(raised.value)).classed is FailureClass.TRANSIENT
 
 
 def test_a_source_by_name_is_read_by_its_place_and_a_name_that_moved_is_a_table_made_anew(
@@ -171,3 +197,87 @@ def test_a_source_by_name_is_read_by_its_place_and_a_name_that_moved_is_a_table_
     ).save(str(moved))
     assert bed.run() is Outcome.PARKED
     assert "the table was recreated" in bed.park().reason
+
+
+def read_by_delta_rs(session: SparkSession, name: str) -> list[dict[str, Any]]:
+    """Read as another engine does: where the catalog says that the table is."""
+    entry = SessionCatalog(session).look(name)
+    assert entry is not None and entry.location is not None
+    # It heeds deletion vectors, which a table of Arrow does not.
+    query = QueryBuilder().register("found", DeltaTable(entry.location)).execute("SELECT * FROM found")
+    return pyarrow.table(query.read_all()).to_pylist()
+
+
+class Reader:
+    """A thread that reads by name, again and again, in the ``with`` block: how often, the fewest rows that it
+    saw, and what failed.
+    """
+
+    def __init__(self, rows: Callable[[], list[dict[str, Any]]]) -> None:
+        self.reads, self.fewest, self.failed = 0, 10**9, list[str]()
+        self._rows, self._over = rows, threading.Event()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+
+    def _read(self) -> None:
+        while not self._over.is_set():
+            try:
+                self.fewest = min(self.fewest, len(self._rows()))
+                self.reads += 1
+            except Exception as error:  # noqa: BLE001 - whatever a reader meets is what the test is about
+                self.failed.append(str(error))
+
+    def __enter__(self) -> Reader:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join(120)
+        assert not self._thread.is_alive()
+
+
+TABLE = {"table": "events.events"}
+RECOVERIES: dict[str, tuple[dict[str, Any], int]] = {
+    "rebuild_without_downtime": (TABLE, 5),
+    "restore_table": ({**TABLE, "backup": "b1"}, 3),
+    "full_refresh": (TABLE, 0),
+    "rewind": ({"flow": NAME, "batch": "0", "target": "restored"}, 3),
+    "backfill": ({"flow": NAME, "read": "files", "path": "archive", "accept": ["duplicates"]}, 5),
+}
+"""What each is asked for, and the fewest rows that a reader may see meanwhile, by its page."""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("recovery", RECOVERIES)
+def test_readers_by_name_never_fail_through_a_recovery_which_writes_the_name_anew(
+    recovery: str, named: Beds, hive: SparkSession, elsewhere: SparkSession
+) -> None:
+    values, fewest = RECOVERIES[recovery]
+    bed, name = named(recovery), f"shop.{recovery}"
+    at_work, catalog = Recoverer.of(bed), SessionCatalog(hive)
+    bed.arrive(1, 2, 3)
+    assert bed.run() is Outcome.STOPPED
+    if recovery == "restore_table":
+        at_work.backup("b1", "events.events")
+    bed.arrive(4, 5)
+    assert bed.run() is Outcome.STOPPED
+    if recovery == "backfill":
+        values = {**values, "path": str(bed.arrive(6, folder="archive").parent)}
+    entry = catalog.look(name)
+    assert entry is not None
+    catalog.put_columns(name, entry.columns[:1])
+    catalog.describe(name, "older", {"streamkeeper.pipeline": "older"})
+    by_spark = Reader(partial(read, elsewhere, name))
+    by_delta_rs = Reader(partial(read_by_delta_rs, elsewhere, name))
+    with by_spark, by_delta_rs:
+        at_work.run(recovery, f"{recovery}-00000001", **values)
+        assert columns(elsewhere, name) == FIRST, "before any driver"
+        found = catalog.look(name)
+        assert found is not None and (found.columns, found.comment) == (entry.columns, entry.comment)
+        assert found.properties["streamkeeper.pipeline"] == "events"
+        assert bed.run() is Outcome.STOPPED
+    bed.holds(all_rows(bed.events))
+    for reader, rows in ((by_spark, read), (by_delta_rs, read_by_delta_rs)):
+        assert reader.failed == []
+        assert reader.reads > 0 and reader.fewest >= fewest
+        assert sorted(row["n"] for row in rows(elsewhere, name)) == sorted(row["n"] for row in bed.events)

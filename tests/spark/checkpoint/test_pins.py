@@ -13,10 +13,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, lit, window
 
 from streamkeeper.checkpoint import Checkpoint
+from streamkeeper.checkpoint.log_entries import EVOLUTION, PINNED
 from streamkeeper.delta import log as delta_log
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows.files import query_id
-from streamkeeper.recover.moves import pinned_settings
 from streamkeeper.storage import LocalStorage
 from tests.worlds.flow_world import NAME, Flowbed, event, pipeline
 
@@ -112,10 +112,8 @@ def test_the_seeded_header_is_the_one_that_spark_writes(bed: Flowbed) -> None:
     assert bed.start(2).seed_batch == 0
     by_spark, by_us = bed.checkpoint(1).offsets(0), bed.checkpoint(2).offsets(0)
     assert by_us.conf == {**by_spark.conf, ASKED: "2"}
-    assert {**by_spark.conf, **pinned_settings.DEFAULTS} == by_spark.conf
-    assert by_spark.conf.keys() - pinned_settings.DEFAULTS.keys() == {
-        "spark.sql.streaming.queryEvolution.enableSourceEvolution"
-    }
+    assert {**by_spark.conf, **PINNED} == by_spark.conf
+    assert by_spark.conf.keys() - PINNED.keys() == {EVOLUTION}
     assert (by_us.version, by_us.header) == (by_spark.version, by_spark.header)
     assert (
         bed.checkpoint(1).read("metadata")

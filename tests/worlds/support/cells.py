@@ -475,7 +475,7 @@ NAMES = "tests/spark/catalog/test_named_tables.py"
 CATALOGS = Part(
     "Session catalogs",
     "catalog",
-    ("a table's name", "a source by name"),
+    ("a table's name", "a source by name", "readers by name through recoveries"),
     {
         "Hive metastore (tried on Derby)": (
             yes(
@@ -486,10 +486,17 @@ CATALOGS = Part(
                 f"{NAMES}::test_a_source_by_name_is_read_by_its_place"
                 "_and_a_name_that_moved_is_a_table_made_anew"
             ),
+            yes(
+                f"{NAMES}::test_readers_by_name_never_fail_through_a_recovery_which_writes_the_name_anew",
+                "yes, in Spark and in delta-rs",
+            ),
         ),
+        "in memory": 3
+        * (no("it ends with its session", f"{NAMES}::test_a_catalog_that_ends_with_its_session_is_refused"),),
         "catalog-managed tables": (
             no("refused", f"{MANAGED}::test_a_catalog_managed_target_is_refused_in_words"),
             no("refused", f"{MANAGED}::test_a_catalog_managed_source_is_refused_also_by_its_checksum"),
+            no("refused", f"{MANAGED}::test_no_recovery_is_planned_into_a_catalog_managed_table"),
         ),
     },
 )

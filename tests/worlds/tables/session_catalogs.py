@@ -21,11 +21,15 @@ _SETTINGS = {
 }
 
 
-def hive_session(spark: SparkSession, warehouse: str) -> SparkSession:
-    """Return a session with a catalog of its own kind, and a client of its own."""
+def hive_session(spark: SparkSession, warehouse: str, **settings: str) -> SparkSession:
+    """Return a session with a catalog of its own kind, and a client of its own.
+
+    :param settings: further ones, with ``__`` for each dot.
+    """
     jvm: Any = spark._jvm
     options = jvm.java.util.HashMap()
-    for name, value in {**_SETTINGS, "spark.sql.warehouse.dir": warehouse}.items():
+    more = {name.replace("__", "."): value for name, value in settings.items()}
+    for name, value in {**_SETTINGS, "spark.sql.warehouse.dir": warehouse, **more}.items():
         options.put(name, value)
     classic = getattr(jvm, "org.apache.spark.sql.classic.SparkSession")
     return SparkSession(spark.sparkContext, classic(spark.sparkContext._jsc.sc(), options))
