@@ -19,7 +19,7 @@ from tests.benchmarks.ratios import meanwhile
 from tests.benchmarks.thousand.company import kill
 from tests.benchmarks.thousand.parts import Sample
 from tests.benchmarks.thousand.world import SIMULATED, Thousand
-from tools.waiting import wait_until
+from tools.waiting import NotYet, wait_until
 
 A_FLOW, AT_LEAST = 20.0, 900.0
 """Seconds that all flows together may take to be watched: so many a flow, and these."""
@@ -27,7 +27,7 @@ STEP = 900.0
 """Seconds that anything awaited of one flow may take."""
 VIEWED = 5.0
 """Seconds between two answers of the page, as one viewer asks."""
-BETWEEN = 4.0
+BETWEEN = 5.0
 """Seconds between two ends of drivers: what two cores can follow."""
 PERSON = holds.person("benchmark")
 
@@ -48,11 +48,14 @@ def start(world: Thousand) -> None:
 
 def rest(world: Thousand, minutes: float) -> None:
     """Measure while nothing happens but what always does, with one viewer of the page."""
-    answers = list[float]()
+    answers, unanswered = list[float](), list[str]()
 
     def view(over: threading.Event) -> None:
         while not over.wait(VIEWED):
-            answers.append(world.page()[0])
+            try:
+                answers.append(world.page()[0])
+            except NotYet as error:
+                unanswered.append(str(error))
 
     place = world.place
     before = place.sample()
@@ -62,7 +65,10 @@ def rest(world: Thousand, minutes: float) -> None:
     after = place.sample()
     print_parts(before, after)
     print_growth(before, after, len(world.flows))
-    print_seconds("the page's answer", answers)
+    for error in unanswered:
+        row("the page did not answer", error)
+    if answers:
+        print_seconds("the page's answer", answers)
 
 
 def ends(world: Thousand, chance: Random) -> None:
