@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from itertools import groupby
 from typing import Any
 
-from airflow.sdk import DAG
+from airflow.sdk import DAG, get_parsing_context
 from streamkeeper_airflow.dag_options import dag_options
 from streamkeeper_airflow.flow.flow_doc import description, documentation, name_of_flows
 from streamkeeper_airflow.flow.gate import HoldGate
@@ -54,6 +54,8 @@ def flow_dag(flows: list[Flow], manifest: Manifest) -> DAG:
     return dag
 
 
-manifest = read_manifest(SETTINGS)
+manifest, task_of = read_manifest(SETTINGS), get_parsing_context().dag_id
 for dag_id, flows in groupby(manifest.flows(), lambda flow: flow.dag_id):
-    globals()[dag_id] = flow_dag(list(flows), manifest)
+    # A task's process needs its own DAG alone, and would take seconds to make a thousand.
+    if task_of in (None, dag_id):
+        globals()[dag_id] = flow_dag(list(flows), manifest)

@@ -63,10 +63,11 @@ class AirflowApi:
         :raises ApiError: the answer's status is 400 or above; a :class:`ServerError` from 500 on.
         :raises NoAnswer: there is none.
         """
-        if self._token is None:
-            login = {"username": self.user, "password": self.password}
-            self._token = str(self._send("POST", f"{self.base_url}/auth/token", login, None)["access_token"])
-        return self._send(method, f"{self.base_url}/api/v2{path}", body, self._token)
+        return self._send_as_user(method, f"/api/v2{path}", body)
+
+    def page(self, path: str) -> JsonObject:
+        """Ask a plugin's page at a path once and give the JSON that comes back; it raises as :meth:`call`."""
+        return self._send_as_user("GET", path, None)
 
     def read(self, path: str) -> JsonObject:
         """Read what is at a path.
@@ -212,6 +213,12 @@ class AirflowApi:
             return str(task["state"]) if task.get("state") in states else None
 
         return wait_until(look, timeout, f"task {task_id} of {dag_id} is {' or '.join(states)}")
+
+    def _send_as_user(self, method: str, path: str, body: Mapping[str, Any] | None) -> JsonObject:
+        if self._token is None:
+            login = {"username": self.user, "password": self.password}
+            self._token = str(self._send("POST", f"{self.base_url}/auth/token", login, None)["access_token"])
+        return self._send(method, f"{self.base_url}{path}", body, self._token)
 
     def _send(self, method: str, url: str, body: Mapping[str, Any] | None, token: str | None) -> JsonObject:
         headers = {"Content-Type": "application/json", "Accept": "application/json"}

@@ -207,15 +207,9 @@ class AirflowService:
 
     def _launched(self, command: str) -> subprocess.Popen[bytes]:
         """Start an ``airflow`` command in a session of its own, which writes to :attr:`output`."""
-        airflow = Path(sys.executable).with_name("airflow")
-        if not os.access(airflow, os.X_OK):
-            raise ServiceError(
-                f"There is no airflow beside {sys.executable}. Run this with the project's own Python, by"
-                " make."
-            )
         with self.output.open("ab") as output:
             return subprocess.Popen(
-                [str(airflow), *command.split()],
+                self._command_line(command),
                 env=self.environment(),
                 cwd=self.home,
                 stdin=subprocess.DEVNULL,
@@ -223,6 +217,15 @@ class AirflowService:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+
+    def _command_line(self, command: str) -> list[str]:
+        airflow = Path(sys.executable).with_name("airflow")
+        if not os.access(airflow, os.X_OK):
+            raise ServiceError(
+                f"There is no airflow beside {sys.executable}. Run this with the project's own Python, by"
+                " make."
+            )
+        return [str(airflow), *command.split()]
 
     def _healthy(self) -> bool:
         if self._process is not None and self._process.poll() is not None:

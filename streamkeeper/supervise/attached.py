@@ -20,7 +20,9 @@ from streamkeeper.storage import read_json
 LOOK = 1.0
 """Seconds that one call of `wait` waits for a driver's end, at most."""
 STORE_LOOK = 5.0
-"""Seconds between two reads of the store for an attached driver whose process is alive or not visible."""
+"""Seconds between two reads of the store, at most, for an attached driver whose process is not visible."""
+STORE_LOOK_VISIBLE = 15.0
+"""The same for one whose process is seen alive: all that the store can tell is that it left, and hangs."""
 
 
 @dataclass(frozen=True)
@@ -82,10 +84,12 @@ class Attached:
         return self if self._has_begun else None
 
     def _gone(self) -> bool:
-        """Check the process at each call; the store every few seconds only, or if the process is gone."""
-        if leases.is_running(self._lease.process) is not False and self._monotonic() < self._ask_at:
+        """Check the process at each call; the store now and then only, or if the process is gone."""
+        is_running = leases.is_running(self._lease.process)
+        if is_running is not False and self._monotonic() < self._ask_at:
             return False
-        self._ask_at = self._monotonic() + min(STORE_LOOK, self._term / 4)
+        between = STORE_LOOK_VISIBLE if is_running else STORE_LOOK
+        self._ask_at = self._monotonic() + min(between, self._term / 4)
         match leases.life(self._home, self._lease):
             case Life.LEFT | Life.DEAD:
                 return True

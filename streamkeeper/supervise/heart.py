@@ -9,8 +9,10 @@ from streamkeeper.drivers import supervision
 from streamkeeper.errors import StorageError
 from streamkeeper.flows.files import FlowHome
 
-LONGEST_INTERVAL = 10.0
-"""Seconds between two heartbeats, at most."""
+LONGEST_INTERVAL = 20.0
+"""Seconds between two heartbeats, at most. Lines of the driver that were shown since the last one are shown
+again by whoever takes over the watch.
+"""
 SHARE = 12
 """Heartbeats within the time after which an unsupervised driver stops.
 

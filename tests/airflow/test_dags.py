@@ -286,6 +286,13 @@ def test_parsing_imports_neither_spark_nor_the_user_s_code(project: Path) -> Non
     assert done.stdout.strip().splitlines()[-1] == "[]"
 
 
+def test_a_process_that_runs_a_task_makes_the_dag_of_its_own_flow_alone(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", "flow__second__second_flow")
+    assert list(DagBag(str(PROJECT / "dags" / "flows.py")).dags) == ["flow__second__second_flow"]
+
+
 def test_the_plugin_loader_leaves_the_package_alone() -> None:
     listing = (
         "import sys; from airflow import plugins_manager; plugins_manager.ensure_plugins_loaded();"

@@ -19,7 +19,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -31,8 +30,9 @@ from streamkeeper.drivers.supervision import Absence
 from streamkeeper.flows import leases
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.settings import PROJECT
-from streamkeeper.storage import Storage, open_storage
+from streamkeeper.storage import open_storage
 from tests.benchmarks.ratios import HEADER, enter_environment, print_ratio, rounds
+from tests.benchmarks.sides.counting import Counting
 from tests.benchmarks.sides.flows_side_by_side import NAME, Bench
 from tests.benchmarks.sides.supervised_sides import FILES, STEP, STOCK_DAG, Side, pss, running, sides
 from tests.events_producer import Producer
@@ -109,24 +109,6 @@ def _task_pid(api: AirflowApi, dag: str) -> int:
         return None
 
     return wait_until(look, STEP, f"the task run of {dag} runs")
-
-
-class Counting:
-    """A storage that counts the requests made to the one within, by kind."""
-
-    def __init__(self, within: Storage) -> None:
-        self._within, self.requests = within, Counter[str]()
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._within, name)
-        if not callable(found) or name == "path":
-            return found
-
-        def counted(*arguments: Any) -> Any:
-            self.requests[name] += 1
-            return found(*arguments)
-
-        return counted
 
 
 def count_requests(bench: Bench) -> None:

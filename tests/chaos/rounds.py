@@ -23,7 +23,7 @@ UNNOTICED = (
 )  # fmt: skip
 """Victims whose end the driver should not notice."""
 BEATS = 3
-"""Beats after a blow that show that a task goes on watching: of 10 s each by default, so longer than Airflow
+"""Beats after a blow that show that a task goes on watching: of 20 s each by default, so longer than Airflow
 takes for a task to be lost. SIGTERM asks, and Airflow's worker and the task may both stay (seen).
 """
 

@@ -21,7 +21,7 @@ from streamkeeper.errors import SettingsError
 from streamkeeper.exit_codes import OUT_OF_MEMORY, Outcome
 from streamkeeper.flows import generations, holds, leases
 from streamkeeper.flows.files import FlowHome, open_home
-from streamkeeper.health.driver_log import ClusterLog, LogFile, LogTail, last_lines
+from streamkeeper.health.driver_log import ClusterLog, LogFile, LogTail
 from streamkeeper.history import events
 from streamkeeper.history.events import Kind
 from streamkeeper.manifest.manifest import read_manifest
@@ -35,13 +35,14 @@ from streamkeeper.trial.change import Change, ChangeState, to_run
 from streamkeeper.watch import crash_loops
 from streamkeeper.watch.alerts import AlertKind
 from streamkeeper.watch.crash_loops import Failures
+from streamkeeper_airflow.flow import deferral
 from streamkeeper_airflow.flow import submit as submitting
 from streamkeeper_airflow.flow.airflow_settings import (
     check_airflow,
     check_triggerer_lives,
     check_worker_lasts,
 )
-from streamkeeper_airflow.flow.driver_trigger import DriverTrigger
+from streamkeeper_airflow.flow.deferral import DriverTrigger
 from streamkeeper_airflow.flow.drivers import Driver, Found, InCluster, Submitted
 from streamkeeper_airflow.flow.gate import HoldTrigger, all_held
 from streamkeeper_airflow.flow.retries import (
@@ -61,10 +62,6 @@ from streamkeeper_airflow.operate.park_message import describe_park, describe_re
 from streamkeeper_airflow.operate.run_note import set_run_note
 
 ATTACH_ATTEMPTS = 3
-LAST_LINES = 30
-"""Lines of a driver's output that are shown again after its end, where the triggerer showed them first: of a
-try's triggers, Airflow keeps the log of the last one.
-"""
 
 
 class FlowOperator(BaseOperator):
@@ -80,7 +77,7 @@ class FlowOperator(BaseOperator):
     * While it follows a driver it sends a heartbeat; a driver without a supervisor stops by itself after some
       time.
     * With ``supervision=deferred`` it does all that until the driver works. Then it is deferred, and
-      :class:`streamkeeper_airflow.flow.driver_trigger.DriverTrigger` follows the driver: it goes on at the
+      :class:`streamkeeper_airflow.flow.deferral.DriverTrigger` follows the driver: it goes on at the
       driver's end, or to have a changed declaration tried.
 
     Flows that share a driver have one such task: it is held if all of them are, and it fails with the flows
@@ -196,7 +193,7 @@ class FlowOperator(BaseOperator):
         homes, by = [open_home(settings, flow) for flow in self.flows], name_of(context)
         submitting.trust_pages(settings.connection)
         heart = Heart(homes, settings.supervisor_timeout, by, self.log.warning)
-        known = self._known(settings, homes, epochs or {})
+        known = deferral.take_up(settings, homes, epochs or {}, shared=self.shared)
         for _ in range(ATTACH_ATTEMPTS):
             if known is None:
                 self._skip_if_held(settings)
@@ -210,7 +207,8 @@ class FlowOperator(BaseOperator):
             self._driver = attached or self._submit(settings, homes, context)
             ending = self._follow_all(settings, homes, heart, context)
             if known is not None and shows_end:
-                self._show_last_lines(known)
+                for location, lines in deferral.ends_of_outputs(known):
+                    self.log.info("The last lines of %s were:\n%s", location, lines)
             if ending.code not in (Outcome.LEASE_HELD, Outcome.LEASE_LOST):
                 break
             self.log.info("Another driver has the lease of %s; attaching to it.", self.flow)
@@ -218,27 +216,6 @@ class FlowOperator(BaseOperator):
         return self._conclude(
             *flows_at_fault(homes, ending.code, self._before), ending=ending, context=context
         )
-
-    def _known(
-        self, settings: Settings, homes: Sequence[FlowHome], epochs: Mapping[str, int]
-    ) -> Found | None:
-        """Return the driver that has some leases, alive or not; None if there are none, or newer ones: it was
-        judged before a scheduler that started anew sent this task here again.
-        """
-        ran = [home for home in homes if home.full_name in epochs]
-        if any(_newest_epoch(home) > epochs[home.full_name] for home in ran):
-            return None
-        pairs = [(home, leases.read(home, epochs[home.full_name])) for home in ran]
-        parts = [Attached(home, lease, settings.lease_term) for home, lease in pairs if lease is not None]
-        return of_parts(parts, settings.lease_term, shared=self.shared) if parts else None
-
-    def _show_last_lines(self, driver: Found) -> None:
-        outputs = ([LogFile(driver.log)] if driver.log else []) + (
-            [ClusterLog(driver.cluster)] if driver.cluster else []
-        )
-        for output in outputs:
-            lines = "\n".join(last_lines(output, LAST_LINES))
-            self.log.info("The last lines of %s were:\n%s", output.location, lines)
 
     def _follow_all(
         self, settings: Settings, homes: Sequence[FlowHome], heart: Heart, context: Context
@@ -405,24 +382,12 @@ class FlowOperator(BaseOperator):
             if ending is not None:
                 return ending
             if settings.supervision == DEFERRED and not successor.is_busy:
-                self._hand_over(settings, driver, heart, successor.reported, context)
-
-    def _hand_over(
-        self, settings: Settings, driver: Driver, heart: Heart, reported: str, context: Context
-    ) -> None:
-        """Let the triggerer follow a driver that works, and defer; return while it must be followed here."""
-        working = driver.begun()
-        if working is None or not all(
-            flow in working.epochs or all_held(settings, [flow]) for flow in self.flows
-        ):
-            return
-        heart.beat(at_once=True)
-        self.log.info("The driver of %s works. The triggerer watches it; this task takes no slot.", self.flow)
-        self.defer(
-            trigger=DriverTrigger(working.epochs, name_of(context), self._tries_changes, reported),
-            method_name="woken",
-            kwargs={"flows": self.flows, "epochs": working.epochs, "reported": reported},
-        )
+                working = deferral.ready(settings, self.flows, driver)
+                if working is not None:
+                    heart.beat(at_once=True)
+                    by, reported = name_of(context), successor.reported
+                    trigger = DriverTrigger(working.epochs, by, self._tries_changes, reported)
+                    deferral.hand_over(self, self.flows, trigger)
 
     def _conclude(self, *homes: FlowHome, ending: Ending, context: Context) -> bool:
         """Report how the driver ended; return whether the next is to be started at once.

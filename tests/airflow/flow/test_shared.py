@@ -261,7 +261,7 @@ def test_the_triggerer_watches_a_driver_for_all_its_flows_and_the_task_judges_wh
 ) -> None:
     monkeypatch.setenv("STREAMKEEPER_SUPERVISION", "deferred")
     monkeypatch.setattr(attached, "LOOK", 0.1)
-    monkeypatch.setattr(attached, "STORE_LOOK", 0.1)
+    monkeypatch.setattr(attached, "STORE_LOOK_VISIBLE", 0.1)
     held = [lease(home, process_of(sleeper.pid), epoch=4) for home in homes]
     for home in homes:
         leases.beat(home, Heartbeat(4, 1, "running", 1, now()))

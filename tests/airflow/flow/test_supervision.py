@@ -14,10 +14,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
+from uuid import uuid4
 
+import httpx
 import pytest
 from airflow.sdk import Context
+from airflow.sdk.api.client import ServerResponseError
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk.execution_time import supervisor
+from airflow.sdk.execution_time.supervisor import ActivitySubprocess
 from streamkeeper_airflow.flow import supervise
 from streamkeeper_airflow.flow.drivers import Submitted
 from streamkeeper_airflow.flow.gate import blocking
@@ -335,6 +341,24 @@ def two_starts_at_once(bed: Bed) -> None:
     assert bed.home.epochs() == [1], "never a second driver"
 
 
+def second_try_beside_the_first(bed: Bed) -> None:
+    tasks = [bed.task()]
+    first = bed.driver(1)
+    tasks.append(bed.task())  # Airflow heard nothing of the first try, and takes it for lost
+
+    def watch() -> bool | None:
+        seen = supervision.read(bed.home)
+        return (seen is not None and seen.by.endswith("try 2")) or None
+
+    wait_until(watch, SOON, "the second try watches")
+    os.kill(first.process.pid, signal.SIGKILL)
+    bed.driver(2)
+    wait_until(lambda: bed.life(2) is Life.ALIVE or None, SOON, "the next driver works")
+    holds.put(bed.home, PERSON, "enough", "ada")
+    assert {str(task.end()).partition(" ")[0] for task in tasks} <= {"success", FLOW}, "success, or held"
+    assert bed.home.epochs() == [1, 2], "both tries saw the end, and one driver followed"
+
+
 def crash_loop(bed: Bed) -> None:
     bed.tell("fail")
     ends = [bed.task().end() for _ in range(2)]
@@ -380,6 +404,7 @@ CASES: dict[str, Callable[[Bed], None]] = {
     "running, its task gone → timeout → stopped → next try → running": orphan,
     "running, watched → longer than the timeout → running": watched_driver_is_no_orphan,
     "declared → two starts at once → one driver": two_starts_at_once,
+    "running → second try beside the first → killed → one driver": second_try_beside_the_first,
     "running → fails again and again → crash loop": crash_loop,
     "declared → start with wrong settings → refused": settings_that_cannot_fit,
     "running → attach with wrong settings → attached": settings_that_cannot_fit_beside_a_driver_that_runs,
@@ -420,3 +445,39 @@ def test_a_flow_goes_through_the_states_of_its_case(
         assert not is_watched_elsewhere()
     elif name not in UNWATCHED:
         wait_until(is_watched_elsewhere, SOON, "a task is deferred, and its driver watched by the trigger")
+
+
+class Unlisted(ActivitySubprocess):
+    """Airflow's own supervisor of a task, which begins without telling the API server."""
+
+    def _on_child_started(self, **_: object) -> None: ...
+
+
+@pytest.mark.parametrize("bed", [SLOT], indirect=True)
+@pytest.mark.parametrize("status", [404, 403], ids=["heartbeat answered 404", "token ended"])
+def test_a_driver_outlives_a_task_that_airflow_kills_and_the_next_try_attaches(
+    status: int, bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As was reported of others' long tasks: their driver was killed too, or got a second one beside it."""
+    monkeypatch.setattr(supervisor, "MIN_HEARTBEAT_INTERVAL", 0.2)
+    request = httpx.Request("PUT", "http://airflow/execution")
+    refusal = ServerResponseError("no", request=request, response=httpx.Response(status))
+    refusal.detail = "no"
+    client = MagicMock()
+
+    def refuse(*_: object, **__: object) -> None:
+        if leases.read_heartbeat(bed.home, 1) is not None:
+            raise refusal
+
+    client.task_instances.heartbeat.side_effect = refuse
+    task = Unlisted.start(
+        what=MagicMock(id=uuid4()), dag_rel_path="", bundle_info=None, client=client,
+        target=lambda: FlowOperator(task_id="run", flow=FLOW).execute(a_try()),
+    )  # fmt: skip
+    assert task.wait() != 0
+    first = bed.driver(1)
+    assert bed.life(1) is Life.ALIVE
+    bed.tries = 1
+    bed.task()
+    wait_until(lambda: supervision.read(bed.home).by.endswith("try 2") or None, SOON, "it is watched")  # type: ignore[union-attr]
+    assert leases.current(bed.home) == first, "no second driver was started"

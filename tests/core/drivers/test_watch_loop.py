@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -100,16 +101,34 @@ def test_of_many_drivers_the_one_that_ends_wakes_its_task_and_all_are_kept_super
     triggerer.look(30)
     assert [woken for woken in triggerer.woken.values() if woken] == []
     beats = [supervision.read(home) for home in homes]
-    assert [(seen.by, seen.count) for seen in beats if seen] == [(BY, 3)] * 20, "once in ten seconds"
+    assert [(seen.by, seen.count) for seen in beats if seen] == [(BY, 2)] * 20, "once in twenty seconds"
     assert len(listed) <= 16, "the pipeline files are listed for all at once"
     leases.leave(homes[7], held[7], "failed")
     triggerer.look(6)
     assert {name: woken for name, woken in triggerer.woken.items() if woken} == {
         "events.flow_7": [Reason.END]
     }
-    triggerer.look(20)
+    triggerer.look(30)
     last = [supervision.read(home) for home in homes]
-    assert [seen.count for seen in last if seen] == [6] * 7 + [5] + [6] * 12, "nobody watches that one now"
+    assert [seen.count for seen in last if seen] == [4] * 7 + [3] + [4] * 12, "nobody watches that one now"
+
+
+def test_a_driver_that_is_seen_to_work_costs_seven_requests_a_minute(
+    triggerer: Triggerer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, calls = triggerer.world.home, list[str]()
+    driver(home)
+    triggerer.watch(home)
+    triggerer.look(60)
+
+    def counted(name: str) -> Callable[..., object]:
+        method = getattr(LocalStorage, name)
+        return lambda *arguments: calls.append(name) or method(*arguments)
+
+    for name in ("read", "names", "modified", "create", "overwrite"):
+        monkeypatch.setattr(LocalStorage, name, counted(name))
+    triggerer.look(60)
+    assert Counter(calls) == {"overwrite": 3, "read": 4}, "heartbeats, and whether it has left"
 
 
 def test_silence_is_measured_from_the_first_look_by_whoever_looks(triggerer: Triggerer) -> None:
@@ -165,7 +184,7 @@ def test_a_store_that_hangs_keeps_no_other_flow_waiting(triggerer: Triggerer) ->
             wait(futures[-1:])
         seen = supervision.read(other)
         assert seen is not None
-        assert seen.count == 3
+        assert seen.count == 2
         over.set()
 
 
@@ -183,7 +202,7 @@ def test_a_driver_s_lines_are_shown_once_by_all_who_follow_it(triggerer: Trigger
     triggerer.watch(home)
     with log.open("a") as file:
         file.write("ee\nfour\nfi")
-    triggerer.look(12)
+    triggerer.look(22)
     assert triggerer.lines[home.full_name] == ["three", "four"]
     later = Triggerer(triggerer.world)
     later.watch(home)

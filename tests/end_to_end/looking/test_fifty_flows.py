@@ -185,7 +185,7 @@ def test_fifty_flows_are_exact_and_nothing_grows(tmp_path: Path) -> None:
         for part in range(PARTS):
             calls = tmp_path / f"driver-{part}.calls"
             of_flows = submit.driver(world.settings, world.flows)
-            counting = (str(calls), *of_flows.arguments)
+            counting = (str(calls), str(of_flows.application), *of_flows.arguments)
             command = replace(of_flows, application=counted_calls.PROGRAM, arguments=counting).command()
             with running_driver(world.settings, command, tmp_path / f"driver-{part}.log") as driver:
                 driver.until(partial(all_run, world, part + 1), 600)

@@ -1,6 +1,6 @@
 """Calls of local storages by a process, counted: each adds a byte to a file, which outlives the process.
 
-As a program it is a driver that counts: ``counted_calls.py FILE`` and the arguments of ``run_flow.py``.
+As a program it runs another one of Python's, which counts: ``counted_calls.py FILE PROGRAM ARGUMENT …``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from streamkeeper.drivers import submit
 from streamkeeper.storage import LocalStorage
 
 PROGRAM = Path(__file__)
@@ -38,5 +37,6 @@ def _counted(method: Callable[..., Any], number: int) -> Callable[..., Any]:
 
 if __name__ == "__main__":
     count(sys.argv.pop(1))
-    sys.path[0] = str(submit.JOB.parent)
-    runpy.run_path(str(submit.JOB), run_name="__main__")
+    sys.argv.pop(0)
+    sys.path[0] = str(Path(sys.argv[0]).parent)
+    runpy.run_path(sys.argv[0], run_name="__main__")

@@ -23,6 +23,7 @@ from streamkeeper.watch.behind import Measured
 from tests.worlds.small_world import World, write_checkpoint, write_manifest
 
 A_FILE = 5
+BEGAN = "2026-11-21T10:00:00+00:00"
 PIPELINE = """
 from streamkeeper import pipelines as dp
 
@@ -42,32 +43,42 @@ BATCH = Batch(7, 1_790_000_000.0, 2.5, 1_000, 990, 40_000, 4_096_000, 3, 1_789_9
 
 
 def make(root: Path, count: int) -> tuple[World, Manifest]:
-    """Declare many flows, five a file, each with a generation, a checkpoint, and lease and numbers of a
-    driver, which is this process.
+    """Declare many flows, each with a generation, a checkpoint, and lease and numbers of a driver, which is
+    this process.
     """
     world = World(root)
+    manifest = declare(world, count)
+    for flow in manifest.flows():
+        _drive(home_of(world.settings, flow), flow)
+    return world, manifest
+
+
+def declare(world: World, count: int) -> Manifest:
+    """Declare many flows, five a file."""
     for first in range(0, count, A_FILE):
         pipeline = f"p{first:04d}"
         flows = (FLOW % {"pipeline": pipeline, "number": number} for number in range(first, first + A_FILE))
         world.declare(PIPELINE + "".join(flows), f"{pipeline}.py")
     manifest = write_manifest(world.settings)
     assert len(list(manifest.flows())) == count, manifest.errors
-    for flow in manifest.flows():
-        _drive(home_of(world.settings, flow), flow)
-    return world, manifest
+    return manifest
 
 
 def home_of(settings: Settings, flow: Flow) -> FlowHome:
     return FlowHome(LocalStorage(settings.state), flow.pipeline.name, flow.name)
 
 
-def _drive(home: FlowHome, flow: Flow) -> None:
-    began = "2026-11-21T10:00:00+00:00"
+def begin(home: FlowHome, flow: Flow) -> None:
+    """Let the flow's first generation have committed some batches, and no driver run."""
     made = generations.decide(home, generations.first(home, flow.fingerprint))
     folder = home.checkpoint(1, 1)
-    generations.begin(home, Start(1, folder, None, {}, {}, (), None, 1, began))
+    generations.begin(home, Start(1, folder, None, {}, {}, (), None, 1, BEGAN))
     write_checkpoint(home.storage, folder, made, [[] for _ in range(BATCH.number + 1)], BATCH.number + 1)
-    home.storage.create(home.lease(1), to_json(asdict(Lease(1, Process.current(), 1, began))))
+
+
+def _drive(home: FlowHome, flow: Flow) -> None:
+    begin(home, flow)
+    home.storage.create(home.lease(1), to_json(asdict(Lease(1, Process.current(), 1, BEGAN))))
     home.storage.overwrite(home.progress, to_json({"position": {}, "since": None}))
     go_on(home, 1)
     behind.keep(home, Measured({"raw": Lag(records=70, files=3, bytes=9_000, seconds=9.5)}), time.time())

@@ -14,8 +14,8 @@ import pytest
 import structlog
 from airflow.jobs.triggerer_job_runner import _USER_ACTION_CANCEL_MSG, TriggerRunner
 from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
-from streamkeeper_airflow.flow import driver_trigger, supervise
-from streamkeeper_airflow.flow.driver_trigger import DriverTrigger
+from streamkeeper_airflow.flow import deferral, supervise
+from streamkeeper_airflow.flow.deferral import DriverTrigger
 from streamkeeper_airflow.flow.supervise import FlowOperator
 
 from streamkeeper.clusters import cluster_drivers
@@ -58,7 +58,7 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> Lines:
 def watched(home: FlowHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DriverTrigger:
     """The trigger of a flow whose driver works: it is this process, and has written a line."""
     monkeypatch.setattr(attached, "LOOK", 0.05)
-    monkeypatch.setattr(attached, "STORE_LOOK", 0.05)
+    monkeypatch.setattr(attached, "STORE_LOOK_VISIBLE", 0.05)
     monkeypatch.setattr(heart, "LONGEST_INTERVAL", 0.05)
     log = tmp_path / "drivers" / "first" / "driver.log"
     log.parent.mkdir(parents=True)
@@ -110,7 +110,7 @@ def test_a_trigger_that_a_person_ended_watches_no_longer_and_leaves_the_driver_a
         with pytest.raises(asyncio.CancelledError):
             await task
         async with asyncio.timeout(60):
-            while driver_trigger._LOOP._thread is not None:
+            while deferral._LOOP._thread is not None:
                 await asyncio.sleep(0.02)
 
     asyncio.run(story())
