@@ -49,8 +49,7 @@ def flow_dag(flows: list[Flow], manifest: Manifest) -> DAG:
     ) as dag:
         gate = HoldGate(task_id="gate", **which)
         outlets = [table_asset(table) for table in tables]
-        run = FlowOperator(task_id="run", once=once, pool=SETTINGS.pool, outlets=outlets, **which)
-        gate >> run
+        gate >> FlowOperator(task_id="run", once=once, pool=SETTINGS.pool, outlets=outlets, **which)
     return dag
 
 
