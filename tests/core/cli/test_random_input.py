@@ -75,6 +75,8 @@ def line(dice: random.Random, words: list[str], parameters: list[Any]) -> list[s
     made = list(words)
     for parameter in parameters:
         value = dice.choice([text(dice), text(dice), FLOW, "events", "1"])
+        if "--scan" in parameter.opts and value.strip("/") in ("", "proc", "proc/self"):
+            value = "/etc"  # a whole disk, or this project with all its packages, would be read for minutes
         if parameter.param_type_name == "argument":
             made += [value] if parameter.required or dice.random() < 0.5 else []
         elif parameter.required or dice.random() < 0.3:
