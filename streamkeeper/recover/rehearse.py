@@ -28,14 +28,8 @@ def plan(settings: Settings, manifest: Manifest, request: RehearseRequest, recov
     :raises RequestError: the values are none of that recovery's, or there is no such folder, or one whose
         code may not be run.
     """
-    folder = typed_path("pipelines", request.pipelines)
-    if request.pipelines and (refused := settings.why_outside(request.pipelines)) is not None:
-        raise RequestError(f"pipelines: {refused} Nothing was rehearsed.")
-    if request.pipelines and not folder.is_dir():
-        raise RequestError(
-            f"pipelines is {request.pipelines!r}, and there is no such folder on this machine. Nothing was"
-            " rehearsed. Give the full path of a folder with pipeline files."
-        )
+    if request.pipelines:
+        request = replace(request, pipelines=_folder(settings, request.pipelines))
     flow = manifest.find(request.flow)
     if refused := not_for_sinks(flow):
         raise RequestError(refused)
@@ -57,6 +51,18 @@ def plan(settings: Settings, manifest: Manifest, request: RehearseRequest, recov
         notes=(note, *planned.notes),
         ways=(),
     )
+
+
+def _folder(settings: Settings, typed: str) -> str:
+    folder = typed_path("pipelines", typed)
+    if (refused := settings.why_outside(str(folder))) is not None:
+        raise RequestError(f"pipelines: {refused} Nothing was rehearsed.")
+    if not folder.is_dir():
+        raise RequestError(
+            f"pipelines is {typed!r}, and there is no such folder on this machine. Nothing was"
+            " rehearsed. Give the full path of a folder with pipeline files."
+        )
+    return str(folder)
 
 
 def _declaration(settings: Settings, flow: Flow, request: RehearseRequest, recovery_id: str) -> Plan:

@@ -152,6 +152,15 @@ def test_a_bound_counts_where_it_is_less_than_declared(
     assert len([name for name in bounded.options if name.lower() == "maxfilespertrigger"]) == bool(found)
 
 
+def test_a_folder_below_a_person_s_home_is_the_one_that_is_rehearsed(
+    stands: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(stands.root))
+    (stands.root / "branch").mkdir()
+    planned = recoveries.planned(stands, REHEARSE, flow=FLOW, pipelines="~/branch")
+    assert rehearsed(planned).pipelines == f"{stands.root}/branch" == planned.request["pipelines"]
+
+
 def test_a_rehearsal_plans_the_recovery_that_it_tries(stands: World) -> None:
     def plan(**values: Any) -> Plan:
         return recoveries.planned(stands, REHEARSE, flow=FLOW, **values)
