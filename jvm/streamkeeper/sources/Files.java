@@ -5,7 +5,6 @@ import java.util.ArrayList;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
-import java.util.function.Predicate;
 import org.apache.hadoop.fs.Path;
 import org.apache.spark.deploy.SparkHadoopUtil;
 import org.apache.spark.sql.Row;
@@ -96,13 +95,15 @@ public final class Files extends FileStreamSource {
   public Dataset<Row> getBatch(Option<Offset> start, Offset end) {
     List<Path> paths = paths(start, end);
     Map<String, String> options = spark("optionsForInnerDataSource");
-    Predicate<Path> inFolders = path -> hasColumn(path, options);
-    boolean hasColumns = partitions.nonEmpty() || paths.stream().anyMatch(inFolders);
-    boolean isBeside = options.contains("basePath") && hasColumns && !paths.stream().allMatch(inFolders);
+    List<Path> inFolders = inFolders(paths, options);
+    boolean isBeside =
+        options.contains("basePath")
+            && inFolders.size() < paths.size()
+            && (partitions.nonEmpty() || !inFolders.isEmpty());
     if (!isBeside && paths.stream().noneMatch(path -> SparkHadoopUtil.get().isGlobPath(path))) {
       return super.getBatch(start, end);
     }
-    Path sample = paths.stream().filter(inFolders).findFirst().orElse(paths.get(0));
+    Path sample = inFolders.isEmpty() ? paths.get(0) : inFolders.get(0);
     Seq<String> first = sequence(List.of(sample.toString()));
     DataSource one =
         new DataSource(
@@ -133,21 +134,23 @@ public final class Files extends FileStreamSource {
     return paths;
   }
 
-  /** Returns whether a file is in a folder {@code column=value} below the source's own. */
-  private static boolean hasColumn(Path file, Map<String, String> options) {
+  /** Returns the files that are in a folder {@code column=value} below the source's own. */
+  private static List<Path> inFolders(List<Path> files, Map<String, String> options) {
     if (!options.contains("basePath")) {
-      return false;
+      return List.of();
     }
     String base = new Path(options.apply("basePath")).toUri().getPath();
-    for (Path folder = file.getParent(); folder != null; folder = folder.getParent()) {
-      if (folder.toUri().getPath().equals(base)) {
-        return false;
+    List<Path> inside = new ArrayList<>();
+    for (Path file : files) {
+      Path folder = file.getParent();
+      while (folder != null && !folder.toUri().getPath().equals(base) && folder.getName().indexOf('=') <= 0) {
+        folder = folder.getParent();
       }
-      if (folder.getName().indexOf('=') > 0) {
-        return true;
+      if (folder != null && !folder.toUri().getPath().equals(base)) {
+        inside.add(file);
       }
     }
-    return false;
+    return inside;
   }
 
   /** Files of which some are in folders {@code column=value}, and the others have null in these columns. */
