@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -70,12 +71,19 @@ def commands() -> list[tuple[list[str], list[Any]]]:
     return list(below(typer.main.get_command(app), []))
 
 
+def is_folder(text: str) -> bool:
+    try:
+        return Path(text).expanduser().is_dir()
+    except (OSError, RuntimeError, ValueError):
+        return False
+
+
 def line(dice: random.Random, words: list[str], parameters: list[Any]) -> list[str]:
     """Return a command line: some of the command's options, with values that fit and such that do not."""
     made = list(words)
     for parameter in parameters:
         value = dice.choice([text(dice), text(dice), FLOW, "events", "1"])
-        if "--scan" in parameter.opts and value.strip("/") in ("", "proc", "proc/self"):
+        if "--scan" in parameter.opts and is_folder(value):
             value = "/etc"  # a whole disk, or this project with all its packages, would be read for minutes
         if parameter.param_type_name == "argument":
             made += [value] if parameter.required or dice.random() < 0.5 else []
