@@ -17,7 +17,6 @@ from streamkeeper.recover.plans.kind import KINDS, kind
 from tests import events_evidence
 from tests.chaos.striking import titled
 from tests.end_to_end.world import ENDING, World
-from tests.worlds.suites import long_after
 from tools.waiting import wait_until
 
 NAME = "every"
@@ -98,7 +97,8 @@ def test_a_dry_run_of_every_recovery_shows_its_plan_and_changes_nothing(standing
     assert standing.footprint() == before
 
 
-@pytest.mark.parametrize(("name", "values"), long_after(1, CARRIED_OUT))
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "values"), CARRIED_OUT)
 def test_it_is_carried_out_with_nobody_asked_and_the_table_is_exact(
     name: str, values: dict[str, Any], standing: World
 ) -> None:

@@ -40,7 +40,7 @@ from tests.worlds.small_world import write_manifest
 
 pytestmark = pytest.mark.long
 
-FLOWS, PARTS, SECONDS, SEED = 50, 6, 80.0, 20261124
+FLOWS, PARTS, SECONDS, SEED = 50, 4, 60.0, 20261124
 """Flows, and the parts of the run: after so many seconds its driver is looked at, and soon killed by -9."""
 NAMES = [f"f{number:02d}" for number in range(FLOWS)]
 HEAD = "from streamkeeper import pipelines as dp\ndp.configure_pipeline(shared_driver=True)\n"
@@ -48,7 +48,7 @@ FLOW = """
 dp.create_source("{name}_raw", format="json", path="{{data}}/{name}", schema="{schema}")
 dp.create_streaming_table("{name}_rows")
 
-@dp.append_flow(name="{name}", target="{name}_rows", sources=["{name}_raw"], trigger="10 seconds")
+@dp.append_flow(name="{name}", target="{name}_rows", sources=["{name}_raw"], trigger="20 seconds")
 def {name}(raw):
     return raw
 """
@@ -82,7 +82,8 @@ with TestClient(create_app(apps="core")) as client:
         ("/streamkeeper/metrics", {"Authorization": "Bearer open sesame"}),
     ]
     while True:
-        last, before = over.is_set(), calls.stat().st_size
+        # A pause as between the looks of people: what one look takes is compared, not how many fit in.
+        last, before = over.wait(5), calls.stat().st_size
         monitor.execute(MagicMock())
         for flow in flows:
             for path, headers in [*everything, (f"/streamkeeper/api/dags/{flow.dag_id}", token)]:
@@ -218,7 +219,7 @@ def test_fifty_flows_are_exact_and_nothing_grows(tmp_path: Path) -> None:
         most = max(look[what] for look in first)
         assert max(look[what] for look in later) <= slack * most + more, (what, looks)
     # A driver's heap and its pools of threads fill up to their bounds as collector and machine have it: six
-    # drivers differed by a quarter, in no order. A thread, a file or a MB a batch would be some 400.
+    # drivers differed by a quarter, in no order. A thread, a file or a MB a batch would be some 150.
     slacks = {"processes": 1.0, "memory": 1.3, "threads": 1.3, "files": 1.15, "requests": 1.15}
     for what, slack in slacks.items():
         assert 0 < drivers[-1][what] <= slack * max(taken[what] for taken in drivers[:2]), (what, drivers)

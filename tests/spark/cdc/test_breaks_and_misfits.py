@@ -74,7 +74,7 @@ def names(bed: CdcBed) -> dict[int, str]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("ignore_nulls", long_after(1, [False, True]), ids=["whole rows", "ignoring nulls"])
+@pytest.mark.parametrize("ignore_nulls", [False, True], ids=["whole rows", "ignoring nulls"])
 def test_a_batch_that_was_killed_between_what_it_remembers_and_its_merge_is_applied_again(
     ignore_nulls: bool, make: Callable[..., CdcBed]
 ) -> None:
@@ -190,8 +190,9 @@ def test_a_table_that_only_merge_can_write_is_written_by_it(
         }
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("listed")
-@pytest.mark.parametrize("vectors", long_after(1, ["true", "false"]), ids=["marked", "written again"])
+@pytest.mark.parametrize("vectors", ["true", "false"], ids=["marked", "written again"])
 def test_partitions_column_mapping_and_constraints_hold_where_rows_are_replaced(
     vectors: str, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -614,6 +615,7 @@ def test_the_target_has_what_is_stored_in_the_sources_order_and_the_bookkeeping_
     )
 
 
+@pytest.mark.long
 def test_deletes_are_forgotten_that_are_older_than_the_retention_and_no_others(
     make: Callable[..., CdcBed],
 ) -> None:
@@ -696,7 +698,7 @@ def test_upserts_that_lose_to_a_delete_of_their_sequence_are_counted(
 
 @pytest.mark.parametrize(
     ("spec", "table", "stored"),
-    long_after(2, [(SPEC, TABLE, 2), (SPEC, BY_MERGE, 2), (VERSIONS, TABLE, 0)]),
+    long_after(1, [(SPEC, TABLE, 2), (SPEC, BY_MERGE, 2), (VERSIONS, TABLE, 0)]),
     ids=["type 1", "by MERGE", "type 2"],
 )
 def test_upserts_of_other_values_at_one_sequence_are_counted_and_repeated_ones_are_not(

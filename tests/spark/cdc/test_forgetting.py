@@ -60,6 +60,7 @@ def shown(bed: CdcBed, key: int) -> list[tuple[Any, ...]]:
     return sorted(versions, key=lambda version: version[2])
 
 
+@pytest.mark.long
 def test_the_newest_old_change_of_a_key_is_kept_for_late_changes_after_it(bed: CdcBed) -> None:
     bed.apply(
         (1, 1, "U", "a", "x"),

@@ -41,6 +41,7 @@ def test_a_delete_outlives_what_others_do_to_the_table(
     assert keys(bed) == [2, 3]
 
 
+@pytest.mark.long
 def test_a_restore_that_no_recovery_made_is_found_out(spark: SparkSession, tmp_path: Path) -> None:
     bed = deleted(spark, tmp_path)
     spark.sql(f"RESTORE delta.`{bed.path}` TO VERSION AS OF {bed.versions() - 2}")
@@ -50,7 +51,8 @@ def test_a_restore_that_no_recovery_made_is_found_out(spark: SparkSession, tmp_p
         bed.prepare()
 
 
-@pytest.mark.parametrize("deep", long_after(1, [False, True]), ids=["shallow clone", "copied folder"])
+@pytest.mark.long
+@pytest.mark.parametrize("deep", [False, True], ids=["shallow clone", "copied folder"])
 def test_a_copy_of_a_table_is_found_out(deep: bool, spark: SparkSession, tmp_path: Path) -> None:
     bed = deleted(spark, tmp_path)
     other = CdcBed(spark, tmp_path / "copy")

@@ -81,6 +81,7 @@ def test_the_newest_change_of_a_key_is_its_row(case: str, found: dict[int, dict[
     assert (row and (row["name"] or "null")) == wanted
 
 
+@pytest.mark.long
 def test_a_truncate_removes_what_is_older_whenever_it_comes(spark: SparkSession, tmp_path: Path) -> None:
     bed = CdcBed(spark, tmp_path).prepare()
     bed.apply((1, 1, "U", "old", "x"), (2, 5, "U", "same", "x"), (3, 9, "U", "new", "x"))
@@ -135,7 +136,7 @@ TOLD = {
 
 
 @pytest.mark.parametrize("kind", long_after(1, TOLD))
-@pytest.mark.parametrize("table", [TABLE, WITHOUT_VECTORS], ids=["marked", "written again"])
+@pytest.mark.parametrize("table", long_after(1, [TABLE, WITHOUT_VECTORS]), ids=["marked", "written again"])
 def test_rows_are_compared_with_a_batch_unless_statistics_say_that_all_are_older(
     compared: list[Any], table: Table, kind: str, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -107,6 +107,7 @@ def test_a_rewind_and_a_changed_declaration_rebuild_it_so_too(make_bed: Callable
     holds(bed, *BEFORE)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("last_batch_alone")
 def test_where_the_batches_are_not_known_the_impact_must_be_accepted(
     make_bed: Callable[..., Flowbed],

@@ -242,6 +242,7 @@ def test_a_backfill_that_failed_for_now_tries_again_by_itself(
     customers.is_exact()
 
 
+@pytest.mark.long
 def test_a_backfill_that_failed_goes_on_where_it_was(
     customers: CustomersBed, spark: SparkSession, dying: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

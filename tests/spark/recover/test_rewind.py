@@ -70,6 +70,7 @@ def test_a_flow_that_goes_back_with_its_table_ends_with_the_same_table(make_bed:
     bed.holds(first_per(bed.events, ["event_id"]))
 
 
+@pytest.mark.long
 def test_state_that_was_removed_is_rebuilt_as_it_was_at_the_batch(make_bed: Make) -> None:
     bed = make_bed(DEDUPE)
     five_batches(bed)

@@ -169,6 +169,7 @@ def test_a_driver_on_the_copy_reads_no_more_than_its_bounds(make_bed: Callable[.
     assert table.only_after % 2 == 0, "each batch read two files"
 
 
+@pytest.mark.long
 def test_a_backfill_reads_no_more_than_its_bounds_and_what_it_takes_for_real_is_told(
     make_bed: Callable[..., Flowbed],
 ) -> None:

@@ -45,6 +45,7 @@ def pieces(*parts: Iterable[Batch], stock: dict[str, int] = STOCK) -> list[dict[
     return rows(list(found.items()))
 
 
+@pytest.mark.long
 def test_the_counts_begin_with_the_stocktaking(pipeline_test: Callable[..., PipelineTest]) -> None:
     test = pipeline_test(PIPELINES / "fruit_counts.py")
     batches = (BEFORE[0], AFTER[0])

@@ -87,6 +87,7 @@ def _offered(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) ->
     monkeypatch.setenv("SHIPMENTS_BROKERS", at)
 
 
+@pytest.mark.long
 def test_orders_get_their_shipments_and_those_without_one_are_written_after_a_day(
     pipeline_test: Callable[..., PipelineTest],
 ) -> None:

@@ -219,6 +219,7 @@ def test_a_row_that_must_not_fail_parks_the_flow_with_the_row_and_nothing_is_wri
         assert bed.run() is Outcome.STOPPED, "a corrected declaration is tried"
 
 
+@pytest.mark.long
 def test_auto_cdc_applies_what_meets_its_tables_expectations(
     bed: Flowbed, counts: list[dict[str, list[int]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

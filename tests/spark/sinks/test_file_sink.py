@@ -20,7 +20,6 @@ from tests.oracle import counted
 from tests.worlds.drivers import cut_off
 from tests.worlds.flow_world import COLUMNS, NAME, Flowbed
 from tests.worlds.flows.sinks import in_copies, in_files, into, into_files, into_function
-from tests.worlds.suites import long_after
 from tests.worlds.tables.backup_world import Recoverer
 
 
@@ -33,7 +32,8 @@ def is_exact(bed: Flowbed, format: str, times: int = 1) -> None:
     assert counted(in_files(bed, format), COLUMNS) == counted(bed.events * times, COLUMNS)
 
 
-@pytest.mark.parametrize("format", long_after(1, ["parquet", "json", "csv"]))
+@pytest.mark.long
+@pytest.mark.parametrize("format", ["parquet", "json", "csv"])
 def test_files_are_exact_over_a_driver_that_died_before_its_note_and_over_generations(
     bed: Flowbed, at_work: Recoverer, monkeypatch: pytest.MonkeyPatch, format: str
 ) -> None:

@@ -19,7 +19,6 @@ from tests.worlds.recover.old_jobs import run_declared_job
 from tests.worlds.recover.results import MODES, is_exact, totals
 from tests.worlds.rehearsing import for_real, planned, rehearse
 from tests.worlds.shipped.beds import recover
-from tests.worlds.suites import long_after
 from tests.worlds.tables.backup_world import Recoverer
 
 COLUMNS = ("event_id", "user_id", "n")
@@ -41,7 +40,8 @@ def found(request: pytest.FixtureRequest, bed: Flowbed) -> Rows:
     return lambda: sinks.events_of(drop_repeats(sinks.in_topic(bed, options)))
 
 
-@pytest.mark.parametrize("found", long_after(1, KINDS), indirect=True)
+@pytest.mark.long
+@pytest.mark.parametrize("found", KINDS, indirect=True)
 def test_what_is_rewound_comes_once_more(bed: Flowbed, at_work: Recoverer, found: Rows) -> None:
     for numbers in ((1, 2), (3, 4), (5,)):
         bed.arrive(*numbers)

@@ -44,7 +44,8 @@ def test_totals_are_those_of_an_oracle_after_each_kind_of_start(
     is_exact(bed, bed.events)
 
 
-@pytest.mark.parametrize(("mode", "of_table"), long_after(1, MODES))
+@pytest.mark.long
+@pytest.mark.parametrize(("mode", "of_table"), MODES)
 def test_a_state_that_starts_empty_makes_new_totals(
     make_bed: Callable[..., Flowbed], mode: str, of_table: str
 ) -> None:

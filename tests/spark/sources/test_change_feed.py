@@ -110,6 +110,7 @@ def test_the_history_by_a_change_feed_names_the_commits_that_made_it(follow: Cal
     ]
 
 
+@pytest.mark.long
 def test_files_of_a_feed_that_vacuum_took_unread_park_the_flow_and_a_refresh_brings_it_back(
     follow: Callable[..., DeltaBed],
 ) -> None:

@@ -72,6 +72,7 @@ def test_latest_reads_only_what_comes_after_the_new_generation_began(kafka: Make
     flow.bed.holds([event(1), event(4), *([event(3)] if state == EMPTY else [])])
 
 
+@pytest.mark.long
 def test_a_timestamp_reads_the_records_written_at_it_or_later(kafka: Make) -> None:
     flow = kafka()
     flow.arrive(1, 2)
@@ -149,6 +150,7 @@ def test_a_topic_that_was_made_anew_is_found_though_it_has_grown_past_the_old_po
     flow.bed.holds(all_rows(flow.bed.events))
 
 
+@pytest.mark.long
 def test_a_union_with_files_goes_on_in_both(kafka: Make) -> None:
     flow = kafka()
     flow.arrive(1, 2, 3)

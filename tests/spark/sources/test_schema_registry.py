@@ -113,6 +113,7 @@ def run(bed: KafkaBed) -> tuple[int, str]:
         return driver.wait(), driver.said()
 
 
+@pytest.mark.long
 def test_avro_of_two_schemas_in_one_batch_is_read_into_the_newest_by_the_schemas_of_a_registry(
     kafka: Callable[..., KafkaBed], spark: SparkSession, registry: str
 ) -> None:
