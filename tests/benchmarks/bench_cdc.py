@@ -51,11 +51,14 @@ FILE_ROWS = 125_000
 SPEC = CdcSpec(("id",), ("at",), apply_as_deletes="op = 'D'", except_column_list=("op", "at"))
 TABLE = Table("customers", None, {}, (), Location("bench_cdc.py", 1))
 VALUES = ("a", "b", "c", "d")
+FEED = "delta.enableChangeDataFeed"
 
 
 @dataclass(frozen=True)
 class Case:
-    """A size of the target, a size and number of batches, and what ours is to be at least, by side."""
+    """A size of the target, a size and number of batches, and what ours is to be at least, by side. ``late``
+    is the share of changes that come two batches after their time.
+    """
 
     name: str
     size: int
@@ -65,6 +68,14 @@ class Case:
     recent: bool = False
     scd_type: int = 1
     vectors: bool = True
+    feed: bool = False
+    late: float = 0.0
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """Of all sides' tables. One whose changes are recorded is written by MERGE on every side."""
+        given = {DELETION_VECTORS: str(self.vectors).lower()}
+        return {**given, FEED: "true"} if self.feed else given
 
 
 # Small ones first: a driver runs for days, and for the large ones the JVM has compiled most by then.
@@ -79,6 +90,8 @@ CASES = (
     Case("SCD type 2, random keys", 200_000, 100_000, 11, {"bare": 1.5}, scd_type=2),
     Case("no vectors, random keys", 2_000_000, 100_000, 6, {"bare": 1.0}, vectors=False),
     Case("no vectors, 1,000 changes", 200_000, 1_000, 17, {"bare": 1.2}, vectors=False),
+    Case("change feed, in order", 2_000_000, 100_000, 7, {"soft": 0.9}, feed=True),
+    Case("change feed, some late", 2_000_000, 100_000, 7, {"soft": 0.7}, feed=True, late=0.1),
 )
 
 
@@ -100,7 +113,7 @@ class Bench:
 
     def fill(self) -> None:
         """Make all targets with the same rows, in as many files, sorted by key."""
-        given = {DELETION_VECTORS: str(self.case.vectors).lower()}
+        given = self.case.properties
         files = max(1, self.case.size // FILE_ROWS)
         rows = wide(self.spark.range(0, self.case.size, 1, files).withColumn("at", F.lit(0).cast("bigint")))
         sequence = F.struct(F.col("at").alias("sequence")).alias(BOOKKEEPING)
@@ -118,7 +131,8 @@ class Bench:
         bare = rows if self.case.scd_type == 1 else rows.select("id", *VALUES, *history)
         bare.write.format("delta").options(**given).save(str(self.root / "bare"))
         if "soft" in self.case.aims:
-            rows.withColumn("deleted", F.lit(False)).write.format("delta").save(str(self.root / "soft"))
+            soft = rows.withColumn("deleted", F.lit(False)).write.format("delta").options(**given)
+            soft.save(str(self.root / "soft"))
         for number in range(self.case.batches):
             self._events(number).write.parquet(str(self.root / f"batch-{number}"))
 
@@ -134,8 +148,9 @@ class Bench:
         key = (F.rand(number) * ((size * 1.005 if self.case.recent else size * 1.1) - lowest) + lowest).cast(
             "bigint"
         )
+        since = F.when(F.rand(number + 2000) < self.case.late, number - 2).otherwise(number)
         drawn = self.spark.range(0, changes, 1, 2).select(
-            key.alias("id"), (F.col("id") + number * changes + 1).alias("at")
+            key.alias("id"), (F.col("id") + since * changes + 1).alias("at")
         )
         drawn = drawn.dropDuplicates(["id"]) if self.case.scd_type == 2 else drawn
         return wide(drawn).withColumn("op", F.when(F.rand(number + 1000) < DELETES, "D").otherwise("U"))
