@@ -74,6 +74,7 @@ def test_after_the_last_processed_loses_nothing_and_repeats_nothing(delta: Make,
     flow.bed.holds(all_rows(flow.bed.events))
 
 
+@pytest.mark.long
 def test_a_batch_that_only_the_sink_has_counts_as_processed_within_a_version_too(delta: Make) -> None:
     """Four files of one commit come in four batches; the checkpoint loses its last commit but one, as by a
     kill between the two commits.
@@ -122,6 +123,7 @@ def test_latest_reads_only_what_is_committed_after_the_new_generation_began(delt
     flow.bed.holds([event(1), event(4), *([event(3)] if state == EMPTY else [])])
 
 
+@pytest.mark.long
 def test_a_timestamp_reads_the_versions_committed_at_it_or_later(delta: Make) -> None:
     flow = delta()
     for number in (1, 2, 3):
@@ -298,10 +300,7 @@ def ready(change: str) -> str:
 def mapped(delta: Make, **text: str) -> DeltaBed:
     """A flow that follows the schemas of a table whose columns can be renamed, and has read a row of it."""
     flow = delta(parameters="track_schema=True, ", **text)
-    flow.bed.spark.sql(
-        f"CREATE TABLE delta.`{flow.path}` (event_id STRING, user_id INT, n INT, event_time TIMESTAMP) USING"
-        " delta TBLPROPERTIES ('delta.columnMapping.mode' = 'name', 'delta.enableTypeWidening' = 'true')"
-    )
+    flow.map_columns()
     flow.arrive(1)
     run(flow)
     return flow

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from tests.worlds.preflight.meanwhile import Scene
 
 Rows = list[dict[str, Any]]
-FILES_WORLD, DELTA_WORLD, KAFKA_WORLD = "files", "delta", "kafka"
+FILES_WORLD, DELTA_WORLD, MAPPED_WORLD, KAFKA_WORLD = "files", "delta", "mapped delta", "kafka"
+"""What a flow reads; a mapped table is one whose columns can be renamed, dropped and widened."""
 TOPIC, OTHER_TOPIC, BROKERS = "@topic@", "@other@", "@brokers@"
 """Stand in the text of a flow that reads Kafka, or writes to it."""
 
@@ -212,6 +213,48 @@ SOURCES = (
     of_kafka("no change, but the topic was made anew", kafka(), kafka(), BREAKS, "recreated",
              meanwhile=meanwhile.make_topic_anew),
 )  # fmt: skip
+
+# Delta sources whose columns change, and whose schemas the flow follows
+BY_KEY = """dp.create_auto_cdc_flow(
+    name="clean_events", target="events", source="parsed", trigger="200 milliseconds",
+    keys=["event_id"], sequence_by="event_time",
+)
+"""
+OVER_A_RENAMING = '.withColumnRenamed("n", "number").withColumnRenamed("number", "n")'
+WHERE_IT_IS = '.select(*(name for name in ("event_id", "user_id", "n", "event_time") if name in raw.columns))'
+
+
+def tracked(view: str = "", ready: str = "", by_key: bool = False) -> str:
+    """Declare a flow that follows the schemas of its table, and is ready for a change of them."""
+    allowed = f', "allowSourceColumn{ready}": "always"' if ready else ""
+    text = delta(view, f'"maxFilesPerTrigger": 1{allowed}', "track_schema=True, ")
+    return text.partition("@dp.append_flow")[0] + BY_KEY if by_key else text
+
+
+def followed(into: str, by_key: bool) -> tuple[Change, ...]:
+    """Return the changes of a followed source, with a flow of one kind."""
+    one, old = partial(of_delta, world=MAPPED_WORLD), tracked(by_key=by_key)
+    return (
+        one(f"a column was renamed, with `track_schema`, {into}: the view takes both names", old,
+            tracked(OVER_A_RENAMING, "Rename", by_key), NOTED, "allowsourcecolumnrename",
+            meanwhile=meanwhile.rename_column, shows=has(event_id="e40", n=40)),
+        one(f"a column was renamed, with `track_schema`, {into}: the view takes the new name alone", old,
+            tracked('.withColumn("n", F.col("number")).drop("number")', "Rename", by_key), BREAKS, "number",
+            meanwhile=meanwhile.rename_column),
+        one(f"a column was dropped, with `track_schema`, {into}: the view takes it where it is", old,
+            tracked(WHERE_IT_IS, "Drop", by_key), NOTED, "allowsourcecolumndrop",
+            but="and the column is null", meanwhile=meanwhile.drop_column, shows=has(event_id="e40", n=None)),
+        one(f"a column got a wider type, with `track_schema`, {into}: the view casts it", old,
+            tracked('.withColumn("n", F.col("n").cast("int"))', "TypeChange", by_key), NOTED,
+            "allowsourcecolumntypechange", meanwhile=meanwhile.widen_column,
+            shows=has(event_id="e40", n=40)),
+        one(f"no change, but a column was added, with `track_schema`, {into}: the view leaves it out",
+            tracked('.drop("more")', by_key=by_key), tracked('.drop("more")', by_key=by_key), SAME,
+            meanwhile=meanwhile.add_column),
+    )  # fmt: skip
+
+
+FOLLOWED = (*followed("appended", False), *followed("by key", True))
 
 # The declaration, its triggers and settings
 TIMED = seen('.withColumn("user_id", F.hour("event_time"))')
@@ -593,8 +636,8 @@ MODES = (
 
 CATALOGUE: tuple[Change, ...] = (
     DUPLICATES[0], FILTERS[0], SOURCES[0],
-    *SOURCES[1:], *TABLES, *SINKS, *PROJECTIONS, *FILTERS[1:], *EXPECTATIONS, *DUPLICATES[1:], *AGGREGATIONS,
-    *JOINS, *STATES, *CDC, *MODES,
+    *SOURCES[1:], *FOLLOWED, *TABLES, *SINKS, *PROJECTIONS, *FILTERS[1:], *EXPECTATIONS, *DUPLICATES[1:],
+    *AGGREGATIONS, *JOINS, *STATES, *CDC, *MODES,
     *CODE, *SETTINGS,
 )  # fmt: skip
 """All changes; the first three are tried by ``make test``."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from streamkeeper.checkpoint.crc_files import twin_of
 from tests.worlds.flow_world import FIRST_FILE, Flowbed
-from tests.worlds.sources.source_world import DeltaBed, KafkaBed
+from tests.worlds.sources.source_world import COLUMNS_OF_EVENTS, DeltaBed, KafkaBed
 
 HELPING = "def helped(events):\n    return events.where('n > {least}')\n"
 
@@ -66,6 +66,36 @@ def make_source_anew(scene: Scene) -> None:
 def widen_source(scene: Scene) -> None:
     """Add a column to the source table."""
     scene.delta.sql("ALTER TABLE {table} ADD COLUMN more STRING")
+
+
+def rename_column(scene: Scene) -> None:
+    """Rename a column of the source table that the flow reads."""
+    scene.delta.sql("ALTER TABLE {table} RENAME COLUMN n TO number")
+    scene.delta.columns = replaced("int(n)", "int(n) number")
+
+
+def drop_column(scene: Scene) -> None:
+    """Drop a column of the source table that the flow reads."""
+    scene.delta.sql("ALTER TABLE {table} DROP COLUMN n")
+    scene.delta.columns = replaced("int(n)")
+
+
+def widen_column(scene: Scene) -> None:
+    """Give a column of the source table that the flow reads a wider type."""
+    scene.delta.sql("ALTER TABLE {table} ALTER COLUMN n TYPE BIGINT")
+    scene.delta.columns = replaced("int(n)", "bigint(n)")
+
+
+def add_column(scene: Scene) -> None:
+    """Add a column to the source table, which the next rows have."""
+    scene.delta.sql("ALTER TABLE {table} ADD COLUMN more STRING")
+    scene.delta.columns = (*COLUMNS_OF_EVENTS, "'x' more")
+
+
+def replaced(column: str, *by: str) -> tuple[str, ...]:
+    """Return the columns of events with others in the place of one."""
+    at = COLUMNS_OF_EVENTS.index(column)
+    return (*COLUMNS_OF_EVENTS[:at], *by, *COLUMNS_OF_EVENTS[at + 1 :])
 
 
 def make_other_topic(scene: Scene) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
@@ -181,11 +181,18 @@ class KafkaBed:
         return 0 if found is None or found.error is not None else len(found.partitions)
 
 
+COLUMNS_OF_EVENTS = ("event_id", "int(user_id)", "int(n)", "timestamp(event_time) event_time")
+"""What the source table has of an event."""
+
+
 @dataclass
 class DeltaBed:
-    """A flow that reads a Delta table; ``bed`` is the rest of it."""
+    """A flow that reads a Delta table; ``bed`` is the rest of it, and ``columns`` what the table has of an
+    event.
+    """
 
     bed: Flowbed
+    columns: Sequence[str] = COLUMNS_OF_EVENTS
 
     @classmethod
     def make(cls, root: Path, spark: SparkSession, **text: Any) -> DeltaBed:
@@ -209,11 +216,17 @@ class DeltaBed:
     def arrive(self, *numbers: int, files: int = 1) -> None:
         """Append events to the table in one commit of so many files."""
         made = [event(number) for number in numbers]
-        frame = self.bed.spark.createDataFrame(made).selectExpr(
-            "event_id", "int(user_id)", "int(n)", "timestamp(event_time) event_time"
-        )
-        frame.repartitionByRange(files, "n").write.format("delta").mode("append").save(self.path)
+        frame = self.bed.spark.createDataFrame(made).repartitionByRange(files, "n")
+        frame.selectExpr(*self.columns).write.format("delta").mode("append").save(self.path)
         self.bed.events += made
+
+    def map_columns(self) -> None:
+        """Make the table, as one whose columns can be renamed, dropped and widened."""
+        self.bed.spark.sql(
+            f"CREATE TABLE delta.`{self.path}` (event_id STRING, user_id INT, n INT, event_time TIMESTAMP)"
+            " USING delta TBLPROPERTIES"
+            " ('delta.columnMapping.mode' = 'name', 'delta.enableTypeWidening' = 'true')"
+        )
 
     def sql(self, statement: str) -> None:
         """Run a statement; ``{table}`` stands for the table."""
