@@ -227,7 +227,8 @@ WHERE_IT_IS = '.select(*(name for name in ("event_id", "user_id", "n", "event_ti
 def tracked(view: str = "", ready: str = "", by_key: bool = False) -> str:
     """Declare a flow that follows the schemas of its table, and is ready for a change of them."""
     allowed = f', "allowSourceColumn{ready}": "always"' if ready else ""
-    text = delta(view, f'"maxFilesPerTrigger": 1{allowed}', "track_schema=True, ")
+    options = f'"maxFilesPerTrigger": 1{allowed}'
+    text = delta(view=view, options=options, parameters="track_schema=True, ")
     return text.partition("@dp.append_flow")[0] + BY_KEY if by_key else text
 
 
