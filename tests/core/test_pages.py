@@ -13,6 +13,7 @@ import textwrap
 import zipfile
 from collections.abc import Iterator
 from enum import StrEnum
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -50,7 +51,15 @@ MADE = re.compile(r"<!-- from the code: [\w -]+ -->\n.*?<!-- end -->\n", re.DOTA
 PROOF = "**Proof and reasons:**"
 """First words of a page's last lines, which alone lead to tests and decisions."""
 MOST_WORDS = 40
-_ELIDED = re.compile(r"[…\[|{<>]")
+OTHER_PROGRAMS = "airflow cd cp docker echo export kubectl mv nc pip pytest set".split()
+"""Programs of blocks of commands that are others' and are not tried, but for those of the first flow."""
+PLAYED = ("get-started/first-flow.md", "get-started/migrate.md")
+"""Pages whose sessions a test plays, so that what they show as printed was printed."""
+NOT_TESTED = {
+    "mermaid": "a picture, which the site draws",
+    "sql": "of a metastore, or of PostgreSQL",
+}
+"""Languages of blocks that no test reads, with the reason."""
 
 
 def _name(page: Path) -> str:
@@ -67,12 +76,16 @@ def commands(page: Path) -> Iterator[str]:
     """Yield the whole commands of a page: lines of code blocks and spans that begin with ``streamkeeper``."""
     code = [line for language, block in fences(page) if language != "text" for line in block.splitlines()]
     prose = FENCE.sub("", page.read_text())
-    code += [span.replace("\n", " ") for span in re.findall(r"`(streamkeeper [^`]+)`", prose)]
-    for line in code:
-        bare = line.split(" #")[0].strip()
-        command = re.sub(r"^(\$ |[A-Z_]+=\S+ |\.venv/bin/|- run: |docker compose exec worker )*", "", bare)
-        if command.startswith("streamkeeper ") and not _ELIDED.search(command):
+    spans = [span.replace("\n", " ") for span in re.findall(r"`(streamkeeper [^`]+)`", prose)]
+    for line in (*code, *(span for span in spans if not re.search("[…|<>]", span))):
+        if (command := bare(line)).startswith("streamkeeper "):
             yield command.replace(" KIND", " reset_checkpoint")
+
+
+def bare(line: str) -> str:
+    """Return a line of commands without its comment, its variables and the container that it runs in."""
+    prefix = r"^(\$ |[A-Z_]+=\S+ |\.venv/bin/|- run: |docker compose exec worker (?=streamkeeper))*"
+    return re.sub(prefix, "", line.split(" #")[0].strip())
 
 
 def parse(words: list[str]) -> None:
@@ -143,6 +156,7 @@ def test_each_link_leads_to_a_file_and_a_heading(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=_name)
 def test_each_block_of_code_is_what_it_says(page: Path, tmp_path: Path) -> None:
+    made = "".join(MADE.findall(page.read_text()))
     for number, (language, code) in enumerate(fences(page)):
         match language:
             case "python":
@@ -158,11 +172,22 @@ def test_each_block_of_code_is_what_it_says(page: Path, tmp_path: Path) -> None:
                     re.findall(r"^([.\w-]+):.*## ", (PROJECT / "Makefile").read_text(), re.MULTILINE)
                 )
                 assert {*re.findall(r"^make ([\w-]+)", code, re.MULTILINE)} <= targets
+                # Of a session the lines after a command are what it prints: test_front_pages plays it.
+                lines = re.findall(r"^\$ .+", code, re.MULTILINE) or re.findall(r".*[^\\]\n(?! )", code)
+                assert [line for line in lines if not is_read(bare(line))] == []
+            case "text":
+                played = _name(page).removeprefix("docs/") in PLAYED
+                assert played or code in made, f"nothing holds what is shown as printed: {code}"
             case _:
-                # What a command prints, and pictures.
-                assert language in ("text", "mermaid", "sql"), (
-                    f"{language!r} is no language that a test reads: {code}"
-                )
+                assert language in NOT_TESTED, f"{language!r} is no language that a test reads: {code}"
+
+
+def is_read(command: str) -> bool:
+    """Return whether a line of a block of commands is whole, and a test reads it or it is another program's."""
+    program, _, rest = command.partition(" ")
+    if program == "python":
+        return find_spec(re.findall(r"-m ([\w.]+)", rest)[0]) is not None
+    return program in ("", "streamkeeper", "make", *OTHER_PROGRAMS) and "…" not in command
 
 
 PROPERTY = re.compile(r"#|[\w.]+[= ]+\S")
@@ -172,6 +197,7 @@ PROPERTY = re.compile(r"#|[\w.]+[= ]+\S")
 def read_python(code: str, folder: Path) -> None:
     """Compile a block of Python, and read one that declares something as a pipeline file."""
     tree = ast.parse(code)
+    assert Ellipsis not in [getattr(node, "value", None) for node in ast.walk(tree)], f"elided: {code}"
     if not re.search(r"\bdp\.\w+\(", code):
         return
     folder.mkdir()
@@ -262,7 +288,8 @@ def test_a_page_for_users_leads_to_tests_and_decisions_at_its_end_alone(page: Pa
 def test_each_part_that_is_made_from_the_code_is_what_the_code_says() -> None:
     assert [_name(page) for page in stale()] == [], "write them: python -m tools.docs"
     named = re.findall(r"^<!-- from the code: (.+) -->$", _all(), re.MULTILINE)
-    assert sorted(named) == sorted({*PARTS, *(f"plan {name}" for name in ASKED)} - {"plan"})
+    once = [name for name in named if not name.startswith("steps ")]
+    assert sorted(once) == sorted({*PARTS, *(f"plan {name}" for name in ASKED)} - {"plan", "steps"})
 
 
 def test_each_page_is_in_the_navigation_of_the_site() -> None:
