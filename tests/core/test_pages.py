@@ -39,7 +39,7 @@ from tests.worlds.pipelines import TAIL, load
 from tests.worlds.recover.printed_plans import ASKED
 from tools.docs.errors import SQL_STATES
 from tools.docs.made import PARTS, pages, stale
-from tools.docs.markdown import FENCE, LINK, anchors
+from tools.docs.markdown import FENCE, LINK, MADE, anchors, written
 from tools.docs.site import on_page_markdown
 
 JARS = PROJECT / ".cache" / "jars"
@@ -47,12 +47,9 @@ JARS = PROJECT / ".cache" / "jars"
 DOCS = PROJECT / "docs"
 PAGES = [PROJECT / "README.md", *(page for page in pages() if page.parent.name != "decisions")]
 """Pages for users and developers; decisions are records."""
-MADE = re.compile(r"<!-- from the code: [\w -]+ -->\n.*?<!-- end -->\n", re.DOTALL)
-PROOF = "**Proof and reasons:**"
-"""First words of a page's last lines, which alone lead to tests and decisions."""
 MOST_WORDS = 40
-OTHER_PROGRAMS = "airflow cd cp docker echo export kubectl mv nc pip pytest set".split()
-"""Programs of blocks of commands that are others' and are not tried, but for those of the first flow."""
+OTHER_PROGRAMS = re.compile("airflow|cd|cp|docker|echo|export|kubectl|mv|nc|pip|pytest|set")
+"""Programs that are not Streamkeeper's: no test runs them, but for those of the first flow."""
 PLAYED = ("get-started/first-flow.md", "get-started/migrate.md")
 """Pages whose sessions a test plays, so that what they show as printed was printed."""
 NOT_TESTED = {
@@ -85,7 +82,7 @@ def commands(page: Path) -> Iterator[str]:
 def bare(line: str) -> str:
     """Return a line of commands without its comment, its variables and the container that it runs in."""
     prefix = r"^(\$ |[A-Z_]+=\S+ |\.venv/bin/|- run: |docker compose exec worker (?=streamkeeper))*"
-    return re.sub(prefix, "", line.split(" #")[0].strip())
+    return re.sub(prefix, "", line.partition(" #")[0].strip())
 
 
 def parse(words: list[str]) -> None:
@@ -173,7 +170,7 @@ def test_each_block_of_code_is_what_it_says(page: Path, tmp_path: Path) -> None:
                 )
                 assert {*re.findall(r"^make ([\w-]+)", code, re.MULTILINE)} <= targets
                 # Of a session the lines after a command are what it prints: test_front_pages plays it.
-                lines = re.findall(r"^\$ .+", code, re.MULTILINE) or re.findall(r".*[^\\]\n(?! )", code)
+                lines = re.findall(r"^\$ .+", code, re.MULTILINE) or re.findall(r"^\S.*", code, re.MULTILINE)
                 assert [line for line in lines if not is_read(bare(line))] == []
             case "text":
                 played = _name(page).removeprefix("docs/") in PLAYED
@@ -183,11 +180,12 @@ def test_each_block_of_code_is_what_it_says(page: Path, tmp_path: Path) -> None:
 
 
 def is_read(command: str) -> bool:
-    """Return whether a line of a block of commands is whole, and a test reads it or it is another program's."""
+    """Return whether a command is whole, and either a test reads it or it is another program's."""
     program, _, rest = command.partition(" ")
     if program == "python":
         return find_spec(re.findall(r"-m ([\w.]+)", rest)[0]) is not None
-    return program in ("", "streamkeeper", "make", *OTHER_PROGRAMS) and "…" not in command
+    known = program in ("", "streamkeeper", "make") or OTHER_PROGRAMS.fullmatch(program)
+    return bool(known) and "…" not in command
 
 
 PROPERTY = re.compile(r"#|[\w.]+[= ]+\S")
@@ -259,12 +257,7 @@ def test_a_page_reads_alike_on_a_forge_and_on_the_site(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=_name)
 def test_no_sentence_is_longer_than_forty_words(page: Path) -> None:
-    long = [
-        one
-        for one in sentences(MADE.sub("", page.read_text()).partition(PROOF)[0])
-        if len(one.split()) > MOST_WORDS
-    ]
-    assert long == []
+    assert [one for one in sentences(written(page.read_text())) if len(one.split()) > MOST_WORDS] == []
 
 
 def sentences(text: str) -> Iterator[str]:
@@ -278,8 +271,8 @@ def sentences(text: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if "internals" not in page.parts], ids=_name)
 def test_a_page_for_users_leads_to_tests_and_decisions_at_its_end_alone(page: Path) -> None:
-    text, _, _ = MADE.sub("", page.read_text()).partition(PROOF)
-    assert [link for link in LINK.findall(text) if re.search(r"(^|/)(tests|decisions)/0?", link)] in (
+    links = LINK.findall(written(page.read_text()))
+    assert [link for link in links if re.search(r"(^|/)(tests|decisions)/0?", link)] in (
         [],
         ["docs/decisions/README.md"],
     )
