@@ -165,10 +165,6 @@ def test_each_block_of_code_is_what_it_says(page: Path, tmp_path: Path) -> None:
             case "properties":
                 assert [line for line in code.splitlines() if line and not PROPERTY.match(line)] == []
             case "bash":
-                targets = set(
-                    re.findall(r"^([.\w-]+):.*## ", (PROJECT / "Makefile").read_text(), re.MULTILINE)
-                )
-                assert {*re.findall(r"^make ([\w-]+)", code, re.MULTILINE)} <= targets
                 # Of a session the lines after a command are what it prints: test_front_pages plays it.
                 lines = re.findall(r"^\$ .+", code, re.MULTILINE) or re.findall(r"^\S.*", code, re.MULTILINE)
                 assert [line for line in lines if not is_read(bare(line))] == []
@@ -186,6 +182,12 @@ def is_read(command: str) -> bool:
         return find_spec(re.findall(r"-m ([\w.]+)", rest)[0]) is not None
     known = program in ("", "streamkeeper", "make") or OTHER_PROGRAMS.fullmatch(program)
     return bool(known) and "…" not in command
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_each_target_of_make_that_a_page_names_is_there(page: Path) -> None:
+    targets = re.findall(r"^([.\w-]+):.*## ", (PROJECT / "Makefile").read_text(), re.MULTILINE)
+    assert {*re.findall(r"(?:`|^ *)make ([.\w-]+)", page.read_text(), re.MULTILINE)} <= {*targets}
 
 
 PROPERTY = re.compile(r"#|[\w.]+[= ]+\S")
