@@ -267,7 +267,7 @@ def fetch_jars(
         str | None, typer.Option(help="URL of a Maven repository to ask instead of Maven Central.")
     ] = None,
 ) -> None:
-    """Make a folder hold exactly the jars that drivers need beside Spark's, by name and SHA-256 of the lock.
+    """Make a folder hold exactly the jars that drivers need besides Spark's, by name and SHA-256 of the lock.
 
     A folder that is complete is only read. Jars that are not in the lock are removed from it.
     """
