@@ -81,7 +81,7 @@ def commands(page: Path) -> Iterator[str]:
 
 def bare(line: str) -> str:
     """Return a line of commands without its comment, its variables and the container that it runs in."""
-    prefix = r"^(\$ |[A-Z_]+=\S+ |\.venv/bin/|- run: |docker compose exec worker (?=streamkeeper))*"
+    prefix = r"^(\$ |[A-Z_]+=\S+ |\.venv/bin/|(- )?run: |RUN |docker compose exec worker (?=streamkeeper))*"
     return re.sub(prefix, "", line.partition(" #")[0].strip())
 
 
@@ -137,6 +137,14 @@ def test_the_first_flow_is_the_project_that_init_writes() -> None:
     pipeline, test, _ = code
     assert pipeline in written
     assert test in written
+
+
+def test_each_command_of_the_project_that_init_writes_is_one_of_the_command_line() -> None:
+    lines = [bare(line) for text in FILES.values() for line in text.splitlines()]
+    written_there = [line for line in lines if line.startswith("streamkeeper ")]
+    assert len(written_there) > 8
+    for command in written_there:
+        parse(shlex.split(command)[1:])
 
 
 @pytest.mark.parametrize("page", [*PAGES, *DOCS.glob("decisions/*.md")], ids=_name)
