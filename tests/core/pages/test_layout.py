@@ -1,4 +1,4 @@
-"""Pages by task: each begins with something to copy, a recovery has its sections, the runbook every alert."""
+"""Pages by task: each begins with something to copy, a recovery has its sections, each name is known."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from streamkeeper.settings import PROJECT
 from streamkeeper.watch.alerts import AlertKind
+from tools.docs.markdown import written
 
 DOCS = PROJECT / "docs"
 FIRST_SCREEN = 12
@@ -27,6 +28,12 @@ RECOVERIES = (
     "rewind",
 )
 SECTIONS = ["When", "Impact", "The plan", "Check afterwards", "Undo"]
+OTHERS = {
+    "STREAMKEEPER_IVY_SETTINGS",  # of the images' build
+    *("--supervise", "--volumes", "--field-selector"),  # Spark's, Docker's, kubectl's
+    *("--resolve", "--beside-spark", "--root"),  # of streamkeeper.jars
+}
+"""Names in the pages of tasks that are not in the reference."""
 GOOD_NEWS = {"recovered", "recovery-finished", "expectation-met", "relieved"}
 """Alerts that somebody only reads."""
 
@@ -63,3 +70,22 @@ def test_the_glossary_has_each_term_once_in_two_lines() -> None:
     terms = [term for term, _ in rows if term != "term"]
     assert len(terms) >= 25 and terms == sorted({*terms})
     assert [term for term, meaning in rows if len(meaning) > 200] == []
+
+
+def test_each_setting_option_and_function_that_a_page_names_is_in_the_reference() -> None:
+    reference = {page.stem: page.read_text() for page in (DOCS / "reference").glob("*.md")}
+    fields = re.findall(r"^\| `([a-z_]+)` \|", reference["recoveries"], re.MULTILINE)
+    known = {
+        *OTHERS,
+        *re.findall(r"STREAMKEEPER_[A-Z_]+[A-Z]", reference["settings"]),
+        *re.findall(r"--[a-z][a-z-]+", reference["cli"]),
+        *re.findall(r"^## (dp\.\w+)$", reference["pipeline-api"], re.MULTILINE),
+        *(f"--{field.replace('_', '-')}" for field in fields),
+    }
+    named = re.compile(r"\bSTREAMKEEPER_[A-Z_]+[A-Z]|(?<![\w-])--[a-z][a-z-]+|\bdp\.\w+")
+    strange = {
+        str(page.relative_to(PROJECT)): unknown
+        for page in [PROJECT / "README.md", *(DOCS / "concepts").glob("*.md"), *TASKS]
+        if (unknown := {*named.findall(written(page.read_text()))} - known)
+    }
+    assert strange == {}
