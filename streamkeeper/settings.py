@@ -156,7 +156,7 @@ class Settings:
     """
     allowed_roots: tuple[str, ...] = ()
     """Folders or URLs, with commas between them, that a backfill and an adoption may read, a rehearsal may
-    take pipelines from, and a sink of files may write, beside warehouse, data and backups; empty means any
+    take pipelines from, and a sink of files may write, besides warehouse, data and backups; empty means any
     but ``/proc``, ``/sys`` and ``/dev``.
     """
     approvers: tuple[str, ...] = ()
@@ -180,7 +180,7 @@ class Settings:
     dag_owner: str = ""
     """Owner of all tasks, as Airflow shows it; empty means Airflow's own default."""
     dag_tags: tuple[str, ...] = ()
-    """Tags of all DAGs, beside ``streamkeeper``, with commas."""
+    """Tags of all DAGs, besides ``streamkeeper``, with commas."""
     dag_queue: str = ""
     """Queue of all tasks, whose workers have what drivers need; empty means Airflow's own default."""
     dag_priority: int = 1

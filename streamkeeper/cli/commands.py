@@ -164,7 +164,7 @@ def preflight(
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Tell whether declarations go on with their flows' checkpoints, before they are deployed.
+    """Check whether changed flows fit their checkpoints, before they are deployed.
 
     Nothing is changed, and flows run on. A changed declaration is tried in Spark on this machine, by a batch
     without rows on a copy of the newest state. Exit code 0: all are compatible; 1: one is incompatible; 4:
@@ -195,7 +195,7 @@ def advise(
     *,
     json: AsJson = False,
 ) -> None:
-    """Tell what to declare otherwise, from the numbers of a flow's recent batches, its state and its table.
+    """Suggest settings to change, from the numbers of a flow's recent batches, its state and its table.
 
     Nothing is changed, and no JVM is started.
     """
@@ -267,7 +267,7 @@ def fetch_jars(
         str | None, typer.Option(help="URL of a Maven repository to ask instead of Maven Central.")
     ] = None,
 ) -> None:
-    """Make a folder hold exactly the jars that drivers need beside Spark's, by name and SHA-256 of the lock.
+    """Make a folder hold exactly the jars that drivers need besides Spark's, by name and SHA-256 of the lock.
 
     A folder that is complete is only read. Jars that are not in the lock are removed from it.
     """

@@ -22,7 +22,7 @@ EXAMPLES: dict[str, str] = {
     "tables": "tables --json",
     "backups": "backups --table customers.customers",
     "run": "run customers.customers_incremental_flow --available-now",
-    "hold": 'hold customers.customers_incremental_flow --wait --reason "the disk is changed"',
+    "hold": 'hold customers.customers_incremental_flow --wait --reason "disk replacement"',
     "release": "release --all --waves 10",
     "accept": "accept customers.customers_incremental_flow",
     "rename": "rename customers.customers_incremental_flow customers.changes",

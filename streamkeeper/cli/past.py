@@ -45,9 +45,7 @@ def show_events(
         str, typer.Argument(help="A pipeline or a flow; all pipelines by default.", metavar="PIPELINE|FLOW")
     ] = "",
     *,
-    follow: Annotated[
-        bool, typer.Option("--follow", help="Go on with those that come, until Ctrl-C.")
-    ] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Keep printing new events, until Ctrl-C.")] = False,
     since: Since = "",
     kind: Annotated[list[str] | None, typer.Option(help="Only events of this kind; may be repeated.")] = None,
     json: AsJson = False,

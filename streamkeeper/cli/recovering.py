@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from streamkeeper.recover.plans.plan import Plan
     from streamkeeper.recover.requests.form import FormField
 
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Approve without asking.")]
 Master = Annotated[
     str, typer.Option("--master", help="Spark's master, for the steps that need Spark and for drivers.")
 ]
@@ -205,7 +205,7 @@ def _help_text(field: FormField) -> str:
     if field.enum:
         sentences.append(f"One of {', '.join(map(str, field.enum))}.")
     if field.default not in (None, "", (), []) and field.type != "boolean":
-        sentences.append(f"Else {_whole(field.default)}.")
+        sentences.append(f"Default: {_whole(field.default)}.")
     return " ".join(sentences)
 
 

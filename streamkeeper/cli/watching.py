@@ -166,7 +166,7 @@ def _generation(one: dict[str, Any]) -> str:
 def logs(
     flow: FlowName,
     *,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on with new lines, until Ctrl-C.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Keep printing new lines, until Ctrl-C.")] = False,
     lines: Annotated[int, typer.Option("--lines", min=0, help="Lines of the end to show.")] = 100,
     epoch: Annotated[
         int | None, typer.Option("--epoch", help="The log of this driver instead of the newest.")

@@ -173,7 +173,7 @@ def create_source(
         writes.
     :param registered_as: instead of both, for ``delta``: the name of a table in the session catalog, such as
         ``shop.orders``. Each start of a driver looks up its location; a name that moved to another table is
-        a table that was made anew.
+        a recreated table.
     :param schema: a DDL string (``"id INT, name STRING"``). Without it, the schema of a files source is
         inferred once from the files there and stored with the generation. Kafka and Delta have their own
         schema.
@@ -284,7 +284,7 @@ def create_initial_state(
         have; all of its own by default.
     :param rows: dicts by column, one value for each, at most 1,000. Times are ISO texts or ``datetime``.
     :param table: instead of rows, a table of the warehouse, read at its version of the moment when a
-        generation begins anew.
+        generation begins.
     """
     location = caller()
     registry = current(location)
@@ -618,9 +618,10 @@ def append_flow(
         function of the pipeline, after which that counts as a failure that a restart cannot fix. Other
         failures are retried forever.
     :param on_change: ``restart``: a changed declaration ends the driver after its batch; the next one uses
-        it. ``try``: the change is tried on a copy of the newest state while the driver goes on; it replaces
-        the driver if it fits, else it is refused and told. ``ask``: as ``try``, and a change that fits waits
-        for ``streamkeeper accept``. Needs a driver that Airflow supervises, and that the flow does not share.
+        it. ``try``: the change is tried on a copy of the newest state while the driver continues; it
+        replaces the driver if it fits, else it is refused and alerted. ``ask``: as ``try``, and a change that
+        fits waits for ``streamkeeper accept``. Needs a driver that Airflow supervises, and that the flow does
+        not share.
     :param once: read the data that the sources have, then stop, until a reset gives the flow a new
         checkpoint. Excludes ``trigger``.
     :param rewind_window: how far back the flow can be rewound, such as ``"7 days"``. Its checkpoint retains
@@ -839,7 +840,7 @@ def driver(
     :param jars: for the class path of driver and executors.
     :param packages: jars by ``group:artifact:version`` of Maven, with all that they need. The first start on
         a host downloads them; later ones take them from Ivy's cache.
-    :param py_files: ``.py``, ``.zip`` or ``.egg`` for Python's path of driver and executors. Modules beside
+    :param py_files: ``.py``, ``.zip`` or ``.egg`` for Python's path of driver and executors. Modules next to
         the pipeline file need not be named.
     :param archives: unpacked in the working folder of each executor; ``path#name`` names the folder.
     :param spark_conf: further settings, as of a flow.
@@ -866,7 +867,7 @@ def configure_pipeline(
 
     :param shared_driver: run the flows as queries of one Spark application, each in a FAIR pool of its own.
         This saves memory; the failure of one flow ends the application and restarts all.
-    :param notifiers: told when a flow was parked, is in a crash loop, recovered or makes no progress, and
+    :param notifiers: called when a flow was parked, is in a crash loop, recovered or makes no progress, and
         when a recovery ended.
     :param no_progress_after: a number and a unit, such as ``"30 minutes"``; None for no such alert.
     :param behind_above: alert when the oldest input that waits for a flow is older than this, such as ``"5

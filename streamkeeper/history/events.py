@@ -104,7 +104,7 @@ class Kind(StrEnum):
     STEP_FAILED = "step-failed"
     """A step of a recovery failed."""
     NAME_STALE = "name-stale"
-    """A recovery changed a table and could not write its name in the session catalog anew: the next start of
+    """A recovery changed a table and could not write its name in the session catalog: the next start of
     a flow that writes the table does.
     """
     RECOVERY_FINISHED = "recovery-finished"

@@ -13,6 +13,7 @@ import textwrap
 import zipfile
 from collections.abc import Iterator
 from enum import StrEnum
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -38,7 +39,7 @@ from tests.worlds.pipelines import TAIL, load
 from tests.worlds.recover.printed_plans import ASKED
 from tools.docs.errors import SQL_STATES
 from tools.docs.made import PARTS, pages, stale
-from tools.docs.markdown import FENCE, LINK, anchors
+from tools.docs.markdown import FENCE, LINK, MADE, anchors, written
 from tools.docs.site import on_page_markdown
 
 JARS = PROJECT / ".cache" / "jars"
@@ -46,11 +47,16 @@ JARS = PROJECT / ".cache" / "jars"
 DOCS = PROJECT / "docs"
 PAGES = [PROJECT / "README.md", *(page for page in pages() if page.parent.name != "decisions")]
 """Pages for users and developers; decisions are records."""
-MADE = re.compile(r"<!-- from the code: [\w -]+ -->\n.*?<!-- end -->\n", re.DOTALL)
-PROOF = "**Proof and reasons:**"
-"""First words of a page's last lines, which alone lead to tests and decisions."""
 MOST_WORDS = 40
-_ELIDED = re.compile(r"[…\[|{<>]")
+OTHER_PROGRAMS = re.compile("airflow|cd|cp|docker|echo|export|kubectl|mv|nc|pip|pytest|set")
+"""Programs that are not Streamkeeper's: no test runs them, but for those of the first flow."""
+PLAYED = ("get-started/first-flow.md", "get-started/migrate.md")
+"""Pages whose sessions a test plays, so that what they show as printed was printed."""
+NOT_TESTED = {
+    "mermaid": "a picture, which the site draws",
+    "sql": "of a metastore, or of PostgreSQL",
+}
+"""Languages of blocks that no test reads, with the reason."""
 
 
 def _name(page: Path) -> str:
@@ -67,12 +73,16 @@ def commands(page: Path) -> Iterator[str]:
     """Yield the whole commands of a page: lines of code blocks and spans that begin with ``streamkeeper``."""
     code = [line for language, block in fences(page) if language != "text" for line in block.splitlines()]
     prose = FENCE.sub("", page.read_text())
-    code += [span.replace("\n", " ") for span in re.findall(r"`(streamkeeper [^`]+)`", prose)]
-    for line in code:
-        bare = line.split(" #")[0].strip()
-        command = re.sub(r"^(\$ |[A-Z_]+=\S+ |\.venv/bin/|- run: |docker compose exec worker )*", "", bare)
-        if command.startswith("streamkeeper ") and not _ELIDED.search(command):
+    spans = [span.replace("\n", " ") for span in re.findall(r"`(streamkeeper [^`]+)`", prose)]
+    for line in (*code, *(span for span in spans if not re.search("[…|<>]", span))):
+        if (command := bare(line)).startswith("streamkeeper "):
             yield command.replace(" KIND", " reset_checkpoint")
+
+
+def bare(line: str) -> str:
+    """Return a line of commands without its comment, its variables and the container that it runs in."""
+    prefix = r"^(\$ |[A-Z_]+=\S+ |\.venv/bin/|(- )?run: |RUN |docker compose exec worker (?=streamkeeper))*"
+    return re.sub(prefix, "", line.partition(" #")[0].strip())
 
 
 def parse(words: list[str]) -> None:
@@ -129,6 +139,14 @@ def test_the_first_flow_is_the_project_that_init_writes() -> None:
     assert test in written
 
 
+def test_each_command_of_the_project_that_init_writes_is_one_of_the_command_line() -> None:
+    lines = [bare(line) for text in FILES.values() for line in text.splitlines()]
+    written_there = [line for line in lines if line.startswith("streamkeeper ")]
+    assert len(written_there) > 8
+    for command in written_there:
+        parse(shlex.split(command)[1:])
+
+
 @pytest.mark.parametrize("page", [*PAGES, *DOCS.glob("decisions/*.md")], ids=_name)
 def test_each_link_leads_to_a_file_and_a_heading(page: Path) -> None:
     for link in LINK.findall(FENCE.sub("", page.read_text())):
@@ -143,6 +161,7 @@ def test_each_link_leads_to_a_file_and_a_heading(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=_name)
 def test_each_block_of_code_is_what_it_says(page: Path, tmp_path: Path) -> None:
+    made = "".join(MADE.findall(page.read_text()))
     for number, (language, code) in enumerate(fences(page)):
         match language:
             case "python":
@@ -154,15 +173,29 @@ def test_each_block_of_code_is_what_it_says(page: Path, tmp_path: Path) -> None:
             case "properties":
                 assert [line for line in code.splitlines() if line and not PROPERTY.match(line)] == []
             case "bash":
-                targets = set(
-                    re.findall(r"^([.\w-]+):.*## ", (PROJECT / "Makefile").read_text(), re.MULTILINE)
-                )
-                assert {*re.findall(r"^make ([\w-]+)", code, re.MULTILINE)} <= targets
+                # Of a session the lines after a command are what it prints: test_front_pages plays it.
+                lines = re.findall(r"^\$ .+", code, re.MULTILINE) or re.findall(r"^\S.*", code, re.MULTILINE)
+                assert [line for line in lines if not is_read(bare(line))] == []
+            case "text":
+                played = _name(page).removeprefix("docs/") in PLAYED
+                assert played or code in made, f"nothing holds what is shown as printed: {code}"
             case _:
-                # What a command prints, and pictures.
-                assert language in ("text", "mermaid", "sql"), (
-                    f"{language!r} is no language that a test reads: {code}"
-                )
+                assert language in NOT_TESTED, f"{language!r} is no language that a test reads: {code}"
+
+
+def is_read(command: str) -> bool:
+    """Return whether a command is whole, and either a test reads it or it is another program's."""
+    program, _, rest = command.partition(" ")
+    if program == "python":
+        return find_spec(re.findall(r"-m ([\w.]+)", rest)[0]) is not None
+    known = program in ("", "streamkeeper", "make") or OTHER_PROGRAMS.fullmatch(program)
+    return bool(known) and "…" not in command
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_each_target_of_make_that_a_page_names_is_there(page: Path) -> None:
+    targets = re.findall(r"^([.\w-]+):.*## ", (PROJECT / "Makefile").read_text(), re.MULTILINE)
+    assert {*re.findall(r"(?:`|^ *)make ([.\w-]+)", page.read_text(), re.MULTILINE)} <= {*targets}
 
 
 PROPERTY = re.compile(r"#|[\w.]+[= ]+\S")
@@ -172,6 +205,7 @@ PROPERTY = re.compile(r"#|[\w.]+[= ]+\S")
 def read_python(code: str, folder: Path) -> None:
     """Compile a block of Python, and read one that declares something as a pipeline file."""
     tree = ast.parse(code)
+    assert Ellipsis not in [getattr(node, "value", None) for node in ast.walk(tree)], f"elided: {code}"
     if not re.search(r"\bdp\.\w+\(", code):
         return
     folder.mkdir()
@@ -233,12 +267,7 @@ def test_a_page_reads_alike_on_a_forge_and_on_the_site(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=_name)
 def test_no_sentence_is_longer_than_forty_words(page: Path) -> None:
-    long = [
-        one
-        for one in sentences(MADE.sub("", page.read_text()).partition(PROOF)[0])
-        if len(one.split()) > MOST_WORDS
-    ]
-    assert long == []
+    assert [one for one in sentences(written(page.read_text())) if len(one.split()) > MOST_WORDS] == []
 
 
 def sentences(text: str) -> Iterator[str]:
@@ -252,8 +281,8 @@ def sentences(text: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if "internals" not in page.parts], ids=_name)
 def test_a_page_for_users_leads_to_tests_and_decisions_at_its_end_alone(page: Path) -> None:
-    text, _, _ = MADE.sub("", page.read_text()).partition(PROOF)
-    assert [link for link in LINK.findall(text) if re.search(r"(^|/)(tests|decisions)/0?", link)] in (
+    links = LINK.findall(written(page.read_text()))
+    assert [link for link in links if re.search(r"(^|/)(tests|decisions)/0?", link)] in (
         [],
         ["docs/decisions/README.md"],
     )
@@ -262,7 +291,8 @@ def test_a_page_for_users_leads_to_tests_and_decisions_at_its_end_alone(page: Pa
 def test_each_part_that_is_made_from_the_code_is_what_the_code_says() -> None:
     assert [_name(page) for page in stale()] == [], "write them: python -m tools.docs"
     named = re.findall(r"^<!-- from the code: (.+) -->$", _all(), re.MULTILINE)
-    assert sorted(named) == sorted({*PARTS, *(f"plan {name}" for name in ASKED)} - {"plan"})
+    once = [name for name in named if not name.startswith("steps ")]
+    assert sorted(once) == sorted({*PARTS, *(f"plan {name}" for name in ASKED)} - {"plan", "steps"})
 
 
 def test_each_page_is_in_the_navigation_of_the_site() -> None:

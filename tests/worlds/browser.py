@@ -26,7 +26,7 @@ ARGUMENTS = (
 SECONDS = 120
 MISSED = "missed"
 SCREENSHOTS = "STREAMKEEPER_SCREENSHOTS"
-"""Names the folder that the README's pictures are written to; unset, they go to the test's own folder."""
+"""Names the folder that pictures are written to; unset, they go to the test's own folder."""
 VISIBLE = """
 const all = selector => [...document.querySelectorAll(selector)].filter(
     one => one.checkVisibility({visibilityProperty: true}) && one.getBoundingClientRect().width);

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
 from streamkeeper.cli.commands import app
+from streamkeeper.manifest.manifest import Manifest
+from streamkeeper.recover.plans.kind import kind
 from tools.docs.made import from_docstring, table
 
 
@@ -16,33 +19,43 @@ def commands() -> str:
     """Return a section for each command, with its options and its example."""
     command = typer.main.get_command(app)
     assert isinstance(command, TyperGroup)
-    head = ["Options before the command:", "", table(("option", "what it does"), _rows(command))]
+    head = ["Options before the command:", "", table(("option", "what it does"), _rows(command.params))]
     return "\n".join([*head, *(line for one in command.commands.values() for line in _section(one))])
 
 
 def _section(command: Any) -> Iterator[str]:
     arguments = "".join(f" {_argument(one)}" for one in command.params if one.param_type_name == "argument")
-    kind = " KIND [OPTIONS]" if isinstance(command, TyperGroup) else ""
+    of_kinds = " KIND [OPTIONS]" if isinstance(command, TyperGroup) else ""
     yield from (
         f"## {command.name}",
         "",
         "```text",
-        f"streamkeeper {command.name}{arguments}{kind}",
+        f"streamkeeper {command.name}{arguments}{of_kinds}",
         "```",
         "",
     )
     yield from (from_docstring(command.help or ""), "")
-    if kind:
-        yield from ("[The kinds, and the options of each](recoveries.md).", "")
-    if rows := list(_rows(command)):
+    if of_kinds:
+        yield from ("[The kinds, and the options of each](recoveries.md). Every kind also has these:", "")
+    if rows := list(_rows(_parameters(command))):
         yield table(("argument or option", "what it does"), rows)
     if command.epilog:
         yield from (f"Example: `{command.epilog.removeprefix('Example: ')}`", "")
 
 
-def _rows(command: Any) -> Iterator[tuple[str, str]]:
+def _parameters(command: Any) -> list[Any]:
+    """Return the parameters of a command; of a group of kinds those that are in no form."""
+    if not isinstance(command, TyperGroup):
+        return list(command.params)
+    reset = kind("reset_checkpoint")
+    fields = {field.name for field in reset.form(Manifest("", (), {}, {}))}
+    of_reset: Any = command.get_command(SimpleNamespace(info_name=command.name), reset.name)  # type: ignore[arg-type]
+    return [one for one in of_reset.params if one.name not in fields]
+
+
+def _rows(parameters: Iterable[Any]) -> Iterator[tuple[str, str]]:
     """Yield a row for each parameter that is explained."""
-    for one in command.params:
+    for one in parameters:
         if one.help and one.name != "help":
             argument = one.param_type_name == "argument"
             metavar = f" {one.metavar}" if one.metavar else ""

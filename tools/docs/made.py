@@ -24,6 +24,7 @@ PARTS = {
     "api": "tools.docs.api:functions",
     "commands": "tools.docs.commands:commands",
     "recoveries": "tools.docs.recoveries:kinds",
+    "steps": "tools.docs.recoveries:steps",
     "trade-offs": "tools.docs.recoveries:trade_offs",
     "plan": "tests.worlds.recover.printed_plans:printed",
     "errors": "tools.docs.errors:errors",

@@ -1,4 +1,4 @@
-"""Markdown as the pages have it: blocks of code, links, and the anchors of headings."""
+"""Markdown as the pages have it: blocks of code, links, parts from the code, and the anchors of headings."""
 
 from __future__ import annotations
 
@@ -8,6 +8,15 @@ from pathlib import Path
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+MADE = re.compile(r"<!-- from the code: [\w -]+ -->\n.*?<!-- end -->\n", re.DOTALL)
+"""A part that is made from the code."""
+PROOF = "**Proof and reasons:**"
+"""First words of a page's last lines, which alone lead to tests and decisions."""
+
+
+def written(text: str) -> str:
+    """Return what a person wrote of a page: without parts from the code, and without its last lines."""
+    return MADE.sub("", text).partition(PROOF)[0]
 
 
 def anchors(page: Path) -> Iterator[str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from streamkeeper.cli.examples import OF_KINDS
 from streamkeeper.manifest.manifest import Manifest
+from streamkeeper.recover.course import stages
 from streamkeeper.recover.plans.advice import TRADE_OFFS
 from streamkeeper.recover.plans.kind import KINDS, Kind, kind
 from streamkeeper.recover.requests.form import RUN, FormField
@@ -18,6 +19,11 @@ def trade_offs() -> str:
     """Return the table of strategies and their trade-offs."""
     head, *rows = TRADE_OFFS
     return table(head, rows)
+
+
+def steps(name: str) -> str:
+    """Return the steps and approvals of a kind of recovery, in their order."""
+    return f"```text\n{' >> '.join(['plan', *(stage.name for stage in stages(kind(name)))])}\n```"
 
 
 def kinds() -> str:

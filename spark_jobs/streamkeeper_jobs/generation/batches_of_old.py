@@ -86,8 +86,8 @@ def check_accepted(
     if not harmless and UNKNOWN_IMPACT not in generation.accepted:
         raise RecoveryError(
             f"The state of {job.flow.full_name} forgets keys at the end of batches, and its history would be"
-            f" replayed in other batches: {words} ({BATCHES}). Rows may then come twice. Nothing was changed."
-            " Reset the flow from its last generation with a copied state (reset_checkpoint from a"
-            f" generation, or rewind), or again with `{UNKNOWN_IMPACT}` accepted."
+            f" replayed in other batches: {words} ({BATCHES}). Rows may then be duplicated."
+            " Nothing was changed. Reset the flow from its last generation with a copied state"
+            f" (reset_checkpoint from a generation, or rewind), or again with `{UNKNOWN_IMPACT}` accepted."
         )
     say(f"The state is rebuilt in other batches than it was made in, as accepted: {words}.")

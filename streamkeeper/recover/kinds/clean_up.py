@@ -111,6 +111,7 @@ def plan(
         KIND.draft(request, recovery_id, pipeline.name, ()),
         details=asdict(CleanUp(removals, copies, tombstones, beside)),
         notes=(
+            *(() if removals or copies or tombstones or beside else ("Nothing is to be removed.",)),
             *(item.note for item in removals),
             *notes,
             *(f"The backup {item.id} of {item.table} is removed: {item.reason}." for item in copies),

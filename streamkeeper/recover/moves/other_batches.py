@@ -60,7 +60,7 @@ def impact_of(flow: Flow, present: FlowNow, move: Move) -> Iterator[Refusal]:
             UNKNOWN_IMPACT,
             f"{IMPACTS[UNKNOWN_IMPACT]} (the state forgets keys at the end of batches, and of the batches"
             f" that it was made in only the last {len(standing.kept_batches()):,} are known: replayed in"
-            " others, it may have forgotten keys that the old state knows, whose rows then come twice). A"
+            " others, it may have forgotten keys that the old state knows, whose rows are then duplicated). A"
             " copied state knows them: reset from the present generation, or rewind. To continue anyway,"
             f" accept `{UNKNOWN_IMPACT}`.",
             covers=("batches of old",),

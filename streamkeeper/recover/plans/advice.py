@@ -19,7 +19,7 @@ RESTORE = "restore from a backup"
 BACKFILL = "reset and backfill"
 
 _TABLE = f"""\
-strategy | complexity | cost | data may be lost | data may come twice | needs the first snapshot | \
+strategy | complexity | cost | rows may be lost | rows may be duplicated | needs the first snapshot | \
 resets the table
 {FULL_REFRESH} | low | medium | yes, if snapshot or source files no longer exist | \
 not for AUTO CDC targets | yes | yes

@@ -113,7 +113,7 @@ def accepted() -> Any:
     """Declare the field for impacts that are accepted beforehand."""
     description = (
         "Impacts that are accepted in advance: "
-        + "; ".join(f"{word}: {meaning}" for word, meaning in IMPACTS.items())
+        + "; ".join(f"{word}: {meaning.rpartition(': ')[2]}" for word, meaning in IMPACTS.items())
         + "."
     )
     return form_field(

@@ -30,7 +30,7 @@ LOOKS_AGAIN = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 """Seconds between the looks of a driver at a source of which what is lost may be there again: a minute."""
 LOOKED_AT_AGAIN = (
     f"the driver looks again for {sum(LOOKS_AGAIN):g} s before it begins there: if an end went back for"
-    " seconds only, as at a change of the leader, nothing is lost, and nothing comes twice"
+    " seconds only, as at a change of the leader, nothing is lost, and nothing duplicated"
 )
 UNREADABLE = unknown("the checkpoint's offsets cannot be read")
 """Amount of rows between two positions, one of which is unknown."""

@@ -953,7 +953,7 @@ def test_help_marks_what_is_required_and_writes_whole_numbers_as_such() -> None:
         CliRunner().invoke(app, ["plan", name, "--help"]).stdout for name in ("rewind", "clean_up")
     )
     assert "Required. The flow to rewind." in " ".join(rewind.replace("│", " ").split())
-    assert "Else 30." in " ".join(tidy.replace("│", " ").split()) and "30.0" not in tidy
+    assert "Default: 30." in " ".join(tidy.replace("│", " ").split()) and "30.0" not in tidy
 
 
 def test_a_whole_number_is_told_as_one(command: Command) -> None:

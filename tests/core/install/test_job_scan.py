@@ -11,7 +11,9 @@ from typer.testing import CliRunner
 
 from streamkeeper.cli.commands import app
 from streamkeeper.manifest.manifest import make_manifest
+from streamkeeper.settings import PROJECT
 from tests.worlds.small_world import World
+from tools.docs.markdown import FENCE
 
 CHECKPOINTS = Path(__file__).parents[1] / "checkpoint" / "recorded"
 DAGS = """
@@ -155,3 +157,17 @@ def test_what_cannot_be_drafted_is_said_and_nothing_is_written(
     done = CliRunner().invoke(app, line)
     assert done.exit_code != 0 and words in str(done.exception)
     assert [file.read_text() for file in (world.root / "drafts").iterdir()] == ["mine"]
+
+
+def test_the_page_of_the_migration_shows_what_the_scan_prints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    page = (PROJECT / "docs/get-started/migrate.md").read_text()
+    shown, dag, job = [code for language, code in FENCE.findall(page) if language in ("text", "python")][:3]
+    (tmp_path / "orders_stream.py").write_text(job)
+    (tmp_path / "dags").mkdir()
+    (tmp_path / "dags" / "orders_stream.py").write_text(dag.replace("/srv/jobs", str(tmp_path)))
+    done = CliRunner().invoke(app, ["adopt", "--scan", str(tmp_path / "dags")])
+    printed = done.output.replace(str(tmp_path), "/srv/jobs").strip().splitlines()
+    assert [line.split() for line in printed] == [line.split() for line in shown.splitlines()]

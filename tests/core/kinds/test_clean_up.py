@@ -413,6 +413,12 @@ def test_it_is_planned_while_a_recovery_works_on_a_table(world: World) -> None:
     assert planned(world, "clean_up", pipeline="events").tables == ()
 
 
+def test_a_plan_that_removes_nothing_says_so(world: World) -> None:
+    world.declare(EVENTS)
+    begin(world, 1, 1)
+    assert planned(world, "clean_up", pipeline="events").notes == ("Nothing is to be removed.",)
+
+
 def test_what_a_backfill_worked_with_goes_when_its_recovery_ended_long_ago(stands: World) -> None:
     name = name_of("clean_events", "backfill-x-0123abcd")
     begin(stands, 1, 12, flow=name)

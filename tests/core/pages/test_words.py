@@ -6,6 +6,7 @@ import re
 import subprocess
 
 from streamkeeper.settings import PROJECT
+from tools.docs.markdown import FENCE, written
 
 REPLACED = {
     r"\bpric(?:e|es|ed|ing)\b|unknown-price": "impact",
@@ -16,6 +17,16 @@ REPLACED = {
     r"goes on, and note": "pre-flight",
 }
 """What was said before, and the term of the glossary that says it."""
+UNCLEAR = {
+    r"\bbeside\b": "next to, compared with, besides",
+    r"\banew\b": "again",
+    r"\btold\b": "reported, specified, notified",
+    r"\bgo(?:es)? on\b": "continue",
+    r"\bcomes? twice\b": "is duplicated",
+    r"\bheeds?\b": "respect",
+}
+"""Words that a reader of the users' pages must guess at, and what to write."""
+FOLDERS = ("get-started", "concepts", "how-to", "operations", "reference")
 
 
 def test_the_words_that_the_glossary_replaced_are_gone() -> None:
@@ -36,3 +47,16 @@ def test_the_words_that_the_glossary_replaced_are_gone() -> None:
 def test_each_word_that_took_their_place_is_in_the_glossary() -> None:
     terms = re.findall(r"^\| ([^|]+) \|", (PROJECT / "docs/concepts/glossary.md").read_text(), re.MULTILINE)
     assert set(REPLACED.values()) <= set(terms)
+
+
+def test_the_pages_of_users_have_none_of_the_words_that_a_reader_must_guess_at() -> None:
+    docs = PROJECT / "docs"
+    pages = [PROJECT / "README.md", *(page for name in FOLDERS for page in (docs / name).rglob("*.md"))]
+    unclear = re.compile("|".join(UNCLEAR), re.IGNORECASE)
+    places = [
+        f"{page.name}: {line}"
+        for page in pages
+        for line in re.sub(r"`[^`\n]+`", "", FENCE.sub("", written(page.read_text()))).splitlines()
+        if unclear.search(line)
+    ]
+    assert len(pages) > 50 and places == [], "\n".join(places)

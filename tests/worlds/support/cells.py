@@ -170,7 +170,7 @@ EACH_BATCH, KAFKA_SINK, FILES_SINK = (
 TARGETS = (APPEND, CDC, UPDATE, COMPLETE, EACH_BATCH, KAFKA_SINK, FILES_SINK)
 
 _ELSEWHERE = no("its rows are kept elsewhere")
-_TWICE = "what is read again comes twice, and is counted"
+_TWICE = "what is read again is duplicated, and counted"
 
 RECOVERIES: dict[str, dict[str, Cell]] = {
     "kill, restart": {
@@ -186,7 +186,7 @@ RECOVERIES: dict[str, dict[str, Cell]] = {
             f"{FUNCTION}::test_a_batch_that_is_given_again_is_written_once_and_a_reset_counts_it",
         ),
         KAFKA_SINK: weaker(
-            "a batch may come twice; its readers drop it",
+            "a batch may be duplicated; its readers drop it",
             GIVEN_TWICE,
         ),
         FILES_SINK: yes(
@@ -278,7 +278,7 @@ RECOVERIES: dict[str, dict[str, Cell]] = {
         **dict.fromkeys((EACH_BATCH, KAFKA_SINK, FILES_SINK), _ELSEWHERE),
     },
     "backfill": {
-        APPEND: weaker("what the table has already comes twice", COUNTED),
+        APPEND: weaker("what the table has already is duplicated", COUNTED),
         CDC: yes(f"{BACKFILL}::test_changes_from_elsewhere_come_in_chunks_and_never_over_newer_rows"),
         UPDATE: no("its rows are results of its whole state"),
         COMPLETE: no("its rows are results of its whole state"),
