@@ -15,8 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
 
-from streamkeeper.drivers import supervision
-from streamkeeper.errors import StorageError, StreamkeeperError
+from streamkeeper.errors import StreamkeeperError
 from streamkeeper.flows import leases
 from streamkeeper.flows.files import FlowHome, open_home
 from streamkeeper.health.driver_log import ClusterLog, LogFile, LogTail, Output
@@ -56,17 +55,6 @@ class Handover:
     by: str
     tries_changes: bool = False
     reported: str = ""
-
-
-def shown_by(home: FlowHome, by: str) -> dict[str, int]:
-    """Return up to where each output of a driver is in the log of a task's try, by its location; empty if
-    another one sent the last heartbeat, or it cannot be read.
-    """
-    try:
-        last = supervision.read(home)
-    except StorageError:
-        return {}
-    return dict(last.shown) if last is not None and last.by == by else {}
 
 
 class Watched:
@@ -120,7 +108,7 @@ class Watched:
         self._homes = [open_home(settings, name) for name in handover.epochs]
         self._changes = Changes(self._homes[0], self._files) if handover.tries_changes else None
         heart = Heart(self._homes, settings.supervisor_timeout, handover.by, self._write, self._monotonic)
-        heart.shown = shown_by(self._homes[0], handover.by)
+        heart.go_on()
         self._heart = heart
         return heart
 

@@ -28,7 +28,7 @@ from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import DEFERRED, Settings
 from streamkeeper.supervise.attached import Attached, AttachedToSharedDriver, Ending, find, of_parts
 from streamkeeper.supervise.heart import Heart
-from streamkeeper.supervise.loop import BACKLOG, Reason, shown_by
+from streamkeeper.supervise.loop import BACKLOG, Reason
 from streamkeeper.support.times import now
 from streamkeeper.trial import change
 from streamkeeper.trial.change import Change, ChangeState, to_run
@@ -193,12 +193,11 @@ class FlowOperator(BaseOperator):
         homes, by = [open_home(settings, flow) for flow in self.flows], name_of(context)
         submitting.trust_pages(settings.connection)
         heart = Heart(homes, settings.supervisor_timeout, by, self.log.warning)
+        heart.go_on()
         known = deferral.take_up(settings, homes, epochs or {}, shared=self.shared)
         for _ in range(ATTACH_ATTEMPTS):
             if known is None:
                 self._skip_if_held(settings)
-            else:
-                heart.shown = shown_by(homes[0], by)
             self._before = _newest_epochs(homes)
             heart.beat()
             attached = known or self._attach(settings, homes, heart)

@@ -253,6 +253,9 @@ def test_a_driver_s_lines_are_shown_once_by_all_who_follow_it(triggerer: Trigger
         file.write("ve\n")
     later.look(2)
     assert later.lines[home.full_name] == ["five"], "a triggerer that is replaced shows nothing again"
+    beat = supervision.read(home)
+    assert beat is not None
+    assert beat.count == 4, "who goes on for the same try counts on"
 
 
 def test_a_changed_declaration_wakes_the_task_until_people_were_told_of_it(triggerer: Triggerer) -> None:
