@@ -260,6 +260,7 @@ RECOVERIES: dict[str, tuple[dict[str, Any], int]] = {
     "rebuild_without_downtime": (TABLE, 5),
     "restore_table": ({**TABLE, "backup": "b1"}, 3),
     "full_refresh": (TABLE, 0),
+    "full_refresh_with_backup": ({**TABLE, "fill_from": "sources"}, 0),
     "rewind": ({"flow": NAME, "batch": "0", "target": "restored"}, 3),
     "backfill": ({"flow": NAME, "read": "files", "path": "archive", "accept": ["duplicates"]}, 5),
 }
