@@ -210,18 +210,18 @@ class FlowOperator(BaseOperator):
                 break
             self.log.info("Another driver has the lease of %s; attaching to it.", self.flow)
             known = None
-        epochs = {home.full_name: epoch for home in homes if (epoch := self._epoch(home)) is not None}
+        epochs = {home.full_name: epoch for home in homes if (epoch := self._epoch(home, ending))}
         return self._conclude(*flows_at_fault(homes, ending.code, epochs), ending=ending, context=context)
 
-    def _epoch(self, home: FlowHome) -> int | None:
+    def _epoch(self, home: FlowHome, ending: Ending) -> int | None:
         """Return the lease epoch of the driver that was followed last; None if it never had the flow's lease.
 
-        The newest epoch may be the next driver's already: another try that watched this one has started it.
+        The newest epoch may be another driver's: of a try that watched this one, too, or that came first.
         """
         if isinstance(self._driver, Attached | AttachedToSharedDriver):
             return self._driver.epochs.get(home.full_name)
-        newest = _newest_epoch(home)
-        return newest if newest > self._before.get(home.full_name, 0) else None
+        newest, came_late = _newest_epoch(home), ending.code in (Outcome.LEASE_HELD, Outcome.LEASE_LOST)
+        return newest if newest > self._before.get(home.full_name, 0) and not came_late else None
 
     def _follow_all(
         self, settings: Settings, homes: Sequence[FlowHome], heart: Heart, context: Context
@@ -441,7 +441,7 @@ class FlowOperator(BaseOperator):
 
     def _failed(self, home: FlowHome, ending: Ending) -> DriverFailed:
         output = f" Its output: {self._driver.log}" if self._driver and self._driver.log else ""
-        epoch = self._epoch(home)
+        epoch = self._epoch(home, ending)
         streak = None if epoch is None else failing_streak(home)
         loop = crash_loops.note(home, epoch=epoch)
         description = f"The driver of {home.full_name} ended: {ending.description}.{output}"

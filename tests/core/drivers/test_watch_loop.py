@@ -282,6 +282,21 @@ def test_a_changed_declaration_wakes_the_task_until_people_were_told_of_it(trigg
     assert later.woken[home.full_name] == [Reason.CHANGE], "a person accepted it"
 
 
+def test_a_manifest_is_read_once_for_all_who_ask_what_is_declared_now(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the gates of many parked flows do, in the triggerer."""
+    now, reads = [0.0], list[float]()
+    monkeypatch.setattr(changes, "read_manifest", lambda _: reads.append(now[0]) or now[0])
+    files = changes.PipelineFiles(world.settings, lambda: now[0])
+    for second in range(30):
+        now[0] = float(second)
+        if second == 20:
+            world.declare(EVENTS.replace("return raw", "return raw.distinct()"))
+        assert {files.manifest() for _ in range(50)} == {reads[-1]}
+    assert reads == [0.0, 15.0, 20.0], "a changed file at once, else every fifteen seconds"
+
+
 def test_where_the_loop_ends_by_an_error_its_tasks_go_on_and_the_next_one_starts_it_anew(
     triggerer: Triggerer,
 ) -> None:
