@@ -263,11 +263,12 @@ def _head_and_tail(storage: Storage, name: str, size: int = _TAIL) -> tuple[byte
 
 
 def plain_path(uri: str) -> str:
-    """Return the path of an entry in a files log: ``/data/a b.json`` for ``file:///data/a%20b.json``.
+    """Return the path of a file or folder by its URI: ``/data/a b.json`` for ``file:///data/a%20b.json``.
 
     Schemes other than ``file`` keep their host. Local paths are as Spark writes them: no ``//``, no ``..``.
+    None ends with a slash, as locations in a catalog may.
     """
     parsed = urlsplit(uri)  # urlparse ends the path at a semicolon of its last name
     if parsed.scheme in ("", "file"):
         return os.path.normpath(unquote(parsed.path) if parsed.scheme else uri)
-    return f"{parsed.scheme.replace('s3a', 's3')}://{parsed.netloc}{unquote(parsed.path)}"
+    return f"{parsed.scheme.replace('s3a', 's3')}://{parsed.netloc}{unquote(parsed.path).rstrip('/')}"

@@ -20,18 +20,21 @@ from streamkeeper.trial.verdict import Compatibility, Verdict
 BETWEEN = 2.0
 """Seconds between two looks at the pipeline files."""
 AGAIN = 15.0
-"""Seconds between two looks at a change that is kept out, and until another attempt."""
+"""Seconds between two looks at a change that is kept out, until another attempt, and until a manifest is read
+again though no file has changed.
+"""
 
 
 class PipelineFiles:
     """The pipeline files, for all who look at them: listed once in :data:`BETWEEN` seconds, however many ask,
-    and their manifest read once for each content.
+    and their manifest read once for each content, and every :data:`AGAIN` seconds: a file that could not be
+    read may be readable under the same signature, and a rename changes the manifest, too.
     """
 
     def __init__(self, settings: Settings, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._settings, self._monotonic, self._lock = settings, monotonic, threading.Lock()
         self._signature: Signature | None = None
-        self._listed = -float("inf")
+        self._listed = self._read_again = -float("inf")
         self._manifest: tuple[Signature, Manifest] | None = None
 
     def signature(self) -> Signature:
@@ -52,12 +55,10 @@ class PipelineFiles:
         """
         signature = self.signature()
         with self._lock:
-            if self._manifest is not None and self._manifest[0] == signature:
-                return self._manifest[1]
-            manifest = read_manifest(self._settings)
-            # With an error it is read again: the file may be readable now, under the same signature.
-            self._manifest = None if manifest.errors else (signature, manifest)
-            return manifest
+            now = self._monotonic()
+            if self._manifest is None or self._manifest[0] != signature or now >= self._read_again:
+                self._manifest, self._read_again = (signature, read_manifest(self._settings)), now + AGAIN
+            return self._manifest[1]
 
 
 class Changes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from streamkeeper.drivers import supervision
 from streamkeeper.errors import StorageError
@@ -48,6 +49,15 @@ class Heart:
         self._homes, self._by, self._warn, self._monotonic = homes, by, warn, monotonic
         self._interval, self._count, self._last = interval(timeout), 0, -float("inf")
         self.shown: dict[str, int] = {}
+
+    def go_on(self) -> None:
+        """Go on from the last heartbeat if the same try of the task sent it, here or from elsewhere: with its
+        count, and from where it had shown the driver's lines.
+        """
+        with suppress(StorageError):
+            last = supervision.read(self._homes[0])
+            if last is not None and last.by == self._by:
+                self._count, self.shown = last.count, dict(last.shown)
 
     def beat(self, *, at_once: bool = False) -> None:
         """Send a heartbeat if the last one is at least an interval old, or ``at_once``: before another one

@@ -15,8 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
 
-from streamkeeper.drivers import supervision
-from streamkeeper.errors import StorageError, StreamkeeperError
+from streamkeeper.errors import StreamkeeperError
 from streamkeeper.flows import leases
 from streamkeeper.flows.files import FlowHome, open_home
 from streamkeeper.health.driver_log import ClusterLog, LogFile, LogTail, Output
@@ -58,17 +57,6 @@ class Handover:
     reported: str = ""
 
 
-def shown_by(home: FlowHome, by: str) -> dict[str, int]:
-    """Return up to where each output of a driver is in the log of a task's try, by its location; empty if
-    another one sent the last heartbeat, or it cannot be read.
-    """
-    try:
-        last = supervision.read(home)
-    except StorageError:
-        return {}
-    return dict(last.shown) if last is not None and last.by == by else {}
-
-
 class Watched:
     """One driver that the loop watches.
 
@@ -94,7 +82,8 @@ class Watched:
         self._changes: Changes | None = None
         self._driver: Attached | AttachedToSharedDriver | None = None
         self._tails: list[LogTail] | None = None
-        self._look_at, self._changes_at, self._warning = -float("inf"), -float("inf"), ""
+        self._look_at, self._changes_at = -float("inf"), -float("inf")
+        self._warnings: dict[str, str] = {}
 
     def look(self) -> Reason | None:
         """Do what is due; return why the task must be woken, or None."""
@@ -105,13 +94,11 @@ class Watched:
         try:
             reason = self._look(heart)
         except StreamkeeperError as error:
-            if str(error) != self._warning:
-                self._warning = str(error)
-                self._write(f"The driver is looked at again soon: {error}")
+            self._warn("driver", f"The driver is looked at again soon: {error}")
             # Its silence is measured anew: while nobody could read its heartbeat, it may have beaten.
             self._driver, self._look_at = None, self._monotonic() + attached.STORE_LOOK
             return None
-        self._warning = ""
+        self._warn("driver", "")
         if reason is not None:
             heart.beat(at_once=True)
         return reason
@@ -121,7 +108,7 @@ class Watched:
         self._homes = [open_home(settings, name) for name in handover.epochs]
         self._changes = Changes(self._homes[0], self._files) if handover.tries_changes else None
         heart = Heart(self._homes, settings.supervisor_timeout, handover.by, self._write, self._monotonic)
-        heart.shown = shown_by(self._homes[0], handover.by)
+        heart.go_on()
         self._heart = heart
         return heart
 
@@ -139,6 +126,12 @@ class Watched:
         if has_ended:
             return Reason.END
         return Reason.CHANGE if self._has_changed() else None
+
+    def _warn(self, subject: str, text: str) -> None:
+        """Write what fails, unless that was the last word on its subject; an empty text is for what works."""
+        if text and text != self._warnings.get(subject):
+            self._write(text)
+        self._warnings[subject] = text
 
     def _parts(self) -> list[Attached]:
         epochs = zip(self._homes, self._handover.epochs.values(), strict=True)
@@ -163,7 +156,13 @@ class Watched:
     def _has_changed(self) -> bool:
         if self._changes is None or self._monotonic() < self._changes_at:
             return False
-        is_due, kept_out = self._changes.look() is not None, self._changes.kept_out
+        try:
+            is_due, kept_out = self._changes.look() is not None, self._changes.kept_out
+        except StreamkeeperError as error:  # the watch of the driver goes on, and its silence counts
+            self._warn("declaration", f"The declaration is looked at again in {AGAIN:g} s: {error}")
+            self._changes_at = self._monotonic() + AGAIN
+            return False
+        self._warn("declaration", "")
         self._changes_at = self._monotonic() + (AGAIN if kept_out else BETWEEN)
         return is_due or (kept_out is not None and mark(kept_out) != self._handover.reported)
 
@@ -201,8 +200,9 @@ class WatchLoop:
         """Run the loop in a thread of its own, unless it runs."""
         with self._lock:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="streamkeeper-watch", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="streamkeeper-watch", daemon=True)
+                thread.start()
+                self._thread = thread  # once it has begun: else nobody would start another one
 
     def look(self, pool: ThreadPoolExecutor) -> list[Future[None]]:
         """Begin a look at each driver whose last look is over, and wake the tasks that must be. A store that
@@ -228,11 +228,20 @@ class WatchLoop:
 
     def _run(self) -> None:
         with ThreadPoolExecutor(AT_ONCE, "streamkeeper-watch") as pool:
-            while True:
-                began = self._monotonic()
-                self.look(pool)
-                time.sleep(max(0.0, began + attached.LOOK - self._monotonic()))
+            try:
+                while self._watches():
+                    began = self._monotonic()
+                    self.look(pool)
+                    time.sleep(max(0.0, began + attached.LOOK - self._monotonic()))
+            except Exception as error:  # noqa: BLE001 - unwatched drivers stop: their tasks go on instead
                 with self._lock:
-                    if not self._watched:
-                        self._thread = None
-                        return
+                    watched, self._watched, self._thread = self._watched, [], None
+                for each in watched:
+                    each.wake(error)
+
+    def _watches(self) -> bool:
+        """Return whether there are drivers to watch; if not, the next one needs another thread."""
+        with self._lock:
+            if not self._watched:
+                self._thread = None
+            return bool(self._watched)

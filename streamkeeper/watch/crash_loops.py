@@ -2,7 +2,8 @@
 
 The supervising task writes each failure of a driver into one file beside the flow's checkpoint, with the
 flow's position. The task itself cannot count: a try knows nothing of the one before, and a driver that cannot
-even take its lease leaves no trace. A committed batch resets the count.
+even take its lease leaves no trace. A committed batch resets the count. Each driver counts once, however many
+tries of the task saw it end.
 """
 
 from __future__ import annotations
@@ -29,13 +30,14 @@ class Failures:
     ``position`` is generation and last committed batch. ``since`` is the time of the first failure, and
     ``times`` are those of the newest ones, oldest first, in seconds since the epoch by the supervising task's
     clock. ``looping`` is whether it is a crash loop. It stays one until a batch is committed, or a whole
-    :data:`WINDOW` passes without a failure.
+    :data:`WINDOW` passes without a failure. ``epoch`` is the newest lease epoch whose driver counted.
     """
 
     position: str
     since: float
     times: tuple[float, ...]
     looping: bool = False
+    epoch: int = 0
 
     @property
     def occasion(self) -> str:
@@ -43,23 +45,29 @@ class Failures:
         return f"{self.position}, since {in_iso(self.since)}"
 
 
-def note(home: FlowHome, now: float | None = None) -> Failures:
+def note(home: FlowHome, now: float | None = None, *, epoch: int | None = None) -> Failures:
     """Record a failure of the flow's driver now; return all failures that count.
 
+    :param epoch: the driver's lease epoch; None if it never took the lease. Two tries may watch one driver,
+        and a task that is resumed twice judges it twice: who comes second counts nothing.
     :raises StorageError: the state folder cannot be read or written.
     """
     moment = time.time() if now is None else now
-    before, position = read(home), str(position_of(Observed(home)))
+    before = read(home)
+    counted_epoch = 0 if before is None else before.epoch
+    if before is not None and epoch is not None and epoch <= counted_epoch:
+        return before
+    position, newest = str(position_of(Observed(home))), max(counted_epoch, epoch or 0)
     recent = (
         [failed_at for failed_at in before.times if moment - failed_at <= WINDOW]
         if before and before.position == position
         else []
     )
     if before is None or not recent:
-        failures = Failures(position, moment, (moment,))
+        failures = Failures(position, moment, (moment,), epoch=newest)
     else:
-        times = (*recent, moment)[-FAILURES:]
-        failures = replace(before, times=times, looping=before.looping or len(times) >= FAILURES)
+        times, looping = (*recent, moment)[-FAILURES:], before.looping or len(recent) + 1 >= FAILURES
+        failures = replace(before, times=times, looping=looping, epoch=newest)
     home.storage.overwrite(home.failures, to_json(asdict(failures)))
     return failures
 

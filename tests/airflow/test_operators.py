@@ -23,6 +23,7 @@ from streamkeeper.health.flows import look_now
 from streamkeeper.history import events
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import Settings
+from streamkeeper.supervise import changes
 from streamkeeper.supervise.attached import Ending
 from streamkeeper.watch import crash_loops
 from streamkeeper.watch.alerts import AlertKind
@@ -277,3 +278,26 @@ def test_the_trigger_waits_while_a_hold_is_there_and_fires_when_it_is_gone(
         return await asyncio.wait_for(waiting, 30)
 
     assert asyncio.run(scenario()) == {"flow": FLOW}
+
+
+def test_the_gates_of_many_parked_flows_read_the_manifest_once(
+    home: FlowHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import asyncio
+
+    monkeypatch.setenv("STREAMKEEPER_HEARTBEAT_INTERVAL", "0.05")
+    manifest = read_manifest(Settings.from_environment())
+    park(home, manifest.find(FLOW).fingerprint)
+    reads: list[Settings] = []
+    monkeypatch.setattr(changes, "read_manifest", lambda settings: reads.append(settings) or manifest)
+
+    async def scenario() -> None:
+        waiting = [asyncio.create_task(fire(HoldTrigger(FLOW))) for _ in range(20)]
+        done, _ = await asyncio.wait(waiting, timeout=0.5)
+        assert not done
+        holds.release(home, holds.PARK)
+        async with asyncio.timeout(30):
+            await asyncio.gather(*waiting)
+
+    asyncio.run(scenario())
+    assert len(reads) == 1

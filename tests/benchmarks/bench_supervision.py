@@ -34,8 +34,9 @@ from streamkeeper.storage import open_storage
 from tests.benchmarks.ratios import HEADER, enter_environment, print_ratio, rounds
 from tests.benchmarks.sides.counting import Counting
 from tests.benchmarks.sides.flows_side_by_side import NAME, Bench
-from tests.benchmarks.sides.supervised_sides import FILES, STEP, STOCK_DAG, Side, pss, running, sides
+from tests.benchmarks.sides.supervised_sides import FILES, STEP, STOCK_DAG, Side, running, sides
 from tests.events_producer import Producer
+from tests.worlds.flows.process_usage import usage
 from tools.waiting import wait_until
 
 ROUNDS = rounds()
@@ -94,9 +95,9 @@ def _restart(side: Side, others: list[Side]) -> float:
 
 def memory(api: AirflowApi) -> None:
     """Print the memory of both supervising task processes."""
-    ours, stock = (pss(_task_pid(api, dag)) for dag in (OUR_DAG, STOCK_DAG))
+    ours, stock = (usage([_task_pid(api, dag)]) for dag in (OUR_DAG, STOCK_DAG))
     print(f"\n{'memory of the task process':<46} {'ours':>10} {'stock':>10} {'MiB':<7} {'beyond':>7}   aim")
-    for what, mine, theirs in (("PSS", ours[0], stock[0]), ("RSS", ours[1], stock[1])):
+    for what, mine, theirs in (("PSS", ours.memory, stock.memory), ("RSS", ours.resident, stock.resident)):
         print(f"{what:<46} {mine:10.1f} {theirs:10.1f} {'':<7} {mine - theirs:+7.1f}   none", flush=True)
 
 

@@ -5,6 +5,7 @@ any violation.
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import sys
 import tempfile
@@ -13,11 +14,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from demo.__main__ import Interrupted, _ending_all, _interruptible
+from streamkeeper.settings import SLOT
 from tests.chaos.arena import Arena, arena
-from tests.chaos.choosing import CLUSTER, LOCAL, Victim, choose
+from tests.chaos.choosing import CLUSTER, LOCAL, Victim, choose, possible
 from tests.chaos.cluster import cluster
 from tests.chaos.rounds import Result, play
 
+SUPERVISION = "STREAMKEEPER_SUPERVISION"
 PLACES = {"local": (arena, LOCAL), "cluster": (cluster, CLUSTER)}
 HEADER = (
     f"{'round':>5}  {'victim':<28} {'blow':<16} {'moment':<42} {'commit':>7} {'watched':>7} {'drivers':>7}"
@@ -52,12 +55,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     chosen = parser.parse_args(arguments)
     seed = chosen.seed if chosen.seed is not None else random.SystemRandom().randrange(10**6)
-    place, possible = PLACES[chosen.where]
-    victims = tuple(Victim[name.upper()] for name in chosen.victims or ()) or possible
-    if impossible := [victim.name.lower() for victim in victims if victim not in possible]:
-        parser.error(f"--where {chosen.where} has no {', '.join(impossible)}")
+    place, all_victims = PLACES[chosen.where]
+    supervision = os.environ.get(SUPERVISION, SLOT)
+    present = possible(all_victims, supervision)
+    victims = tuple(Victim[name.upper()] for name in chosen.victims or ()) or present
+    if impossible := [victim.name.lower() for victim in victims if victim not in present]:
+        parser.error(
+            f"--where {chosen.where} with {SUPERVISION}={supervision} has no {', '.join(impossible)}"
+        )
     mark = uuid.uuid4().hex
-    again = replay(seed, chosen.rounds, chosen.where, chosen.victims or ())
+    again = replay(seed, chosen.rounds, chosen.where, chosen.victims or (), supervision)
     print(f"seed {seed}, {chosen.rounds} rounds; replay: {again}", flush=True)
     try:
         with (
@@ -99,9 +106,10 @@ def line(result: Result) -> str:
     )
 
 
-def replay(seed: int, rounds: int, where: str, victims: Sequence[str]) -> str:
+def replay(seed: int, rounds: int, where: str, victims: Sequence[str], supervision: str = SLOT) -> str:
     """Give the command that plays the same rounds."""
     given = f"make chaos WHERE={where} ROUNDS={rounds} SEED={seed}"
+    given = given if supervision == SLOT else f"{SUPERVISION}={supervision} {given}"
     return given + (f' VICTIMS="{" ".join(victims)}"' if victims else "")
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from enum import Enum
 from random import Random
 
+from streamkeeper.settings import DEFERRED
+
 
 class Victim(Enum):
     """What a round strikes."""
@@ -105,10 +107,21 @@ CLUSTER = tuple(
     victim for victim in Victim if victim not in (Victim.WORKER, Victim.SCHEDULER_GROUP, Victim.BOTH)
 )
 """Victims on this machine alone, with LocalExecutor, and on a cluster with Celery."""
+_WATCHING_TASKS = (Victim.TASK, Victim.WORKER, Victim.SCHEDULER_GROUP)
 LONGEST_JITTER, PAUSES = 1.5, (5.0, 25.0)
 """Seconds. A pause may be longer than Airflow's heartbeat timeout and the lease's term of a chaos run, and
 shorter than either.
 """
+
+
+def possible(victims: tuple[Victim, ...], supervision: str) -> tuple[Victim, ...]:
+    """Return the victims that there are of a place's: where supervision is deferred, no task watches, and the
+    triggerer does.
+    """
+    if supervision != DEFERRED:
+        return victims
+    others = (victim for victim in victims if victim not in (*_WATCHING_TASKS, Victim.TRIGGERER))
+    return (*others, Victim.TRIGGERER)
 
 
 def choose(seed: int, number: int, victims: tuple[Victim, ...] = LOCAL, flows: int = 1) -> Round:

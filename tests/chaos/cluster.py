@@ -34,7 +34,7 @@ from demo.lock import MARK
 from demo.tables import read_rows
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.flows.files import FlowHome
-from streamkeeper.settings import PROJECT, Settings
+from streamkeeper.settings import PROJECT, SLOT, Settings
 from streamkeeper.storage import open_storage
 from tests.chaos.arena import EVERY, Arena, Restarted, Watched, declare, files_behind
 from tests.chaos.auditor import Auditor
@@ -164,7 +164,7 @@ def cluster(root: Path, mark: str, seed: int) -> Iterator[Arena]:
                 stack.enter_context(_customers(local, seed)),
                 stack.enter_context(_orders(local, brokers)),
             )
-            gone = frozenset((Victim.TASK, Victim.CELERY))
+            gone = frozenset((Victim.TASK, Victim.CELERY) if local.supervision == SLOT else ())
             yield Arena(service, flows, gone, servers, partial(_disturbed, links, network), PATIENCE)
     finally:
         del os.environ[MARK]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from streamkeeper.settings import DEFERRED, SLOT
 from tests.chaos.choosing import (
     BLOWS,
     CLUSTER,
@@ -14,6 +15,7 @@ from tests.chaos.choosing import (
     Moment,
     Victim,
     choose,
+    possible,
 )
 
 SEEDS = range(50)
@@ -29,7 +31,7 @@ def test_a_round_does_not_depend_on_those_before_it_so_it_can_be_replayed_alone(
     assert choose(7, 33) == [choose(7, number) for number in range(34)][33]
 
 
-@pytest.mark.parametrize("victims", [LOCAL, CLUSTER])
+@pytest.mark.parametrize("victims", [LOCAL, CLUSTER, possible(LOCAL, DEFERRED), possible(CLUSTER, DEFERRED)])
 @pytest.mark.parametrize("seed", [0, 1, 7])
 def test_every_turn_strikes_each_victim_once(seed: int, victims: tuple[Victim, ...]) -> None:
     rounds = [choose(seed, number, victims).victim for number in range(2 * len(victims))]
@@ -52,6 +54,16 @@ def test_all_blows_moments_and_flows_come_up_and_only_what_a_victim_allows(
     assert {one.flow for one in rounds} == {0, 1}
     assert all(0 <= one.jitter <= LONGEST_JITTER for one in rounds)
     assert all((PAUSES[0] <= one.pause <= PAUSES[1]) == (one.blow in LASTING) for one in rounds)
+
+
+@pytest.mark.parametrize("place", [LOCAL, CLUSTER])
+def test_where_supervision_is_deferred_no_task_is_struck_and_the_triggerer_is(
+    place: tuple[Victim, ...],
+) -> None:
+    assert possible(place, SLOT) == place
+    deferred = possible(place, DEFERRED)
+    assert {*place} - {*deferred} == {*place} & {Victim.TASK, Victim.WORKER, Victim.SCHEDULER_GROUP}
+    assert deferred.count(Victim.TRIGGERER) == 1
 
 
 def test_each_victim_has_a_place() -> None:

@@ -5,7 +5,7 @@ And the holds that keep a flow from starting now.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from airflow.sdk import BaseOperator, Context
@@ -14,10 +14,16 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from streamkeeper.flows import holds
 from streamkeeper.flows.files import open_home
 from streamkeeper.flows.holds import PARK, Hold
-from streamkeeper.manifest.manifest import read_manifest
+from streamkeeper.manifest.manifest import Manifest, read_manifest
 from streamkeeper.settings import Settings
+from streamkeeper.supervise.changes import PipelineFiles
 from streamkeeper.trial import change
 from streamkeeper_airflow.flow.retries import FIRST_DELAY, UNLIMITED
+
+_FILES: dict[str, PipelineFiles] = {}
+"""The pipeline files for all gates of this process, which is the triggerer's: after a bad deploy hundreds of
+parked flows ask at once what is declared now.
+"""
 
 
 class HoldTrigger(BaseTrigger):
@@ -40,7 +46,8 @@ class HoldTrigger(BaseTrigger):
         """Fire once, when the flow may start."""
         settings = Settings.from_environment()
         flows, reported = [self.flow, *self.others], ""
-        while description := await asyncio.to_thread(all_held, settings, flows):
+        files = _FILES.setdefault(str(settings.pipelines), PipelineFiles(settings))
+        while description := await asyncio.to_thread(all_held, settings, flows, files.manifest):
             if description != reported:
                 reported = description
                 self.log.info("Waiting: %s is held.\n%s", ", ".join(flows), reported)
@@ -75,30 +82,33 @@ class HoldGate(BaseOperator):
         self.log.info("Released: %s.", event["flow"])
 
 
-def blocking(settings: Settings, flow: str) -> list[Hold]:
+def blocking(settings: Settings, flow: str, manifest: Callable[[], Manifest] | None = None) -> list[Hold]:
     """Return the holds that forbid a start of ``pipeline.flow`` now; none if it may start.
 
     A park belongs to the declaration that failed: a driver with another fingerprint lifts the park for one
     try, so it does not count here. Only for that question the manifest is read.
 
+    :param manifest: reads the manifest; anew by default.
     :raises StreamkeeperError: the state folder or the manifest cannot be read.
     """
     home = open_home(settings, flow)
     flow_holds = holds.all_of(home)
     if [hold.owner for hold in flow_holds] != [PARK]:
         return flow_holds
-    runs = change.to_run(home, read_manifest(settings).find(flow))
+    present = read_manifest(settings) if manifest is None else manifest()
+    runs = change.to_run(home, present.find(flow))
     return [] if holds.lifted_by(flow_holds[0], runs.present) else flow_holds
 
 
-def all_held(settings: Settings, flows: Sequence[str]) -> str:
+def all_held(settings: Settings, flows: Sequence[str], manifest: Callable[[], Manifest] | None = None) -> str:
     """Return the owners and reasons of the holds of some flows; an empty text once one of them may start.
 
+    :param manifest: as of :func:`blocking`.
     :raises StreamkeeperError: the state folder or the manifest cannot be read.
     """
     descriptions = []
     for flow in flows:
-        flow_holds = blocking(settings, flow)
+        flow_holds = blocking(settings, flow, manifest)
         if not flow_holds:
             return ""
         descriptions.append(describe(flow_holds) if len(flows) == 1 else f"{flow}: {describe(flow_holds)}")

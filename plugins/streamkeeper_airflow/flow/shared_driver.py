@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows.files import FlowHome
@@ -20,16 +20,16 @@ def sharing_flows(manifest: Manifest, flow: str) -> list[str]:
     ]
 
 
-def flows_at_fault(homes: Sequence[FlowHome], code: int, before: dict[str, int]) -> list[FlowHome]:
+def flows_at_fault(homes: Sequence[FlowHome], code: int, epochs: Mapping[str, int]) -> list[FlowHome]:
     """Return the flows that ended a shared driver; if none reports a cause, all that it ran or was to run.
 
-    :param before: the newest lease epoch of each flow before the driver began, by full name.
+    :param epochs: the driver's lease epoch of each flow that it ran, by full name.
     """
     if len(homes) == 1:
         return list(homes)
-    ran = [home for home in homes if max(home.epochs(), default=0) > before.get(home.full_name, 0)]
+    ran = [home for home in homes if home.full_name in epochs]
     named = Outcome(code).name.lower() if code in set(Outcome) else ""
-    reasons = {home.full_name: _end_reason(home) for home in ran}
+    reasons = {home.full_name: _end_reason(home, epochs[home.full_name]) for home in ran}
     return (
         [home for home in ran if reasons[home.full_name] == named]
         or [
@@ -40,6 +40,6 @@ def flows_at_fault(homes: Sequence[FlowHome], code: int, before: dict[str, int])
     )
 
 
-def _end_reason(home: FlowHome) -> str | None:
-    end_note = read_json(home.storage, home.left(home.epochs()[-1]))
+def _end_reason(home: FlowHome, epoch: int) -> str | None:
+    end_note = read_json(home.storage, home.left(epoch))
     return str(end_note["why"]) if end_note else None

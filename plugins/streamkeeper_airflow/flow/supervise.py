@@ -28,7 +28,7 @@ from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import DEFERRED, Settings
 from streamkeeper.supervise.attached import Attached, AttachedToSharedDriver, Ending, find, of_parts
 from streamkeeper.supervise.heart import Heart
-from streamkeeper.supervise.loop import BACKLOG, Reason, shown_by
+from streamkeeper.supervise.loop import BACKLOG, Reason
 from streamkeeper.support.times import now
 from streamkeeper.trial import change
 from streamkeeper.trial.change import Change, ChangeState, to_run
@@ -193,17 +193,14 @@ class FlowOperator(BaseOperator):
         homes, by = [open_home(settings, flow) for flow in self.flows], name_of(context)
         submitting.trust_pages(settings.connection)
         heart = Heart(homes, settings.supervisor_timeout, by, self.log.warning)
+        heart.go_on()
         known = deferral.take_up(settings, homes, epochs or {}, shared=self.shared)
         for _ in range(ATTACH_ATTEMPTS):
             if known is None:
                 self._skip_if_held(settings)
-            else:
-                heart.shown = shown_by(homes[0], by)
             self._before = _newest_epochs(homes)
             heart.beat()
             attached = known or self._attach(settings, homes, heart)
-            if isinstance(attached, AttachedToSharedDriver):
-                self._before |= {name: epoch - 1 for name, epoch in attached.epochs.items()}
             self._driver = attached or self._submit(settings, homes, context)
             ending = self._follow_all(settings, homes, heart, context)
             if known is not None and shows_end:
@@ -213,9 +210,18 @@ class FlowOperator(BaseOperator):
                 break
             self.log.info("Another driver has the lease of %s; attaching to it.", self.flow)
             known = None
-        return self._conclude(
-            *flows_at_fault(homes, ending.code, self._before), ending=ending, context=context
-        )
+        epochs = {home.full_name: epoch for home in homes if (epoch := self._epoch(home, ending))}
+        return self._conclude(*flows_at_fault(homes, ending.code, epochs), ending=ending, context=context)
+
+    def _epoch(self, home: FlowHome, ending: Ending) -> int | None:
+        """Return the lease epoch of the driver that was followed last; None if it never had the flow's lease.
+
+        The newest epoch may be another driver's: of a try that watched this one, too, or that came first.
+        """
+        if isinstance(self._driver, Attached | AttachedToSharedDriver):
+            return self._driver.epochs.get(home.full_name)
+        newest, came_late = _newest_epoch(home), ending.code in (Outcome.LEASE_HELD, Outcome.LEASE_LOST)
+        return newest if newest > self._before.get(home.full_name, 0) and not came_late else None
 
     def _follow_all(
         self, settings: Settings, homes: Sequence[FlowHome], heart: Heart, context: Context
@@ -435,12 +441,12 @@ class FlowOperator(BaseOperator):
 
     def _failed(self, home: FlowHome, ending: Ending) -> DriverFailed:
         output = f" Its output: {self._driver.log}" if self._driver and self._driver.log else ""
-        attached = self._driver is not None and not isinstance(self._driver, Submitted | InCluster)
-        began = attached or _newest_epoch(home) > self._before.get(home.full_name, 0)
-        streak = failing_streak(home) if began else None
-        loop = crash_loops.note(home)
+        epoch = self._epoch(home, ending)
+        streak = None if epoch is None else failing_streak(home)
+        loop = crash_loops.note(home, epoch=epoch)
         description = f"The driver of {home.full_name} ended: {ending.description}.{output}"
-        failure = failures.read((began and leases.failure_of(home, _newest_epoch(home))) or {})
+        details = ({} if epoch is None else leases.failure_of(home, epoch)) or {}
+        failure = failures.read(details)
         if failure is not None and ending.code not in OUT_OF_MEMORY:  # of that it is an echo
             description = (
                 f"{failures.describe(home.full_name, failure, retried=failure.lasts)}\n{description}"
@@ -449,19 +455,20 @@ class FlowOperator(BaseOperator):
             home,
             Kind.RETRIED,
             description,
-            loop.times[-1],
+            loop.times[-1] if epoch is None else epoch,
             by="supervisor",
-            epoch=_newest_epoch(home) or None,
+            epoch=epoch,
         )
-        self._tell(home, ending, loop, description)
+        self._tell(home, ending, loop, description, details)
         return DriverFailed(description, ending.code, streak, loop.looping)
 
-    def _tell(self, home: FlowHome, ending: Ending, loop: Failures, description: str) -> None:
+    def _tell(
+        self, home: FlowHome, ending: Ending, loop: Failures, description: str, details: Mapping[str, Any]
+    ) -> None:
         """Record alerts of failures that retries alone will hardly mend, each once, whatever tries follow."""
         settings = Settings.from_environment()
         if ending.code == Outcome.RETRY_DECLARED:
-            details = leases.failure_of(home, _newest_epoch(home)) or {}
-            text = describe_retried(home.full_name, details)
+            text = describe_retried(home.full_name, dict(details))
             record_alert(settings, AlertKind.RETRIED_AS_DECLARED, home.full_name, text, loop.occasion)
         if ending.code == Outcome.USAGE:
             text = (

@@ -357,6 +357,9 @@ def second_try_beside_the_first(bed: Bed) -> None:
     holds.put(bed.home, PERSON, "enough", "ada")
     assert {str(task.end()).partition(" ")[0] for task in tasks} <= {"success", FLOW}, "success, or held"
     assert bed.home.epochs() == [1, 2], "both tries saw the end, and one driver followed"
+    failures = crash_loops.read(bed.home)
+    assert failures is not None
+    assert (len(failures.times), failures.epoch) == (1, 1), "its end counts once"
 
 
 def crash_loop(bed: Bed) -> None:

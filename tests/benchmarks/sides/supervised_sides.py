@@ -189,13 +189,3 @@ def _runs(pid: int, checkpoint: str) -> bool:
     return checkpoint.encode() in line and line[0].endswith(
         (b"java", b"python", Path(os.path.realpath("/proc/self/exe")).name.encode())
     )
-
-
-def pss(pid: int) -> tuple[float, float]:
-    """Give a process's proportional and resident memory in MiB, from ``/proc/<pid>/smaps_rollup``."""
-    found = dict(
-        line.split(":", 1)
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-        if line[:1].isupper()
-    )
-    return int(found["Pss"].split()[0]) / 1024, int(found["Rss"].split()[0]) / 1024

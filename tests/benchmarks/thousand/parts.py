@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,45 +12,13 @@ import psycopg2
 
 from demo.processes import session_members
 from tests.postgres import DATABASE, USER
-
-_TICKS = os.sysconf("SC_CLK_TCK")
-_PSS = re.compile(r"^Pss: +([0-9]+) kB", re.MULTILINE)
-MIB = 1024
-
-
-@dataclass(frozen=True)
-class Taken:
-    """What the processes of a part take: their number, MiB (a page that several have counts once), open
-    descriptors, and seconds of processor time since they began, those of their ended children included.
-    """
-
-    processes: int
-    memory: float
-    descriptors: int
-    cpu: float
+from tests.worlds.flows.process_usage import Usage, usage
 
 
 def children_of(pid: int) -> list[int]:
     """Return a process and its children, whatever their sessions: PostgreSQL's have one each."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return [pid, *map(int, children)]
-
-
-def taken(pids: Sequence[int]) -> Taken:
-    """Measure some processes; one that ends meanwhile is left out."""
-    sums = Counter[str]()
-    for pid in pids:
-        folder = Path(f"/proc/{pid}")
-        try:
-            fields = (folder / "stat").read_text().rsplit(")", 1)[1].split()
-            memory = _PSS.search((folder / "smaps_rollup").read_text())
-            descriptors = len(list((folder / "fd").iterdir()))
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        # Fields 14 to 17 of proc(5): its own time, and that of children that have ended.
-        ticks = sum(map(int, fields[11:15]))
-        sums.update(processes=1, memory=int(memory[1]) if memory else 0, descriptors=descriptors, ticks=ticks)
-    return Taken(sums["processes"], sums["memory"] / MIB, sums["descriptors"], sums["ticks"] / _TICKS)
 
 
 @dataclass(frozen=True)
@@ -63,7 +29,7 @@ class Sample:
     """
 
     at: float
-    parts: Mapping[str, Taken]
+    parts: Mapping[str, Usage]
     rows: int
     lines: int
     log_files: int
@@ -88,7 +54,7 @@ class Place:
         ]
         return Sample(
             time.monotonic(),
-            {name: taken(pids()) for name, pids in self.parts.items()},
+            {name: usage(pids()) for name, pids in self.parts.items()},
             rows_of(self.database),
             sum(_lines(file) for file in logs),
             len(logs),

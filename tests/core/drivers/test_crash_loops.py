@@ -57,6 +57,18 @@ def test_a_loop_keeps_its_name_however_many_failures_follow(world: World) -> Non
     assert names == {"no generation begun, since 1970-01-01T00:00:00+00:00"}
 
 
+def test_a_driver_counts_once_however_many_tries_saw_it_end(world: World) -> None:
+    for epoch in range(1, FAILURES):
+        seen = [crash_loops.note(world.home, 10.0 * epoch + late, epoch=epoch) for late in (0, 1, 2)]
+        assert len(set(seen)) == 1, "two tries that watch it, and a task that is resumed again, judge alike"
+        assert (len(seen[-1].times), seen[-1].looping) == (epoch, False)
+    assert not crash_loops.note(world.home, 99.0, epoch=1).looping, "who comes late judges an older driver"
+    assert crash_loops.note(world.home, 100.0).looping, (
+        "one that never had the lease was seen by one try alone"
+    )
+    assert crash_loops.note(world.home, 101.0, epoch=FAILURES + 1).epoch == FAILURES + 1
+
+
 def test_a_file_that_lists_no_failures_is_said_with_what_to_do(world: World) -> None:
     world.home.storage.overwrite(world.home.failures, b'{"times": "yesterday"}')
     with pytest.raises(StorageError, match=r"failures is not a list of failures.*Remove it"):

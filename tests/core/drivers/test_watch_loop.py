@@ -9,11 +9,12 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from unittest.mock import Mock, patch
 
 import pytest
 
 from streamkeeper.drivers import supervision
-from streamkeeper.errors import StorageError
+from streamkeeper.errors import SettingsError, StorageError
 from streamkeeper.flows import leases
 from streamkeeper.flows.files import FlowHome, open_home
 from streamkeeper.flows.leases import Heartbeat, Lease, Process
@@ -27,6 +28,7 @@ from streamkeeper.trial import change, last_run
 from streamkeeper.trial.change import Change, ChangeState
 from streamkeeper.trial.verdict import Compatibility, Verdict
 from tests.worlds.small_world import EVENTS, World
+from tools.waiting import wait_until
 
 TERM, BY = 60.0, "flow__events__clean_events now run, try 1"
 HERE = Process.current()
@@ -147,6 +149,47 @@ def test_silence_is_measured_from_the_first_look_by_whoever_looks(triggerer: Tri
     assert later.woken[home.full_name] == [Reason.END], "the task judges it, and does not wait again"
 
 
+def test_a_driver_that_ended_while_triggerers_were_replaced_wakes_its_task_with_its_last_lines(
+    triggerer: Triggerer, tmp_path: Path
+) -> None:
+    home, log = triggerer.world.home, tmp_path / "drivers" / "first" / "driver.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("one\n")
+    lease = driver(home, log=log)
+    triggerer.watch(home)
+    triggerer.look(2)
+    log.write_text("one\nthe end\n")
+    leases.leave(home, lease, "failed")
+    # Each is lost before Airflow has the event of the one before; the last is beside another one that lives.
+    for _ in range(3):
+        later = Triggerer(triggerer.world)
+        later.watch(home)
+        later.look(1)
+        assert later.woken[home.full_name] == [Reason.END]
+    triggerer.look(20)
+    assert triggerer.woken[home.full_name] == [Reason.END]
+    assert triggerer.lines[home.full_name] == ["one", "the end"]
+    assert later.lines[home.full_name] == [], "the first of them has shown the last lines"
+
+
+def test_silence_counts_while_the_pipeline_files_cannot_be_read(
+    triggerer: Triggerer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = triggerer.world.home
+    driver(home, ELSEWHERE)
+
+    def fail(_: object) -> object:
+        raise SettingsError("the folder of pipelines is not there")
+
+    monkeypatch.setattr(pipeline_files, "signature", fail)
+    triggerer.watch(home, changes=True)
+    triggerer.look(TERM + 10)
+    assert triggerer.woken[home.full_name] == [Reason.END]
+    assert triggerer.lines[home.full_name] == [
+        "The declaration is looked at again in 15 s: the folder of pipelines is not there"
+    ]
+
+
 def test_an_outage_of_the_state_folder_is_no_silence(triggerer: Triggerer) -> None:
     home = triggerer.world.home
     driver(home, ELSEWHERE)
@@ -210,6 +253,9 @@ def test_a_driver_s_lines_are_shown_once_by_all_who_follow_it(triggerer: Trigger
         file.write("ve\n")
     later.look(2)
     assert later.lines[home.full_name] == ["five"], "a triggerer that is replaced shows nothing again"
+    beat = supervision.read(home)
+    assert beat is not None
+    assert beat.count == 4, "who goes on for the same try counts on"
 
 
 def test_a_changed_declaration_wakes_the_task_until_people_were_told_of_it(triggerer: Triggerer) -> None:
@@ -234,6 +280,43 @@ def test_a_changed_declaration_wakes_the_task_until_people_were_told_of_it(trigg
     change.write(seen, replace(refused, state=ChangeState.ACCEPTED))
     later.look(20)
     assert later.woken[home.full_name] == [Reason.CHANGE], "a person accepted it"
+
+
+def test_a_manifest_is_read_once_for_all_who_ask_what_is_declared_now(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the gates of many parked flows do, in the triggerer."""
+    now, reads = [0.0], list[float]()
+    monkeypatch.setattr(changes, "read_manifest", lambda _: reads.append(now[0]) or now[0])
+    files = changes.PipelineFiles(world.settings, lambda: now[0])
+    for second in range(30):
+        now[0] = float(second)
+        if second == 20:
+            world.declare(EVENTS.replace("return raw", "return raw.distinct()"))
+        assert {files.manifest() for _ in range(50)} == {reads[-1]}
+    assert reads == [0.0, 15.0, 20.0], "a changed file at once, else every fifteen seconds"
+
+
+def test_where_the_loop_ends_by_an_error_its_tasks_go_on_and_the_next_one_starts_it_anew(
+    triggerer: Triggerer,
+) -> None:
+    home, loop = triggerer.world.home, triggerer.loop
+    held = driver(home)
+    triggerer.watch(home)
+    refuse = Mock(side_effect=RuntimeError("can't start new thread"))
+    with patch.object(threading.Thread, "start", refuse), pytest.raises(RuntimeError):
+        loop.start()
+    woken = triggerer.woken[home.full_name]
+    with patch.object(ThreadPoolExecutor, "submit", refuse):
+        loop.start()
+        wait_until(lambda: woken or None, 30, "its task goes on")
+    triggerer.watch(home)
+    loop.start()
+    wait_until(lambda: supervision.read(home), 30, "the loop watches again")
+    leases.leave(home, held, "failed")
+    triggerer.now += 60
+    wait_until(lambda: len(woken) == 2 or None, 30, "the loop ends")
+    assert [str(reason) for reason in woken] == ["can't start new thread", "end"]
 
 
 def test_an_error_that_nobody_foresaw_ends_the_watch_of_its_driver_alone(triggerer: Triggerer) -> None:

@@ -17,6 +17,7 @@ from streamkeeper_jobs.recover import full_refresh
 from streamkeeper_jobs.steps import perform
 from typer.testing import CliRunner
 
+from streamkeeper.checkpoint.files_log import plain_path
 from streamkeeper.cli.commands import app
 from streamkeeper.declare.driver import CATALOG, HIVE
 from streamkeeper.delta.protocol import CATALOG_MANAGED
@@ -193,6 +194,40 @@ def test_a_recovery_writes_the_names_of_its_tables_and_goes_on_where_the_catalog
     assert made is not None and made.columns == tuple(fields)
 
 
+OURS = ("s3a://lake/tables/events", "s3://lake/tables/events", "s3a://lake/tables/events/")
+OTHERS = ("s3a://lake/tables/events2", "s3a://other/tables/events", "file:/tables/events", None)
+
+
+@pytest.mark.parametrize("warehouse", ["s3://lake/tables", "s3a://lake/tables/"])
+def test_an_entry_at_the_tables_own_place_on_s3_is_taken_over_however_others_spell_it(
+    warehouse: str, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.declare(NAMED)
+    world.more["STREAMKEEPER_WAREHOUSE"] = warehouse
+    catalog = Catalog()
+    monkeypatch.setattr(registration, "SessionCatalog", lambda _: catalog)
+    monkeypatch.setattr(registration, "read_metadata", lambda *_: {"schemaString": COLUMNS})
+    table = write_manifest(world.settings).pipelines[0].table("events")
+    assert table is not None
+
+    def register(location: str | None) -> None:
+        plain = None if location is None else plain_path(location)
+        catalog.entries["shop.events"] = Entry(plain, "delta", (), "theirs", {})
+        registration.register(cast("Any", None), world.settings, "events", table)
+
+    storage, path = open_storage(world.settings.state), world.settings.table_path("events")
+    named_tables.note_registration(storage, "events", "shop.before", path, "x")
+    for location in OURS:
+        register(location)
+        assert catalog.entries["shop.events"].properties == {"streamkeeper.pipeline": "events"}
+    for location in OTHERS:
+        with pytest.raises(DeclarationError, match=r"Nothing was touched"):
+            register(location)
+        assert catalog.entries["shop.events"].comment == "theirs"
+    known = named_tables.registration_of(storage, "events")
+    assert known is not None and (known.name, known.location) == ("shop.events", path), "by its new name"
+
+
 # --- sources by name
 
 
@@ -209,6 +244,8 @@ def test_a_name_leads_nowhere_until_a_driver_looked_it_up_and_then_to_its_table(
     named_tables.note_named_table(open_storage(settings.state), "Shop.Events", path, "an id")
     assert opened(source, settings).path == opened_if_possible(source, settings).path == path
     assert [flow.full_name for flow, _ in readers(settings, manifest, path)] == ["reader.copy_events"]
+    named_tables.note_named_table(open_storage(settings.state), "shop.events", "s3://lake/events/", "an id")
+    assert list(readers(settings, manifest, "s3a://lake/events")) != [], "on S3, however it is spelt"
 
 
 # --- catalog-managed tables

@@ -9,14 +9,12 @@ from __future__ import annotations
 import json
 import os
 import random
-import re
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -24,6 +22,7 @@ from typing import Any
 
 import pytest
 
+from demo.processes import session_members
 from demo.tables import read_rows
 from streamkeeper.drivers import submit
 from streamkeeper.flows import leases
@@ -36,6 +35,7 @@ from streamkeeper.storage import LocalStorage, open_storage
 from tests.oracle import counted
 from tests.worlds.flow_world import COLUMNS, SCHEMA, event, quick_settings, running_driver, wait_until
 from tests.worlds.flows import counted_calls
+from tests.worlds.flows.process_usage import usage
 from tests.worlds.small_world import write_manifest
 
 pytestmark = pytest.mark.long
@@ -65,6 +65,7 @@ from streamkeeper.settings import Settings
 from streamkeeper_airflow.operate.monitor import MonitorFlows
 from streamkeeper_airflow.page import app as page
 from tests.worlds.flows import counted_calls
+from tests.worlds.flows.process_usage import usage
 
 calls = Path(sys.argv[1])
 counted_calls.count(str(calls))
@@ -90,9 +91,8 @@ with TestClient(create_app(apps="core")) as client:
                 answer = client.get(path, headers=headers)
                 assert answer.status_code == 200, (path, answer.text)
         gc.collect()
-        size = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        files = len(os.listdir("/proc/self/fd"))
-        seen = {"memory": size, "threads": threading.active_count(), "files": files}
+        taken = usage([os.getpid()])
+        seen = {"memory": taken.resident, "threads": threading.active_count(), "files": taken.descriptors}
         seen["requests"] = calls.stat().st_size - before
         print("SEEN", json.dumps(seen), flush=True)
         if last:
@@ -153,27 +153,9 @@ def watching(settings: Settings, log: Path) -> Iterator[subprocess.Popen[str]]:
         watcher.wait()
 
 
-def taken(driver: int) -> Counter[str]:
-    """Return what a driver's processes take, which are one process group: their number, memory in MB (a page
-    that several have counts once), threads and open files.
-    """
-    found = Counter[str]()
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if int((folder / "stat").read_text().rsplit(")", 1)[1].split()[2]) != driver:
-                continue
-            pages = re.search(r"^Pss: +(\d+) kB", (folder / "smaps_rollup").read_text(), re.MULTILINE)
-            threads, files = (len(list((folder / name).iterdir())) for name in ("task", "fd"))
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it has ended
-        if pages is not None:
-            found.update(processes=1, memory=int(pages[1]) // 1000, threads=threads, files=files)
-    return found
-
-
 def test_fifty_flows_are_exact_and_nothing_grows(tmp_path: Path) -> None:
     world = World(tmp_path)
-    log, kept, drivers = tmp_path / "watcher.log", [], list[Counter[str]]()
+    log, kept, drivers = tmp_path / "watcher.log", [], list[dict[str, float]]()
     with watching(world.settings, log) as watcher:
 
         def come_for(seconds: float) -> None:
@@ -193,7 +175,7 @@ def test_fifty_flows_are_exact_and_nothing_grows(tmp_path: Path) -> None:
                 before = calls.stat().st_size
                 come_for(SECONDS)
                 asked = calls.stat().st_size - before
-                drivers.append(taken(driver.process.pid) + Counter(requests=asked))
+                drivers.append({**asdict(usage(session_members(driver.process.pid))), "requests": asked})
                 come_for(world.chance.uniform(0, 10))
                 kept.append(aside_of_checkpoints(world))
                 if part == PARTS - 1:
@@ -204,7 +186,7 @@ def test_fifty_flows_are_exact_and_nothing_grows(tmp_path: Path) -> None:
                     assert watcher.wait(300) == 0, log.read_text()[-4000:]
     looks = [json.loads(line[5:]) for line in log.read_text().splitlines() if line.startswith("SEEN ")]
     print(f"seed {SEED}: {world.number} rows, {len(looks)} looks at all pages, files {kept}")
-    print("drivers:", *map(dict, drivers), sep="\n")
+    print("drivers:", *drivers, sep="\n")
     print("first, third, last look:", looks[0], looks[len(looks) // 3], looks[-1])
     assert len(looks) > 10
     first, later = looks[: len(looks) // 3], looks[len(looks) // 3 :]
@@ -220,7 +202,7 @@ def test_fifty_flows_are_exact_and_nothing_grows(tmp_path: Path) -> None:
         assert max(look[what] for look in later) <= slack * most + more, (what, looks)
     # A driver's heap and its pools of threads fill up to their bounds as collector and machine have it: six
     # drivers differed by a quarter, in no order. A thread, a file or a MB a batch would be some 150.
-    slacks = {"processes": 1.0, "memory": 1.3, "threads": 1.3, "files": 1.15, "requests": 1.15}
+    slacks = {"processes": 1.0, "memory": 1.3, "threads": 1.3, "descriptors": 1.15, "requests": 1.15}
     for what, slack in slacks.items():
         assert 0 < drivers[-1][what] <= slack * max(taken[what] for taken in drivers[:2]), (what, drivers)
     for name in NAMES:

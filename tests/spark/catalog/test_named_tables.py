@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -199,6 +200,24 @@ def test_a_source_by_name_is_read_by_its_place_and_a_name_that_moved_is_a_table_
     assert "the table was recreated" in bed.park().reason
 
 
+def test_a_table_that_became_catalog_managed_parks_its_flow_and_is_not_touched(
+    make_bed: Callable[..., Flowbed],
+) -> None:
+    bed = make_bed(pipeline(view=""))
+    bed.arrive(1)
+    assert bed.run() is Outcome.STOPPED
+    log = bed.table / "_delta_log"
+    features = {"readerFeatures": ["catalogManaged"], "writerFeatures": ["catalogManaged"]}
+    protocol = {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **features}}
+    newest = max(int(commit.stem) for commit in log.glob("*.json"))
+    (log / f"{newest + 1:020d}.json").write_text(json.dumps(protocol) + "\n")
+    before = sorted(bed.table.rglob("*"))
+    bed.arrive(2)
+    assert bed.run() is Outcome.PARKED
+    assert "is catalog-managed (table feature catalogManaged)" in bed.park().reason
+    assert sorted(bed.table.rglob("*")) == before
+
+
 def read_by_delta_rs(session: SparkSession, name: str) -> list[dict[str, Any]]:
     """Read as another engine does: where the catalog says that the table is."""
     entry = SessionCatalog(session).look(name)
@@ -241,6 +260,7 @@ RECOVERIES: dict[str, tuple[dict[str, Any], int]] = {
     "rebuild_without_downtime": (TABLE, 5),
     "restore_table": ({**TABLE, "backup": "b1"}, 3),
     "full_refresh": (TABLE, 0),
+    "full_refresh_with_backup": ({**TABLE, "fill_from": "sources"}, 0),
     "rewind": ({"flow": NAME, "batch": "0", "target": "restored"}, 3),
     "backfill": ({"flow": NAME, "read": "files", "path": "archive", "accept": ["duplicates"]}, 5),
 }

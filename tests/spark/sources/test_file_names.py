@@ -16,6 +16,7 @@ from streamkeeper.history import events
 from streamkeeper.sources.base.format import Lag
 from streamkeeper.watch import behind
 from tests.worlds.flow_world import DEDUPE, NAME, SCHEMA, Flowbed, event, pipeline
+from tests.worlds.recover.old_jobs import run_old_job
 from tests.worlds.recover.recoveries import impact
 from tests.worlds.sources import file_names
 from tests.worlds.sources.file_names import HIDDEN, NAMES, PATTERNS, PLAIN
@@ -32,6 +33,11 @@ SHORT = (
     "a#b.json",
     "\u00e4 \n.json",
 )
+
+KEYED = """
+dp.create_auto_cdc_flow(name="clean_events", target="events", source="distinct_events", keys=["event_id"],
+    sequence_by="n", trigger="200 milliseconds")
+"""
 
 
 def put(bed: Flowbed, names: Sequence[str], folder: str = "events") -> None:
@@ -135,6 +141,39 @@ def test_each_name_is_read_once_through_a_recovery(
     bed.arrive(*range(20))
     assert bed.run() is Outcome.STOPPED
     bed.holds(once)
+
+
+@pytest.mark.long
+def test_each_name_is_read_once_by_a_backfill(make_bed: Make) -> None:
+    """From the flow's own history, and from a folder of files with such names."""
+    text = pipeline(view="", files=1000)
+    bed = make_bed(text[: text.index("@dp.append_flow")] + KEYED)
+    put(bed, NAMES[::2])
+    assert bed.run() is Outcome.STOPPED
+    at_work = Recoverer.of(bed)
+    bed.spark.sql(f"DELETE FROM delta.`{bed.table}` WHERE n % 3 = 0")
+    at_work.run("backfill", "r1", flow=NAME, chunk=7)
+    bed.holds(bed.events)
+    (bed.root / "data" / "earlier").mkdir()
+    put(bed, NAMES, folder="earlier")
+    at_work.run("backfill", "r2", flow=NAME, read="files", path=str(bed.root / "data" / "earlier"), chunk=20)
+    bed.holds(bed.events)
+
+
+@pytest.mark.long
+def test_each_name_is_read_once_by_a_flow_that_was_another_job(make_bed: Make) -> None:
+    """The job reads file by file, as Spark alone gets along with such names, but for colons."""
+    bed = make_bed(pipeline(view="", files=1000))
+    readable = [name for name in NAMES if ":" not in name]
+    put(bed, readable[::2])
+    folder = run_old_job(bed, lambda events: events)
+    bed.holds(bed.events)
+    put(bed, readable[1::2])
+    put(bed, [name for name in NAMES if ":" in name])
+    at_work = Recoverer.of(bed)
+    at_work.run("adopt", "r1", flow=NAME, checkpoint=str(folder), old_job_is_stopped=True)
+    assert bed.run() is Outcome.STOPPED
+    bed.holds(bed.events)
 
 
 def test_what_spark_passes_over_by_rule_does_not_wait_and_other_files_are_told(make_bed: Make) -> None:
