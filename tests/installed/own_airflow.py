@@ -10,7 +10,7 @@ from pathlib import Path
 
 from demo.airflow.service import AirflowService
 from streamkeeper.settings import PROJECT
-from tools.constraints import constraints
+from tools.constraints import DATABASE, constraints
 
 THEIR_DAG = """
 from datetime import datetime
@@ -22,13 +22,16 @@ with DAG("backfill", start_date=datetime(2025, 1, 1), schedule=None):
     BashOperator(task_id="mine", bash_command="true")
 """
 """A DAG with an id that one of Streamkeeper's has without a prefix."""
+NEWEST = "newest"
 PIP = '#!/bin/sh\nact=$1; shift\nexec "{python}" -m uv pip "$act" --python "{venv}/bin/python" --quiet "$@"\n'
 """``pip`` by uv, whose cache has the packages."""
 
 
 @dataclass(frozen=True)
 class Versions:
-    """A pair of releases with its constraints file, and the Python that it runs on."""
+    """A pair of releases with its constraints file, and the Python that it runs on; or :data:`NEWEST` for the
+    newest of all packages that the wheel allows.
+    """
 
     airflow: str
     spark: str
@@ -39,8 +42,8 @@ class Versions:
 
     @property
     def constraints(self) -> Path:
-        """Versions of all packages."""
-        return constraints(self.airflow, self.spark)
+        """Versions of all packages; an empty file for the newest."""
+        return Path(os.devnull) if self.airflow == NEWEST else constraints(self.airflow, self.spark)
 
 
 @dataclass
@@ -78,20 +81,9 @@ class OwnAirflow(AirflowService):
         uv = [sys.executable, "-m", "uv"]
         python = str(self.venv / "bin" / "python")
         _run([*uv, "venv", "--quiet", "--python", self.versions.python, str(self.venv)])
-        packages = [f"apache-airflow=={self.versions.airflow}", "psycopg2-binary", "asyncpg"]
-        _run(
-            [
-                *uv,
-                "pip",
-                "install",
-                "--quiet",
-                "--python",
-                python,
-                *packages,
-                "-c",
-                str(self.versions.constraints),
-            ]
-        )
+        exactly = "" if self.versions.airflow == NEWEST else f"=={self.versions.airflow}"
+        packages = [f"apache-airflow{exactly}", *DATABASE, "-c", str(self.versions.constraints)]
+        _run([*uv, "pip", "install", "--quiet", "--python", python, *packages])
         pip = self.venv / "bin" / "pip"
         pip.write_text(PIP.format(python=sys.executable, venv=self.venv))
         pip.chmod(0o755)
