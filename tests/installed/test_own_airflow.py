@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from functools import partial
 from itertools import count, product
 from operator import itemgetter
 from pathlib import Path
@@ -145,7 +146,8 @@ def both_flows_run(own: OwnAirflow) -> None:
 def the_page_is_served(own: OwnAirflow) -> None:
     with urlopen(f"{own.url}/streamkeeper/static/streams.js") as answer:
         assert answer.read() == (PLUGIN / "page" / "static" / "streams.js").read_bytes()
-    text = json.dumps(own.api.page("/streamkeeper/api/flows"))
+    look = partial(own.api.page, "/streamkeeper/api/flows")
+    text = json.dumps(wait_until(look, SECONDS, "the page has the flows"))
     assert "orders.orders_flow" in text and "accounts.accounts_flow" in text
 
 
@@ -163,7 +165,9 @@ def a_break_parks_the_flow(own: OwnAirflow) -> list[str]:
     text = file.read_text()
     changed = text.replace('        .dropDuplicatesWithinWatermark(["order_id"])\n', "")
     assert changed != text
-    file.write_text(changed)
+    aside = file.with_suffix(".new")
+    aside.write_text(changed)
+    aside.replace(file)
     home, numbers = FlowHome(open_storage(own.settings.state), "orders", "orders_flow"), count(10)
     arrived: list[str] = []
 
