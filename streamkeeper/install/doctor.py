@@ -137,20 +137,24 @@ def state(settings: Settings) -> Iterator[Row]:
 
 
 def warehouse(settings: Settings) -> Iterator[Row]:
-    """Tell whether the warehouse can be reached, and written where it is a folder."""
-    place = settings.warehouse
+    """Tell whether the warehouse, and each table elsewhere, can be reached, and written where it is a
+    folder.
+    """
+    for place in (settings.warehouse, *(entry.partition("=")[2] for entry in settings.table_paths)):
+        yield _writable(place)
+
+
+def _writable(place: str) -> Row:
     if "://" in place:
-        tables = len(open_storage(place).names())
-        yield Row(
-            "warehouse", OK, f"{place} is listed, {tables} entries; whether Spark may write is not tried"
+        entries = len(open_storage(place).names())
+        return Row(
+            "warehouse", OK, f"{place} is listed, {entries} entries; whether Spark may write is not tried"
         )
-        return
     nearest = _nearest(place)
     if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
-        yield Row("warehouse", OK, f"{place} can be written")
-    else:
-        advice = "Give it to the user of the drivers, or set STREAMKEEPER_WAREHOUSE."
-        yield Row("warehouse", FAIL, f"{place} cannot be written: {nearest} is not this user's", advice)
+        return Row("warehouse", OK, f"{place} can be written")
+    advice = "Give it to the user of the drivers, or set STREAMKEEPER_WAREHOUSE or STREAMKEEPER_TABLE_PATHS."
+    return Row("warehouse", FAIL, f"{place} cannot be written: {nearest} is not this user's", advice)
 
 
 def memory() -> Iterator[Row]:

@@ -103,6 +103,16 @@ def test_clocks_that_differ_are_a_warning(host: World, monkeypatch: pytest.Monke
     assert (row.state, "s apart" in row.detail) == ("warn", True)
 
 
+def test_each_table_that_lies_elsewhere_is_looked_at(host: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    (host.root / "lake").write_text("a file")
+    places = f"a={host.root}/lakes/a,b={host.root}/lake/b"
+    monkeypatch.setenv("STREAMKEEPER_TABLE_PATHS", places)
+    assert [row.state for row in rows("warehouse")] == ["ok", "ok", "fail"]
+    assert rows("warehouse")[2].detail.startswith(
+        f"{host.root}/lake/b cannot be written: {host.root}/lake is"
+    )
+
+
 def test_a_full_disk_fails(host: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda place: SimpleNamespace(free=2**20))
     assert {row.state for row in rows("disk")} == {"fail"}
