@@ -103,13 +103,15 @@ def _dags(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
     """Yield each call or function that makes a DAG, and the DAG's id."""
     names, classes, decorators = Names.assigned_in(tree), _names_of("DAG", tree), _names_of("dag", tree)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and _last_name(node.func) in classes:
-            yield node, _named(node, "dag_id", names) or "?"
-        for item in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
-            call = item if isinstance(item, ast.Call) else None
-            if _last_name(item if call is None else call.func) in decorators:
-                dag_id = None if call is None else _named(call, "dag_id", names)
-                yield node, dag_id or node.name
+        match node:
+            case ast.Call(func=made) if _last_name(made) in classes:
+                yield node, _named(node, "dag_id", names) or "?"
+            case ast.FunctionDef(decorator_list=items, name=name):
+                for item in items:
+                    call = item if isinstance(item, ast.Call) else None
+                    if _last_name(item if call is None else call.func) in decorators:
+                        dag_id = None if call is None else _named(call, "dag_id", names)
+                        yield node, dag_id or name
 
 
 def _names_of(name: str, tree: ast.Module) -> set[str]:
