@@ -33,7 +33,7 @@ OTHERS := $(sort $(filter-out $(ORDERED) tests/benchmarks,$(patsubst %/,%,$(dir 
 # What is passed on comes last, so that it wins.
 PYTEST = $(PY) -m pytest $(BESIDE) -m $(1) --durations=25 $(PYTEST_OPTIONS)
 
-.PHONY: help setup java browser prometheus jars s3-jars avro-jars demo test test-long test-fast check format docs docs-serve chaos bench lock wheel changelog .env up down up-test clean
+.PHONY: help setup java browser prometheus jars s3-jars avro-jars demo test test-long test-matrix test-newest test-fast check format docs docs-serve chaos bench lock wheel changelog .env up down up-test clean
 
 # Compose's plugin, or the program of its own that older systems have. An image is built before it is used, so that none is pulled.
 COMPOSE = $(if $(shell docker compose version 2>/dev/null),docker compose,docker-compose)
@@ -52,6 +52,12 @@ test: setup ## run the tests but the long ones, fast ones first, in JOBS=… pro
 
 test-long: setup browser prometheus ## run the tests that are marked as long; fetches the browser and the Prometheus that some need (once)
 	@$(call PYTEST,long) $(ORDERED) $(OTHERS)
+
+test-matrix: setup ## install into an Airflow of its own, by each file of constraints/ with each of PYTHONS="3.11 3.12 3.13" (on the PATH), and run two flows
+	@MATRIX="$(or $(PYTHONS),3.11 3.12 3.13)" $(PY) -m pytest -m long -v $(PYTEST_OPTIONS) tests/installed
+
+test-newest: setup ## once a week: the same with the newest release of everything that the wheel allows; PYTHONS="3.13"
+	@MATRIX="$(or $(PYTHONS),3.13)" NEWEST=1 $(PY) -m pytest -m long -v $(PYTEST_OPTIONS) tests/installed
 
 test-fast: $(PROJECT_STAMP) ## run those of make test that need neither Spark nor Airflow
 	@$(call PYTEST,"not long") $(FAST)

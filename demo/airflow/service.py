@@ -114,8 +114,7 @@ class AirflowService:
         try:
             self._launch_all()
             wait_until(self._healthy, HEALTHY_SECONDS, "Airflow is healthy", tell=self.tell)
-            pool = {"name": POOL, "slots": FLOW_SLOTS, "description": "One slot a running streaming flow"}
-            self.api.insist("POST", "/pools", pool, POOL_SECONDS)
+            self._fit_out()
         except BaseException as error:
             self.stop()
             if isinstance(error, NeverCame):
@@ -202,6 +201,15 @@ class AirflowService:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
+    @property
+    def program(self) -> Path:
+        """The ``airflow`` that is started: the one beside this Python."""
+        return Path(sys.executable).with_name("airflow")
+
+    def _fit_out(self) -> None:
+        pool = {"name": POOL, "slots": FLOW_SLOTS, "description": "One slot a running streaming flow"}
+        self.api.insist("POST", "/pools", pool, POOL_SECONDS)
+
     def _launch_all(self) -> None:
         self._process = self._launched("standalone")
 
@@ -219,13 +227,11 @@ class AirflowService:
             )
 
     def _command_line(self, command: str) -> list[str]:
-        airflow = Path(sys.executable).with_name("airflow")
-        if not os.access(airflow, os.X_OK):
+        if not os.access(self.program, os.X_OK):
             raise ServiceError(
-                f"There is no airflow beside {sys.executable}. Run this with the project's own Python, by"
-                " make."
+                f"There is no {self.program}. Run this with the project's own Python, by make."
             )
-        return [str(airflow), *command.split()]
+        return [str(self.program), *command.split()]
 
     def _healthy(self) -> bool:
         if self._process is not None and self._process.poll() is not None:

@@ -41,6 +41,7 @@ def check_host(settings: Settings, environment: Mapping[str, str]) -> None:
             f"The jobs for Spark are not in {JOBS}. Install Streamkeeper again: its wheel has them."
         )
     check_jars(settings, environment)
+    check_delta(settings, environment)
 
 
 def check_jars(settings: Settings, environment: Mapping[str, str]) -> None:
@@ -48,7 +49,7 @@ def check_jars(settings: Settings, environment: Mapping[str, str]) -> None:
 
     :raises SettingsError: one is missing.
     """
-    folders = [settings.jars, *(home / "jars" for home in [spark_home(environment)] if home is not None)]
+    folders = _folders_of_jars(settings, environment)
     missing = [
         library
         for library, pattern in _JARS.items()
@@ -60,6 +61,33 @@ def check_jars(settings: Settings, environment: Mapping[str, str]) -> None:
             f"The folder of jars {settings.jars} {problem}. Run `{FILL_JARS}`, or set STREAMKEEPER_JARS to"
             " the folder that has them."
         )
+
+
+def check_delta(settings: Settings, environment: Mapping[str, str]) -> str:
+    """Check that the jar of Delta is made for this Spark, and return its version; empty if there is none.
+
+    :raises SettingsError: it is made for another Spark, or there are two versions.
+    """
+    folders = _folders_of_jars(settings, environment)
+    paths = {path.name: path for folder in folders for path in sorted(folder.glob(_JARS["Delta"]))}
+    misfits = [path for name, path in paths.items() if not name.startswith(f"delta-spark_{SPARK}_")]
+    if misfits or len(paths) > 1:
+        problem = (
+            f"{misfits[0]} is not made for Spark {SPARK}"
+            if misfits
+            else f"There are several versions of Delta: {', '.join(map(str, paths.values()))}"
+        )
+        tested = VERSIONS["delta"]["tested"][0]
+        raise SettingsError(
+            f"{problem}. Streamkeeper needs Delta {tested} for Spark {SPARK}, and no other beside it: run"
+            f" `{FILL_JARS}`, which leaves that one in {settings.jars}, and remove any from Spark's own jars."
+        )
+    return next((name.removesuffix(".jar").rpartition("-")[2] for name in paths), "")
+
+
+def _folders_of_jars(settings: Settings, environment: Mapping[str, str]) -> list[Path]:
+    home = spark_home(environment)
+    return [settings.jars, *([] if home is None else [home / "jars"])]
 
 
 def check_spark(environment: Mapping[str, str] | None = None) -> str:

@@ -1,7 +1,8 @@
-"""What Airflow asks a provider package: the settings as a section of its configuration, the Spark connection,
-and the bundle of DAGs.
+"""What Airflow asks a provider package: the settings as a section of its configuration.
 
-Every Airflow calls this, also one that is too old for the rest, so nothing of Airflow is imported.
+Connections are of Airflow's own types (``spark``, ``http``), and alerts are sent by other providers'
+notifiers, so it offers none of either. Every Airflow calls this, also one that is too old for the rest, so
+nothing of Airflow is imported.
 """
 
 from __future__ import annotations

@@ -14,14 +14,17 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
 
-from streamkeeper.install.probes import FAIL, WARN, Row
+from streamkeeper.install.probes import FAIL, OK, WARN, Row
 from streamkeeper.settings import PROJECT
+from streamkeeper.web import ask
 
 MODULE = "streamkeeper_airflow.flow.installation"
 SECONDS = 150.0
 """Seconds that Airflow's packages may take to answer; a probe of the doctor has a little more."""
 MARK = "STREAMKEEPER ROWS "
 """What the answer's line begins with: plugins and providers print lines of their own."""
+PAGE = "/streamkeeper/static/streams.js"
+"""What the API server serves to anybody while it has the plugin."""
 
 
 def look() -> list[Row]:
@@ -41,6 +44,23 @@ def set_up(request: Mapping[str, Any]) -> list[Row]:
             Row("airflow", FAIL, detail, "Run setup with Airflow's Python, where `airflow` commands work.")
         ]
     return _airflow_rows({"act": "setup", **request})
+
+
+def page(server: str) -> Row:
+    """Return whether an API server has the plugin: it loads plugins at its start alone, and this process may
+    have one that was installed since.
+
+    :param server: its address, such as ``http://airflow:8080``.
+    """
+    try:
+        script = ask(f"{server}{PAGE}", by_proxy=False)
+    except OSError as error:
+        advice = "Start `airflow api-server`, or correct the connection."
+        return Row("page", WARN, f"{server} does not answer: {error}", advice)
+    if script.lstrip().startswith(b"<"):  # Airflow's own page, which it has for each unknown path
+        advice = "Start the API server again, with this installation. `airflow plugins` there says more."
+        return Row("page", FAIL, f"{server} has not loaded the plugin, so there is no page Streams", advice)
+    return Row("page", OK, f"is served by {server}")
 
 
 def _airflow_rows(request: Mapping[str, Any]) -> list[Row]:

@@ -30,7 +30,6 @@ _MEMORY = 1.5 * 2**30
 _DISK_LEAST, _DISK_LITTLE = 2**30, 5 * 2**30
 _CGROUP = Path("/sys/fs/cgroup")
 _MEMINFO = Path("/proc/meminfo")
-_DELTA = re.compile(r"delta-spark_([0-9.]+)_[0-9.]+-(.+)\.jar")
 
 
 def examine(deadline: float = DEADLINE) -> list[Row]:
@@ -49,7 +48,7 @@ def examine(deadline: float = DEADLINE) -> list[Row]:
         "java": lambda: [Row("java", OK, host.check_java(variables))],
         "spark": lambda: spark(variables),
         "jars": lambda: jars(settings, variables),
-        "delta": lambda: delta(settings),
+        "delta": lambda: delta(settings, variables),
         "state": lambda: state(settings),
         "warehouse": lambda: warehouse(settings),
         "memory": memory,
@@ -113,16 +112,10 @@ def jars(settings: Settings, variables: Mapping[str, str]) -> Iterator[Row]:
         yield Row("jars", OK, f"{len(read_lock()) + 1} jars of the lock in {settings.jars}, by their digests")
 
 
-def delta(settings: Settings) -> Iterator[Row]:
+def delta(settings: Settings, variables: Mapping[str, str]) -> Iterator[Row]:
     """Tell whether Delta's jar is made for Spark's release; its name tells both."""
-    matches = [match for path in settings.jars.glob("*.jar") if (match := _DELTA.fullmatch(path.name))]
-    fits = [match for match in matches if match[1] == SPARK]
-    if len(matches) == len(fits) == 1:
-        yield Row("delta", OK, f"{fits[0][2]}, for Spark {SPARK}")
-    elif matches:
-        detail = ", ".join(match[0] for match in matches)
-        advice = f"Keep the one jar of Delta for Spark {SPARK} that the lock names in {settings.jars}."
-        yield Row("delta", FAIL, f"Spark is {SPARK}, and {settings.jars} has {detail}", advice)
+    if number := host.check_delta(settings, variables):
+        yield Row("delta", OK, f"{number}, for Spark {SPARK}")
 
 
 def state(settings: Settings) -> Iterator[Row]:
@@ -144,20 +137,24 @@ def state(settings: Settings) -> Iterator[Row]:
 
 
 def warehouse(settings: Settings) -> Iterator[Row]:
-    """Tell whether the warehouse can be reached, and written where it is a folder."""
-    place = settings.warehouse
+    """Tell whether the warehouse, and each table elsewhere, can be reached, and written where it is a
+    folder.
+    """
+    for place in (settings.warehouse, *(entry.partition("=")[2] for entry in settings.table_paths)):
+        yield _writable(place)
+
+
+def _writable(place: str) -> Row:
     if "://" in place:
-        tables = len(open_storage(place).names())
-        yield Row(
-            "warehouse", OK, f"{place} is listed, {tables} entries; whether Spark may write is not tried"
+        entries = len(open_storage(place).names())
+        return Row(
+            "warehouse", OK, f"{place} is listed, {entries} entries; whether Spark may write is not tried"
         )
-        return
     nearest = _nearest(place)
     if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
-        yield Row("warehouse", OK, f"{place} can be written")
-    else:
-        advice = "Give it to the user of the drivers, or set STREAMKEEPER_WAREHOUSE."
-        yield Row("warehouse", FAIL, f"{place} cannot be written: {nearest} is not this user's", advice)
+        return Row("warehouse", OK, f"{place} can be written")
+    advice = "Give it to the user of the drivers, or set STREAMKEEPER_WAREHOUSE or STREAMKEEPER_TABLE_PATHS."
+    return Row("warehouse", FAIL, f"{place} cannot be written: {nearest} is not this user's", advice)
 
 
 def memory() -> Iterator[Row]:

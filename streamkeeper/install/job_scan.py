@@ -91,29 +91,39 @@ def definitions(folder: Path, ids: Collection[str]) -> dict[str, str]:
 
 def _jobs(file: Path, tree: ast.Module) -> Iterator[Job]:
     names, dags = Names.assigned_in(tree), list(_dags(tree))
+    operators = _names_of(_OPERATOR, tree)
     for node in ast.walk(tree):
         match node:
-            case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name == _OPERATOR:
-                yield from _jobs_of_task(file, node, names, dags)
-            case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="partial")) if name == _OPERATOR:
-                yield from _jobs_of_task(file, node, names, dags)
+            case ast.Call(func=ast.Attribute(value=made, attr="partial")) | ast.Call(func=made):
+                if _last_name(made) in operators:
+                    yield from _jobs_of_task(file, node, names, dags)
 
 
 def _dags(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
-    """Yield each block or function that defines a DAG, and the DAG's id."""
-    names = Names.assigned_in(tree)
+    """Yield each call or function that makes a DAG, and the DAG's id."""
+    names, classes, decorators = Names.assigned_in(tree), _names_of("DAG", tree), _names_of("dag", tree)
     for node in ast.walk(tree):
         match node:
-            case ast.With(items=[ast.withitem(context_expr=ast.Call(func=ast.Name(id="DAG")) as call), *_]):
-                yield node, _named(call, "dag_id", names) or "?"
-            case ast.FunctionDef(decorator_list=decorators, name=name):
-                for item in decorators:
-                    if isinstance(item, ast.Call) and getattr(item.func, "id", "") == "dag":
-                        yield node, _named(item, "dag_id", names) or name
-                    elif getattr(item, "id", "") == "dag":
-                        yield node, name
-            case ast.Assign(value=ast.Call(func=ast.Name(id="DAG")) as call):
-                yield node, _named(call, "dag_id", names) or "?"
+            case ast.Call(func=made) if _last_name(made) in classes:
+                yield node, _named(node, "dag_id", names) or "?"
+            case ast.FunctionDef(decorator_list=items, name=name):
+                for item in items:
+                    call = item if isinstance(item, ast.Call) else None
+                    if _last_name(item if call is None else call.func) in decorators:
+                        dag_id = None if call is None else _named(call, "dag_id", names)
+                        yield node, dag_id or name
+
+
+def _names_of(name: str, tree: ast.Module) -> set[str]:
+    """Return what a module calls something of this name: also by ``import … as``."""
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    aliases = [alias for node in imports for alias in node.names if alias.name == name]
+    return {name, *(alias.asname for alias in aliases if alias.asname)}
+
+
+def _last_name(node: ast.expr) -> str:
+    """Return the name of what is called: ``DAG`` of ``DAG`` and of ``models.DAG``."""
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
 
 
 def _named(call: ast.Call, name: str, names: Names) -> str | None:

@@ -130,6 +130,7 @@ def test_every_kind_of_recovery_has_a_dag_with_its_form_and_its_steps_in_their_o
         "an impact is accepted with the plan in view"
     )
     assert (dag.description, dag.catchup) == (of.description, False)
+    assert "Before you trigger it" in dag.doc_md, "a run of a paused DAG waits for ever"
 
 
 def test_a_declared_schedule_has_a_dag_that_triggers_its_recovery_with_nobody_asked(bag: DagBag) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.resources import files
 from pathlib import Path
 
+import jsonschema
 import pytest
 from airflow.dag_processing.dagbag import DagBag
 from streamkeeper_airflow import all_dags
 from streamkeeper_airflow.bundle import StreamkeeperBundle
 
+from streamkeeper.distribution.provider_info import get_provider_info
 from streamkeeper.settings import PROJECT
 
 THREE_LINES = "from streamkeeper_airflow import all_dags\n\nglobals().update(all_dags())\n"
@@ -85,6 +88,11 @@ def test_an_id_that_a_dag_of_somebody_else_has_is_refused_with_its_place(
     assert f"{file}:2 defines a DAG with the id {used!r}" in message and way_out in message
     (shown,) = DagBag(str(PROJECT / "dags" / "pipeline_errors.py")).import_errors.values()
     assert f"{file}:2 defines a DAG" in shown, "the bundle's list of import errors has it, too"
+
+
+def test_the_section_of_settings_fits_airflows_schema_of_providers() -> None:
+    schema = json.loads(files("airflow").joinpath("provider_info.schema.json").read_text())
+    jsonschema.validate(get_provider_info(), schema)
 
 
 @pytest.mark.parametrize("place", ["none", "checkout", "copy"])

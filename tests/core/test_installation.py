@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import re
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 
+from streamkeeper import OLDEST_PYTHON
 from streamkeeper import settings as module
 from streamkeeper.cli import output
 from streamkeeper.declare.checks import filled_path
@@ -18,6 +20,7 @@ from streamkeeper.declare.registry import Registry
 from streamkeeper.distribution.provider_info import get_provider_info, options
 from streamkeeper.distribution.versions import VERSIONS
 from streamkeeper.errors import DeclarationError, SettingsError
+from streamkeeper.exit_codes import Outcome
 from streamkeeper.settings import PROJECT, SECTION, Settings, dag_id
 
 FOLDERS = ("pipelines", "state", "warehouse", "jars")
@@ -113,6 +116,7 @@ def test_all_places_that_name_versions_agree() -> None:
     project = tomllib.loads(text("pyproject.toml"))
     extras = project["project"]["optional-dependencies"]
     assert project["project"]["requires-python"] == f">={oldest}"
+    assert ".".join(map(str, OLDEST_PYTHON)) == oldest
     assert f"apache-airflow>={airflow['oldest']},<{airflow['below']}" in extras["airflow"]
     assert {f"pyspark=={spark['tested'][0]}", f"delta-spark=={delta['tested'][0]}"} <= {*extras["spark"]}
     pins = [line.removesuffix(" \\") for line in text("requirements.txt").splitlines()]
@@ -130,6 +134,18 @@ def test_all_places_that_name_versions_agree() -> None:
         assert f"Airflow {airflow['oldest']} or later" in words and f"Spark {spark['release']}" in words, page
     assert f"| Airflow {airflow['oldest']} or later |" in text("docs/get-started/install.md")
     assert f"| Spark {spark['release']} in the Python" in text("docs/get-started/install.md")
+
+
+@pytest.mark.parametrize("job", ["run_flow", "run_recovery"])
+def test_a_job_on_an_older_python_ends_at_once_with_what_it_needs(job: str) -> None:
+    code = f"import sys; sys.version_info = (3, 10, 12); import {job}"
+    places = f"{PROJECT}:{PROJECT / 'spark_jobs'}"
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=False, capture_output=True, text=True, env={"PYTHONPATH": places}
+    )
+    assert done.returncode == Outcome.USAGE
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("Streamkeeper needs Python 3.11 or later; ") and " is Python 3.10.12. " in line
 
 
 @pytest.mark.parametrize("name", ["requirements.txt", "requirements-cluster.txt"])

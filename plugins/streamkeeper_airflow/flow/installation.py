@@ -26,7 +26,7 @@ from airflow.utils.session import create_session
 from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
-from streamkeeper.install.airflow_side import MARK
+from streamkeeper.install.airflow_side import MARK, page
 from streamkeeper.install.probes import FAIL, OK, WARN, Row, run_all
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import DEFERRED, Settings
@@ -34,6 +34,7 @@ from streamkeeper_airflow.dag_options import TAG
 from streamkeeper_airflow.flow.airflow_settings import check_airflow, check_database
 from streamkeeper_airflow.flow.retries import WrongSettings
 from streamkeeper_airflow.operate.run_note import CONNECTION as OWN_CONNECTION
+from streamkeeper_airflow.operate.run_note import address
 
 SECONDS = 120.0
 OF_FLOW = "flow"
@@ -156,6 +157,7 @@ def _connections() -> Iterator[Row]:
         yield Row("connections", WARN, detail, advice)
     else:
         yield Row("connections", OK, f"{OWN_CONNECTION} leads to {connection.host}")
+        yield page(address(connection))
 
 
 def _dags() -> Iterator[Row]:

@@ -42,9 +42,7 @@ def set_run_note(dag_id: str, run_id: str, note: str) -> None:
             CONNECTION,
         )
         return
-    base = f"{connection.schema or 'http'}://{connection.host}" + (
-        f":{connection.port}" if connection.port else ""
-    )
+    base = address(connection)
     path = f"/api/v2/dags/{quote(dag_id, safe='')}/dagRuns/{quote(run_id, safe='')}"
     note = plain_lines(redact_text(note))
     shortened = note if len(note) <= NOTE_LIMIT else note[: NOTE_LIMIT - 1] + "…"
@@ -55,6 +53,12 @@ def set_run_note(dag_id: str, run_id: str, note: str) -> None:
     except (OSError, ValueError, KeyError, TypeError) as error:
         message = "The note of the run could not be set through %s: %s. Check the connection %r."
         _log.warning(message, base, error, CONNECTION)
+
+
+def address(connection: Any) -> str:
+    """Return the address of the API server that a connection names."""
+    port = f":{connection.port}" if connection.port else ""
+    return f"{connection.schema or 'http'}://{connection.host}{port}"
 
 
 def _login(connection: Connection) -> dict[str, Any]:

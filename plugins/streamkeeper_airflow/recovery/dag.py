@@ -42,6 +42,10 @@ from streamkeeper_airflow.recovery.tasks import (
 )
 from streamkeeper_airflow.timetables import by_the_clock
 
+NOT_PAUSED = (
+    "**Before you trigger it:** neither this DAG nor those of its flows (`flow__…`) may be paused. Runs of a"
+    " paused DAG wait for ever; `streamkeeper setup` unpauses this one, `airflow dags unpause` a flow's."
+)
 RETRIES = {
     "retries": 5,
     "retry_delay": timedelta(seconds=10),
@@ -66,9 +70,8 @@ def recovery_dag(name: str, **more: Any) -> DAG:
     settings = Settings.from_environment()
     manifest = read_manifest(settings)
     params = forms.params(recovery_kind.form(manifest, ill(open_storage(settings.state), manifest)))
-    more["doc_md"] = (
-        f"{more.get('doc_md') or ''}\n\n**Recoveries from a park, compared**\n\n{explain.trade_offs()}\n"
-    )
+    compared = f"**Recoveries from a park, compared**\n\n{explain.trade_offs()}\n"
+    more["doc_md"] = f"{more.get('doc_md') or ''}\n\n{NOT_PAUSED}\n\n{compared}"
     shared = dag_options(settings, "recovery", **{**RETRIES, **more.pop("default_args", {})})
     common = {"schedule": None, "catchup": False, "description": recovery_kind.description, **shared}
     with DAG(

@@ -35,6 +35,13 @@ def java(root: Path, version: str) -> Variables:
     return {"JAVA_HOME": str(root / "java")}
 
 
+def delta(root: Path, *names: str) -> Variables:
+    lay_jars(root / "jars of drivers")
+    for name in names:
+        (root / "jars of drivers" / name).touch()
+    return {"STREAMKEEPER_JARS": str(root / "jars of drivers")}
+
+
 def other_jars(root: Path) -> Variables:
     (root / "other").mkdir()
     (root / "other" / "postgresql.jar").touch()
@@ -50,6 +57,18 @@ LACKING: dict[str, tuple[Callable[[Path], Variables], str]] = {
         r"/none is not there\. Run",
     ),
     "other jars": (other_jars, r"/other has no jar of Delta or Streamkeeper's own.*set STREAMKEEPER_JARS"),
+    "Delta for Spark 4.1": (
+        lambda root: delta(root, "delta-spark_4.1_2.13-4.2.0.jar"),
+        r"/delta-spark_4\.1_2\.13-4\.2\.0\.jar is not made for Spark 4\.2\. Streamkeeper needs Delta",
+    ),
+    "Delta of Spark 4.0": (
+        lambda root: delta(root, "delta-spark_2.13-4.0.1.jar"),
+        r"/delta-spark_2\.13-4\.0\.1\.jar is not made for Spark 4\.2\..* run `make setup`",
+    ),
+    "two versions of Delta": (
+        lambda root: delta(root, "delta-spark_4.2_2.13-4.3.9.jar"),
+        r"several versions of Delta: .*4\.3\.9\.jar, .*4\.4\.0\.jar\. .* no other beside it",
+    ),
     "no Java": (lambda root: {"JAVA_HOME": str(root)}, r"JAVA_HOME is .*no bin/java\. Install Java 17 or 21"),
     "no Java on the path": (lambda root: {"PATH": str(root)}, r"there is no java on the PATH\. Install Java"),
     "Java 8": (lambda root: java(root, "1.8.0_392"), r"/java is Java 8; Spark 4\.2 needs Java 17 or later"),

@@ -17,6 +17,7 @@ from streamkeeper.install import airflow_side, doctor
 from streamkeeper.install.probes import Row, run_all
 from streamkeeper.jars import folder
 from streamkeeper.storage import LocalStorage
+from tests.worlds.clusters.pages import Page, Pages
 from tests.worlds.small_world import World
 
 
@@ -73,7 +74,7 @@ def test_a_changed_and_a_missing_jar_are_named(host: World) -> None:
 def test_a_delta_for_another_spark_is_no_pair(host: World) -> None:
     jar(host, "io.delta:delta-spark_4.1_2.13:4.2.0")
     (row,) = rows("delta")
-    assert (row.state, "Spark is 4.2" in row.detail) == ("fail", True)
+    assert (row.state, "4.2.0.jar is not made for Spark 4.2" in row.detail) == ("fail", True)
 
 
 @pytest.mark.parametrize(("client", "state"), [("4.2.0", "ok"), ("4.2.1", "fail"), (None, "ok")])
@@ -100,6 +101,16 @@ def test_clocks_that_differ_are_a_warning(host: World, monkeypatch: pytest.Monke
     monkeypatch.setattr(doctor, "time", SimpleNamespace(time=lambda: 1_000_000_000.0))
     (row,) = rows("clock")
     assert (row.state, "s apart" in row.detail) == ("warn", True)
+
+
+def test_each_table_that_lies_elsewhere_is_looked_at(host: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    (host.root / "lake").write_text("a file")
+    places = f"a={host.root}/lakes/a,b={host.root}/lake/b"
+    monkeypatch.setenv("STREAMKEEPER_TABLE_PATHS", places)
+    assert [row.state for row in rows("warehouse")] == ["ok", "ok", "fail"]
+    assert rows("warehouse")[2].detail.startswith(
+        f"{host.root}/lake/b cannot be written: {host.root}/lake is"
+    )
 
 
 def test_a_full_disk_fails(host: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,6 +151,31 @@ def test_what_raises_and_what_hangs_are_rows_beside_what_answers() -> None:
     details = [row.detail for row in answers]
     assert details[:2] == ["There is no bucket.", "ZeroDivisionError: by nothing"]
     assert "no answer within 0.2 s" in details[2]
+
+
+@pytest.mark.parametrize(
+    ("answer", "state", "detail"),
+    [
+        (b"// The page Streams\n", "ok", "is served by http://127.0.0.1:"),
+        (b"\n<!doctype html>", "fail", "has not loaded the plugin, so there is no page Streams"),
+        (None, "warn", "does not answer: "),
+    ],
+    ids=["the script", "Airflow's own page", "no server"],
+)
+def test_an_api_server_that_was_started_before_the_installation_is_told(
+    answer: bytes | None, state: str, detail: str
+) -> None:
+    class Server(Page):
+        def do_GET(self) -> None:
+            self.say(200 if self.path == "/streamkeeper/static/streams.js" else 404, answer or b"")
+
+    pages = Pages(Server)
+    if answer is None:
+        pages.close()
+    row = airflow_side.page(f"http://{pages.place}")
+    if answer is not None:
+        pages.close()
+    assert (row.name, row.state) == ("page", state) and detail in row.detail
 
 
 def test_an_airflow_that_cannot_start_is_a_row_with_its_last_words(

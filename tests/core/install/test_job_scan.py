@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from streamkeeper.cli.commands import app
+from streamkeeper.install.job_scan import definitions, scan
 from streamkeeper.manifest.manifest import make_manifest
 from streamkeeper.settings import PROJECT
 from tests.worlds.small_world import World
@@ -35,6 +36,15 @@ with DAG("shop", schedule=None) as shop:
 @dag()
 def other():
     SparkSubmitOperator(task_id="gone", application="/not/here.py")
+"""
+OTHER_WORDS = """
+from airflow import models
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator as Submit
+
+with first() as pool, models.DAG(dag_id="second") as shop:
+    Submit.partial(task_id="a", application="a.jar").expand(conf=[])
+third: models.DAG = models.DAG("third")
+Submit(task_id="b", application="b.jar", dag=third)
 """
 EVENTS = """
 import argparse, sys
@@ -135,6 +145,15 @@ def test_the_drafts_pass_check_and_hold_until_the_query_is_brought_over(
         "accounts.accounts_flow",
         "accounts.accounts_old_rows_flow",
     }
+
+
+def test_a_dag_and_an_operator_are_known_by_whatever_name_they_are_imported(tmp_path: Path) -> None:
+    (tmp_path / "words.py").write_text(OTHER_WORDS)
+    assert {job.name for job in scan(tmp_path).jobs} == {"second.a", "third.b"}
+    places = {
+        id: place.rpartition(":")[2] for id, place in definitions(tmp_path, ["second", "third"]).items()
+    }
+    assert places == {"second": "5", "third": "7"}
 
 
 @pytest.mark.parametrize(
