@@ -44,7 +44,7 @@ from streamkeeper.support.user_environment import variables_in, why_refused
 
 DEFAULT_TRIGGER = "10 seconds"
 _REGISTERED = re.compile(r"[A-Za-z0-9_]{1,100}\.[A-Za-z0-9_]{1,100}", re.ASCII)
-_DURATION = re.compile(r"([1-9][0-9]*) (second|minute|hour|day)s?")
+_DURATION = re.compile(r"([1-9][0-9]{0,8}) (second|minute|hour|day)s?")
 _SECONDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0}
 _COUNT = re.compile(r"([1-9][0-9]{0,14}) (commit|row)s?")
 _SPANS = {"watermark hour": 3600, "watermark day": 86400}
