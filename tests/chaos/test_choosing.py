@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 import pytest
 
+from tests.chaos.arena import half_written
 from tests.chaos.choosing import (
     BLOWS,
     CLUSTER,
@@ -11,6 +15,7 @@ from tests.chaos.choosing import (
     LOCAL,
     LONGEST_JITTER,
     PAUSES,
+    SMALL_DISK,
     Moment,
     Victim,
     choose,
@@ -29,7 +34,7 @@ def test_a_round_does_not_depend_on_those_before_it_so_it_can_be_replayed_alone(
     assert choose(7, 33) == [choose(7, number) for number in range(34)][33]
 
 
-@pytest.mark.parametrize("victims", [LOCAL, CLUSTER])
+@pytest.mark.parametrize("victims", [LOCAL, SMALL_DISK, CLUSTER])
 @pytest.mark.parametrize("seed", [0, 1, 7])
 def test_every_turn_strikes_each_victim_once(seed: int, victims: tuple[Victim, ...]) -> None:
     rounds = [choose(seed, number, victims).victim for number in range(2 * len(victims))]
@@ -40,7 +45,7 @@ def test_every_turn_strikes_each_victim_once(seed: int, victims: tuple[Victim, .
     )
 
 
-@pytest.mark.parametrize("victims", [LOCAL, CLUSTER])
+@pytest.mark.parametrize("victims", [LOCAL, SMALL_DISK, CLUSTER])
 def test_all_blows_moments_and_flows_come_up_and_only_what_a_victim_allows(
     victims: tuple[Victim, ...],
 ) -> None:
@@ -55,4 +60,12 @@ def test_all_blows_moments_and_flows_come_up_and_only_what_a_victim_allows(
 
 
 def test_each_victim_has_a_place() -> None:
-    assert {*LOCAL, *CLUSTER} == set(Victim) == set(BLOWS)
+    assert {*LOCAL, *SMALL_DISK, *CLUSTER} == set(Victim) == set(BLOWS)
+
+
+def test_a_half_written_file_is_no_python_and_whole_again_afterwards(tmp_path: Path) -> None:
+    file = tmp_path / "f.py"
+    file.write_text("x = 1\ny = (\n1)\nz = 3\n")
+    with half_written(file), pytest.raises(SyntaxError):
+        ast.parse(file.read_text())
+    assert len(ast.parse(file.read_text()).body) == 3
