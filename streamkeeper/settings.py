@@ -212,9 +212,9 @@ class Settings:
     """Environment variables, or patterns of their names, for user code and for ``{env:NAME}``, with commas;
     ``AWS_*`` where the login of S3 stands in the environment. By default those of the shipped pipelines.
     """
-    pipeline_connections: tuple[str, ...] = ("*",)
+    pipeline_connections: tuple[str, ...] = ()
     """Airflow's connections, or patterns of their names, whose values ``{conn:NAME.FIELD}`` may take, with
-    commas. ``streamkeeper_*``, which has the login of Streamkeeper's own tasks, is never among them.
+    commas; empty means all. Those of Streamkeeper's own tasks, ``streamkeeper_*``, are never among them.
     """
 
     @classmethod
@@ -536,7 +536,7 @@ def pipeline_connections() -> tuple[str, ...]:
     :raises SettingsError: a name is not one of a connection.
     """
     name = variable("pipeline_connections")
-    return _connections(name, with_airflows(os.environ).get(name), Settings.pipeline_connections)
+    return _connections(name, with_airflows(os.environ).get(name), ())
 
 
 def _connections(name: str, text: str | None, default: tuple[str, ...]) -> tuple[str, ...]:

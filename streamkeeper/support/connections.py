@@ -60,14 +60,14 @@ def filled(text: str) -> str:
 def why_refused(names: Iterable[str], allowed: Iterable[str]) -> str | None:
     """Return why pipelines may not use some ``NAME.FIELD``, in words; None if they may use all.
 
-    :param allowed: names of connections, or patterns such as ``orders_*``: the setting.
+    :param allowed: names of connections, or patterns such as ``orders_*``: the setting. Empty means all.
     """
     allowed = tuple(allowed)
     for name in names:
         connection_id, _ = parts(name)
         if fnmatchcase(connection_id, NEVER):
             return f"the connection {connection_id!r} is Streamkeeper's own. Use one of another name"
-        if not any(fnmatchcase(connection_id, pattern) for pattern in allowed):
+        if allowed and not any(fnmatchcase(connection_id, pattern) for pattern in allowed):
             return (
                 f"pipelines may not use the connection {connection_id!r}: STREAMKEEPER_PIPELINE_CONNECTIONS"
                 f" names {', '.join(allowed)}. Add it there, for Airflow, its workers and the command line"

@@ -70,7 +70,7 @@ def test_a_driver_gets_the_values_of_its_own_sources_by_a_file_that_it_removes(
 @pytest.mark.parametrize(
     ("name", "allowed", "said"),
     [
-        ("streamkeeper_airflow", "*", "the connection 'streamkeeper_airflow' is Streamkeeper's own"),
+        ("streamkeeper_airflow", "", "the connection 'streamkeeper_airflow' is Streamkeeper's own"),
         (
             "hr_db",
             "orders_*,kafka.*",
