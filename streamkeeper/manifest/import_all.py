@@ -99,7 +99,7 @@ def import_elsewhere(settings: Settings, files: Sequence[Path]) -> Iterator[Impo
                         error=(
                             _late(pending[0], allowed)
                             if answer is None
-                            else _ended(pending[0], process.code())
+                            else _ended(pending[0], process.code() if answer is False else None)
                         )
                     )
                     del pending[0]
@@ -154,11 +154,11 @@ class _Process:
         except queue.Empty:
             return None
 
-    def code(self) -> int | None:
-        """Return the exit code of a process that ended or closed its output; None if it still runs."""
+    def code(self) -> int:
+        """Return the exit code of the process, which has ended or closed its output."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=1.0)
-        return self._process.returncode
+        return self._process.returncode if self._process.returncode is not None else 0
 
     def failure(self) -> StreamkeeperError:
         """Return the error of a process that ended before it was ready."""
@@ -226,6 +226,7 @@ def _late(file: Path, seconds: float) -> str:
 
 
 def _ended(file: Path, code: int | None) -> str:
+    """Return the error of a file that ended the process, or that wrote where only answers belong (None)."""
     if code is None:
         how = "it wrote into that process' answers"
     else:
