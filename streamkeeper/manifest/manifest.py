@@ -184,8 +184,8 @@ def files_key(settings: Settings) -> str:
     :raises SettingsError: the pipelines folder does not exist.
     """
     renamed = names.read(open_storage(settings.state)).number
-    seen = f"{settings.pipeline_env} {settings.pipeline_connections}"
-    settings_text = f"{settings.data} {seen} {renamed}"
+    visible = f"{settings.pipeline_env} {settings.pipeline_connections}"
+    settings_text = f"{settings.data} {visible} {renamed}"
     digest = hashlib.sha256(f"{FORMAT} {__version__} {settings_text}".encode())
     for file in pipeline_files.listed(settings.pipelines):
         digest.update(f"\0{file.relative_to(settings.pipelines)}\0".encode(errors="surrogateescape"))
