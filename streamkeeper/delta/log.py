@@ -222,7 +222,12 @@ _FIELDS: Mapping[str, Mapping[str, type]] = {
     "remove": {"path": str, "deletionVector": dict},
     "cdc": {"path": str},
     "txn": {"appId": str, "version": int},
-    "commitInfo": {"operationParameters": dict, "inCommitTimestamp": int},
+    "commitInfo": {
+        "operation": str,
+        "operationParameters": dict,
+        "userMetadata": str,
+        "inCommitTimestamp": int,
+    },
     "metaData": {"id": str, "configuration": dict, "schemaString": str},
     "protocol": {"readerFeatures": list, "writerFeatures": list},
     "domainMetadata": {"domain": str, "configuration": str},

@@ -246,6 +246,7 @@ NO_ACTIONS = (
     '{"txn":{"appId":"q","version":%s}}' % ("9" * 5000),
     '{"commitInfo":{"operation":"RESTORE","operationParameters":[]}}',
     '{"commitInfo":{"inCommitTimestamp":"now"}}',
+    '{"commitInfo":{"userMetadata":-1}}',
     '{"metaData":{"id":7}}',
     '{"protocol":{"readerFeatures":[{}]}}',
     '{"domainMetadata":{"domain":"' + DOMAIN + '","configuration":"{}"}}',
