@@ -79,7 +79,7 @@ docs: $(PROJECT_STAMP) ## write the parts of docs/ that are made from the code, 
 docs-serve: $(PROJECT_STAMP) ## show the site at http://127.0.0.1:8000, as docs/ is edited; PORT=…
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs serve --dev-addr 127.0.0.1:$(or $(PORT),8000)
 
-chaos: setup ## kill drivers, tasks and schedulers of a real Airflow, with WHERE=cluster also Spark's, Kafka, S3; ROUNDS=… (20), SEED=…, VICTIMS=…, KEEP=… a folder
+chaos: setup ## kill drivers, tasks and schedulers of a real Airflow, with WHERE=cluster also Spark's, Kafka, S3, with WHERE=disk fill its disk (as root); ROUNDS=… (20), SEED=…, VICTIMS=…, KEEP=… a folder
 	@$(PY) -m tests.chaos $(if $(WHERE),--where $(WHERE)) --rounds $(or $(ROUNDS),20) $(if $(SEED),--seed $(SEED)) $(if $(VICTIMS),--victims $(VICTIMS)) $(if $(KEEP),--keep $(KEEP))
 
 wheel: setup ## build the wheel, which has everything but other projects' jars, into dist/

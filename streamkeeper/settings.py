@@ -212,6 +212,10 @@ class Settings:
     """Environment variables, or patterns of their names, for user code and for ``{env:NAME}``, with commas;
     ``AWS_*`` where the login of S3 stands in the environment. By default those of the shipped pipelines.
     """
+    pipeline_connections: tuple[str, ...] = ()
+    """Airflow's connections, or patterns of their names, whose values ``{conn:NAME.FIELD}`` may take, with
+    commas; empty means all. Those of Streamkeeper's own tasks, ``streamkeeper_*``, are never among them.
+    """
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
@@ -351,12 +355,16 @@ def of_environment(name: str, environment: Mapping[str, str] | None = None) -> d
             f" lines such as STREAMKEEPER_STATE=/srv/stage/state, or set {ENVIRONMENTS} to another folder."
         )
     variables = {}
-    for number, line in enumerate(file.read_text("utf-8").splitlines(), start=1):
+    try:
+        lines = file.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{file} cannot be read: {error}. Write lines of NAME=value in UTF-8.") from error
+    for number, line in enumerate(lines, start=1):
         text = line.strip()
         if not text or text.startswith("#"):
             continue
         match = _LINE.fullmatch(text)
-        if match is None:
+        if match is None or "\0" in text:
             raise SettingsError(
                 f"{file}:{number}: {text.partition('=')[0]!r} is no setting. A line is NAME=value with a name"
                 " that begins with STREAMKEEPER_ or AIRFLOW_CONN_STREAMKEEPER_, or begins with #."
@@ -520,6 +528,26 @@ def cluster_pages() -> tuple[str, ...]:
     """
     name = variable("cluster_pages")
     return _pages(name, with_airflows(os.environ).get(name), ())
+
+
+def pipeline_connections() -> tuple[str, ...]:
+    """Return the connections, or patterns of their names, that the environment lets pipelines use.
+
+    :raises SettingsError: a name is not one of a connection.
+    """
+    name = variable("pipeline_connections")
+    return _connections(name, with_airflows(os.environ).get(name), ())
+
+
+def _connections(name: str, text: str | None, default: tuple[str, ...]) -> tuple[str, ...]:
+    names = tuple(part.strip() for part in (text or "").split(",") if part.strip())
+    wrong = [part for part in names if not re.fullmatch(r"[A-Za-z0-9_.*-]{1,250}", part)]
+    if wrong:
+        raise SettingsError(
+            f"{name} has {wrong[0][:99]!r}, which names no connection. Give names with commas between them; *"
+            " stands for any letters, such as in orders_*."
+        )
+    return names or default
 
 
 def _supervision(name: str, value: str | None, default: str) -> str:
@@ -765,6 +793,7 @@ _READERS: Mapping[str, Callable[[str, str | None, Any], Any]] = {
     "environment": lambda _, text, default: text or default,
     "history_server": _page,
     "cluster_pages": _pages,
+    "pipeline_connections": _connections,
     "dag_prefix": _prefix,
     "dag_tags": _names,
     "table_paths": _table_paths,

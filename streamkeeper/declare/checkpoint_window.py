@@ -16,7 +16,8 @@ LEAST, MOST = 100, 10_000
 start (two files a batch, and with state a file a batch and partition).
 """
 
-TRIGGER = re.compile(r"([1-9][0-9]*) (millisecond|second|minute|hour)s?")
+TRIGGER = re.compile(r"([1-9][0-9]{0,8}) (millisecond|second|minute|hour)s?")
+_COUNT = re.compile(r"[0-9]{1,9}")
 _SECONDS = {"millisecond": 0.001, "second": 1.0, "minute": 60.0, "hour": 3600.0}
 
 
@@ -35,7 +36,7 @@ def reach(conf: Mapping[str, str], trigger: str) -> float:
     no such setting.
     """
     retained = conf.get(RETAIN, "")
-    return int(retained) * trigger_seconds(trigger) if retained.isdigit() else 0.0
+    return int(retained) * trigger_seconds(trigger) if _COUNT.fullmatch(retained) else 0.0
 
 
 def trigger_seconds(trigger: str) -> float:

@@ -37,14 +37,14 @@ from streamkeeper.declare.model import (
 from streamkeeper.declare.registry import Registry, listed
 from streamkeeper.errors import DeclarationError
 from streamkeeper.redaction import redact
-from streamkeeper.settings import pipeline_env, why_refused_place
+from streamkeeper.settings import pipeline_connections, pipeline_env, why_refused_place
 from streamkeeper.support import connections
 from streamkeeper.support.ddl import Column, as_json, columns_of
 from streamkeeper.support.user_environment import variables_in, why_refused
 
 DEFAULT_TRIGGER = "10 seconds"
 _REGISTERED = re.compile(r"[A-Za-z0-9_]{1,100}\.[A-Za-z0-9_]{1,100}", re.ASCII)
-_DURATION = re.compile(r"([1-9][0-9]*) (second|minute|hour|day)s?")
+_DURATION = re.compile(r"([1-9][0-9]{0,8}) (second|minute|hour|day)s?")
 _SECONDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0}
 _COUNT = re.compile(r"([1-9][0-9]{0,14}) (commit|row)s?")
 _SPANS = {"watermark hour": 3600, "watermark day": 86400}
@@ -386,10 +386,13 @@ def _holds_secret(key: str, value: str) -> bool:
 
 
 def check_variables(subject: str, options: Mapping[str, str], location: Location) -> None:
-    """Check that pipelines may see every environment variable in some options, and that each value of a
-    connection is well-formed.
+    """Check that pipelines may see every environment variable and connection in some options, and that each
+    value of a connection is well-formed.
     """
-    refused = why_refused(variables_in(options.values()), pipeline_env())
+    values = options.values()
+    refused = why_refused(variables_in(values), pipeline_env()) or connections.why_refused(
+        connections.names_in(values), pipeline_connections()
+    )
     if refused is not None:
         raise DeclarationError(f"{location}: {subject}: {refused}.")
     wrong = connections.malformed(options.values())

@@ -16,8 +16,8 @@ from itertools import islice
 from typing import Any
 from urllib.parse import unquote
 
-from streamkeeper.delta.log import COMMIT, LOG, rows_of
-from streamkeeper.errors import SourceError
+from streamkeeper.delta.log import COMMIT, LOG, action_in, rows_of
+from streamkeeper.errors import CheckpointError, SourceError
 from streamkeeper.storage import Storage, open_storage
 
 JsonObject = dict[str, Any]
@@ -400,10 +400,11 @@ def _actions(storage: Storage, version: int) -> Iterator[JsonObject]:
             " Try again."
         )
     try:
-        yield from (json.loads(line) for line in content.splitlines() if line.strip())
-    except ValueError as error:
+        yield from (action_in(storage, version, line) for line in content.splitlines() if line.strip())
+    except CheckpointError as error:
+        reason = error.__cause__
         raise SourceError(
-            f"{storage.path(name)} is not a commit of a Delta table ({error}). Restore it from a copy."
+            f"{storage.path(name)} is not a commit of a Delta table ({reason}). Restore it from a copy."
         ) from error
 
 

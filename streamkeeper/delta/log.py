@@ -12,7 +12,7 @@ import base64
 import json
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
@@ -22,6 +22,7 @@ from urllib.parse import unquote
 from streamkeeper.delta.remembered import DOMAIN, Remembered, of_actions
 from streamkeeper.errors import CheckpointError
 from streamkeeper.storage import Storage, open_storage
+from streamkeeper.support.json_values import parse
 
 FENCE = 2**62
 """Transaction version of a fence; no batch id is ever as high."""
@@ -186,19 +187,16 @@ def rows_of(added: dict[str, Any]) -> int | None:
     """
     try:
         record_count = json.loads(added.get("stats") or "{}").get("numRecords")
-    except ValueError:
+        deleted = (added.get("deletionVector") or {}).get("cardinality", 0)
+        return None if record_count is None else int(record_count) - int(deleted)
+    except (ValueError, TypeError, AttributeError):  # writers need not write valid statistics
         return None
-    return (
-        None
-        if record_count is None
-        else int(record_count) - int((added.get("deletionVector") or {}).get("cardinality", 0))
-    )
 
 
 def _restored(info: dict[str, Any]) -> int | None:
     """Return the version of a RESTORE; None if it was given as a time."""
-    version = (info.get("operationParameters") or {}).get("version")
-    return None if version is None else int(version)
+    version = str((info.get("operationParameters") or {}).get("version"))
+    return int(version) if _VERSION.fullmatch(version) else None
 
 
 def vector_file(descriptor: Any) -> str | None:
@@ -217,19 +215,69 @@ def vector_file(descriptor: Any) -> str | None:
     return f"{location[:-20]}/deletion_vector_{uuid.UUID(bytes=number)}.bin".lstrip("/")
 
 
-def action_in(storage: Storage, version: int, line: bytes) -> dict[str, Any]:
-    """Return the action in a line of a commit; empty if it is none.
+_VERSION = re.compile(r"[0-9]{1,18}")
+_NEEDED = ("path", "appId", "version", "domain")
+_FIELDS: Mapping[str, Mapping[str, type]] = {
+    "add": {"path": str, "size": int, "stats": str, "deletionVector": dict},
+    "remove": {"path": str, "deletionVector": dict},
+    "cdc": {"path": str},
+    "txn": {"appId": str, "version": int},
+    "commitInfo": {
+        "operation": str,
+        "operationParameters": dict,
+        "userMetadata": str,
+        "inCommitTimestamp": int,
+    },
+    "metaData": {"id": str, "configuration": dict, "schemaString": str},
+    "protocol": {"readerFeatures": list, "writerFeatures": list},
+    "domainMetadata": {"domain": str, "configuration": str},
+}
+"""Fields of a log's actions that are read here, with their types; those in ``_NEEDED`` may not be absent."""
 
-    :raises CheckpointError: the line is not JSON.
+
+def action_in(storage: Storage, version: int, line: bytes) -> dict[str, Any]:
+    """Return the action in a line of a commit, with fields of the types that Delta's protocol has; empty if
+    it is none.
+
+    :raises CheckpointError: the line is not JSON, or no such action.
     """
     try:
-        value = json.loads(line)
-    except ValueError as error:
+        value = parse(line)
+        items = value.items() if isinstance(value, dict) else ()
+        action = {kind: content for kind, content in items if content is not None}
+        check_action(action)
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+        is_no = "no action" if isinstance(error, TypeError) else "not JSON"
         raise CheckpointError(
-            f"{storage.path(f'{LOG}/{version:020d}.json')} holds {line[:60]!r}…, which is not JSON: the"
-            " table's log is damaged, so the table's content is unknown. Restore the table from a backup."
+            f"{storage.path(f'{LOG}/{version:020d}.json')} holds {line[:60]!r}…, which is {is_no}: the"
+            f" table's log is damaged, so the table's content is unknown ({error}). Restore the table from a"
+            " backup."
         ) from error
-    return value if isinstance(value, dict) else {}
+    return action
+
+
+def check_action(action: Mapping[str, Any]) -> None:
+    """Check what is read of an action.
+
+    :raises TypeError: a field lacks, or is of another type.
+    """
+    for kind, content in action.items():
+        fields = _FIELDS.get(kind, {})
+        if fields and not isinstance(content, dict):
+            raise TypeError(f"{kind} is {str(content)[:60]}")
+        for name, field_type in fields.items():
+            value = content.get(name)
+            is_other = isinstance(value, bool) or not isinstance(value, field_type | None)
+            if is_other or (value is None and name in _NEEDED):
+                raise TypeError(f"{name} of {kind} is {str(value)[:60]}")
+    try:
+        for kind in ("add", "remove"):
+            vector_file(action.get(kind, {}).get("deletionVector"))
+        for features in ("readerFeatures", "writerFeatures"):
+            set(action.get("protocol", {}).get(features) or ())
+        of_actions([action])
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+        raise TypeError(f"what it refers to cannot be read: {error!r}") from error
 
 
 def _versions(storage: Storage) -> list[int]:

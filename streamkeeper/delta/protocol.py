@@ -40,7 +40,9 @@ def _protocol(path: str) -> dict[str, Any]:
         return {}
     summary = storage.read(f"{delta_log.LOG}/{versions[0]:020d}.crc")
     try:
-        return dict(json.loads(summary)["protocol"]) if summary is not None else next(_of(storage, versions))
+        protocol = next(_of(storage, versions)) if summary is None else dict(json.loads(summary)["protocol"])
+        delta_log.check_action({"protocol": protocol})
+        return protocol
     except (ValueError, KeyError, TypeError):  # writers need not write a valid summary; the commits count
         return next(_of(storage, versions))
 

@@ -5,13 +5,13 @@ No JVM is started, and no data file is listed.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
 from streamkeeper.delta import log as delta_log
 from streamkeeper.errors import RequestError
 from streamkeeper.storage import open_storage
+from streamkeeper.support.json_values import parse
 
 _APPEND_ONLY = "delta.appendOnly"
 _EXPLICIT = "delta.identity.allowExplicitInsert"
@@ -38,6 +38,11 @@ class Summary:
     metadata: dict[str, Any]
     deleted: int | None = None
 
+    @property
+    def fields(self) -> list[dict[str, Any]]:
+        """The table's columns, as the log's ``schemaString`` has them."""
+        return list(parse(self.metadata.get("schemaString") or "{}").get("fields", ()))
+
 
 def read_summary(path: str, version: int) -> Summary | None:
     """Read a version's summary; None if it is missing or unreadable, as writers need not write one."""
@@ -45,10 +50,11 @@ def read_summary(path: str, version: int) -> Summary | None:
     if content is None:
         return None
     try:
-        value = json.loads(content)
+        value = parse(content)
         deleted_records = value.get("numDeletedRecordsOpt")
         deleted = None if deleted_records is None else int(deleted_records)
-        return Summary(
+        delta_log.check_action({"protocol": value["protocol"], "metaData": value["metadata"]})
+        summary = Summary(
             version,
             int(value["numFiles"]),
             int(value["tableSizeBytes"]),
@@ -56,8 +62,13 @@ def read_summary(path: str, version: int) -> Summary | None:
             value["metadata"],
             deleted,
         )
-    except (ValueError, KeyError, TypeError):
+        return summary if all(map(_is_field, summary.fields)) else None
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def _is_field(field: Any) -> bool:
+    return isinstance(field, dict) and "name" in field and isinstance(field.get("metadata", {}), dict)
 
 
 def newest_summary(path: str) -> Summary | None:
@@ -91,13 +102,8 @@ def check_rows_may_go(path: str, metadata: dict[str, Any] | None = None) -> None
 
 def columns_of(path: str) -> frozenset[str]:
     """Return the names of a table's columns, in lower case, by the newest summary; none if there is none."""
-    return frozenset(str(field["name"]).lower() for field in _fields(path))
-
-
-def _fields(path: str) -> list[dict[str, Any]]:
     summary = newest_summary(path)
-    schema = json.loads(summary.metadata.get("schemaString") or "{}") if summary is not None else {}
-    return list(schema.get("fields", ()))
+    return frozenset(str(field["name"]).lower() for field in (summary.fields if summary else ()))
 
 
 def check_takes_backup_rows(path: str) -> None:
@@ -106,7 +112,8 @@ def check_takes_backup_rows(path: str) -> None:
 
     :raises RequestError: an identity column accepts only values that Delta generates; nothing was touched.
     """
-    for field in _fields(path):
+    summary = newest_summary(path)
+    for field in summary.fields if summary else ():
         if field.get("metadata", {}).get(_EXPLICIT) is False:
             raise RequestError(
                 f"{path} has the column {field['name']}, GENERATED ALWAYS AS IDENTITY: Delta gives its values"

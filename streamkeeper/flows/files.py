@@ -59,6 +59,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -72,7 +73,7 @@ from streamkeeper.manifest import names
 from streamkeeper.manifest.names import Names
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage, read_record, to_json
-from streamkeeper.support.times import now
+from streamkeeper.support.times import describe_age, now
 
 T = TypeVar("T")
 _AT_ONCE = 16
@@ -372,6 +373,22 @@ def open_home(settings: Settings, flow: str) -> FlowHome:
     """Return the names of a flow's files. ``flow`` is ``pipeline.flow``."""
     pipeline, _, name = flow.partition(".")
     return FlowHome(open_storage(settings.state), pipeline, name)
+
+
+CLOCKS_APART = 3600.0
+"""Seconds by which a host's clock may be ahead of the storage's, where files are removed by their age."""
+
+
+def clock_ahead(storage: Storage) -> str | None:
+    """Return why no file may be removed by its age on this host: its clock is ahead of the storage's by more
+    than :data:`CLOCKS_APART`, and files would look that much older. None if they may.
+
+    :raises StorageError: the storage cannot be written.
+    """
+    seconds = time.time() - storage_now(storage)
+    if seconds <= CLOCKS_APART:
+        return None
+    return f"this host's clock is {describe_age(seconds)} ahead of that of {storage.path()}; correct it"
 
 
 def storage_now(storage: Storage) -> float:

@@ -259,8 +259,9 @@ def outputs_of(settings: Settings, flow: Flow) -> tuple[Dataset, ...]:
     if sink is None:
         path = settings.table_path(flow.declaration.target)
         summary = newest_summary(path)
-        schema = json.loads(summary.metadata.get("schemaString") or "{}") if summary is not None else {}
-        columns = tuple((column["name"], _type_of(column["type"])) for column in schema.get("fields", ()))
+        columns = tuple(
+            (column["name"], _type_of(column.get("type"))) for column in (summary.fields if summary else ())
+        )
         return (replace(dataset_of(path), fields=columns, version=delta_log.latest_version(path)),)
     if sink.sink in FILE_SINKS:
         return (dataset_of(sink.properties["path"]),)
@@ -295,7 +296,7 @@ def _topics(servers: str, topics: list[str]) -> Iterator[Dataset]:
 
 
 def _type_of(column_type: Any) -> str:
-    return column_type if isinstance(column_type, str) else str(column_type["type"])
+    return str(column_type.get("type")) if isinstance(column_type, dict) else str(column_type)
 
 
 class _Client:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from streamkeeper.errors import RequestError
 from streamkeeper.install.job_reading import Names, Query, Reading, read_application
+from streamkeeper.manifest import pipeline_files
 from streamkeeper.settings import typed_path
 
 APPEND, AUTO_CDC, STAYS, LOOK = "append flow", "AUTO CDC flow", "stays a job", "to be looked at"
@@ -66,11 +67,11 @@ def scan(folder: Path) -> Scan:
     unread: dict[str, str] = {}
     for file in sorted(folder.rglob("*.py")):
         try:
-            text = file.read_text("utf-8")
+            text = _text(file)
             if _OPERATOR in text:
-                jobs += _jobs(file, ast.parse(text))
-        except (OSError, ValueError, SyntaxError) as error:
-            unread[str(file)] = str(error)
+                jobs += list(_jobs(file, ast.parse(text)))
+        except _UNREADABLE as error:
+            unread[str(file)] = str(error) or type(error).__name__
     return Scan(tuple(jobs), unread)
 
 
@@ -81,12 +82,29 @@ def definitions(folder: Path, ids: Collection[str]) -> dict[str, str]:
     any_id, places = re.compile("|".join(map(re.escape, ids))), dict[str, str]()
     for file in sorted(folder.rglob("*.py")):
         try:
-            text = file.read_text("utf-8")
+            text = _text(file)
             tree = ast.parse(text) if any_id.search(text) else ast.Module([], [])
-        except (OSError, ValueError, SyntaxError):
+            places |= {id: f"{file}:{node.lineno}" for node, id in _dags(tree) if id in ids}  # type: ignore[attr-defined]
+        except _UNREADABLE:
             continue  # Airflow itself says what is wrong with it
-        places |= {id: f"{file}:{node.lineno}" for node, id in _dags(tree) if id in ids}  # type: ignore[attr-defined]
     return places
+
+
+_UNREADABLE = (OSError, ValueError, SyntaxError, RecursionError, MemoryError)
+"""What a file of somebody else's may cost: the last two for expressions that are too deep for Python's
+parser, or for a look at them.
+"""
+
+
+def _text(file: Path) -> str:
+    """Return the text of a regular file: a pipe would be waited for.
+
+    :raises OSError: it is none, or cannot be read.
+    """
+    content = pipeline_files.content(file)
+    if content is None:
+        raise OSError("it is no regular file, or cannot be read")
+    return content.decode()
 
 
 def _jobs(file: Path, tree: ast.Module) -> Iterator[Job]:
@@ -156,8 +174,8 @@ def _jobs_of_task(file: Path, call: ast.Call, names: Names, dags: list[tuple[ast
         yield replace(bare, hinders=(f"{application} is not on this host",))
         return
     try:
-        streams = read_application(path.read_text("utf-8"), argument_values)
-    except (OSError, ValueError, SyntaxError) as error:
+        streams = read_application(_text(path), argument_values)
+    except _UNREADABLE as error:
         yield replace(bare, application=str(path), hinders=(f"it cannot be read: {error}",))
         return
     bare = replace(bare, application=str(path), readings=streams.readings)

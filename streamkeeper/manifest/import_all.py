@@ -25,11 +25,12 @@ from typing import Any
 
 from streamkeeper.declare.model import Pipeline, pipeline_from_json, pipeline_to_json
 from streamkeeper.errors import DeclarationError, NotOffered, StreamkeeperError
+from streamkeeper.manifest import pipeline_files
 from streamkeeper.manifest.import_file import blame, fingerprint, likeness, load_pipeline
 from streamkeeper.manifest.pipeline_files import as_text
 from streamkeeper.redaction import visible
 from streamkeeper.settings import PROJECT, Settings
-from streamkeeper.support.json_values import parse
+from streamkeeper.support.json_values import parse, read_as
 from streamkeeper.support.user_environment import environment
 
 BUILD_SECONDS = 25.0
@@ -86,8 +87,11 @@ def import_elsewhere(settings: Settings, files: Sequence[Path]) -> Iterator[Impo
                 # Half of what is left, so that however many files hang, each that does not is still imported.
                 allowed = min(FILE_SECONDS, max(0.1, (deadline - time.monotonic()) / 2))
                 answer = process.answer(min(allowed, end - time.monotonic()))
-                if isinstance(answer, dict):
-                    yield _from_json(answer)
+                imported = _imported(answer, pending[0])
+                # In the second half of the time, no error is doubted.
+                trusted = first or time.monotonic() > deadline - IMPORT_SECONDS / 2
+                if imported is not None and (trusted or imported.error is None):
+                    yield imported
                 elif time.monotonic() >= end:
                     raise _too_long(settings)
                 elif answer is None or first:
@@ -95,14 +99,14 @@ def import_elsewhere(settings: Settings, files: Sequence[Path]) -> Iterator[Impo
                         error=(
                             _late(pending[0], allowed)
                             if answer is None
-                            else _ended(pending[0], process.code())
+                            else _ended(pending[0], process.code() if answer is False else None)
                         )
                     )
                     del pending[0]
                     break
                 else:
-                    # An earlier file may have left a thread that ended the process, so this one is tried
-                    # again, as the first of a new process.
+                    # An earlier file may have left a thread that ended the process, or changed what this one
+                    # needs, so this one is tried again, as the first of a new process.
                     break
                 first = False
                 del pending[0]
@@ -221,8 +225,12 @@ def _late(file: Path, seconds: float) -> str:
     )
 
 
-def _ended(file: Path, code: int) -> str:
-    how = signal.Signals(-code).name if -code in set(signal.Signals) else f"exit code {code}"
+def _ended(file: Path, code: int | None) -> str:
+    """Return the error of a file that ended the process, or that wrote where only answers belong (None)."""
+    if code is None:
+        how = "it wrote into that process' answers"
+    else:
+        how = signal.Signals(-code).name if -code in set(signal.Signals) else f"exit code {code}"
     return (
         f"{as_text(file.name)}, line 1: importing the file ended the process that imports it ({how}). It must"
         " only declare: take out what exits or crashes, and run `streamkeeper check`; until then its flows"
@@ -241,10 +249,16 @@ def _to_json(imported: Imported) -> dict[str, Any]:
     return {**vars(imported), "pipeline": pipeline_to_json(imported.pipeline) if imported.pipeline else None}
 
 
-def _from_json(value: dict[str, Any]) -> Imported:
-    return Imported(
-        **{**value, "pipeline": pipeline_from_json(value["pipeline"]) if value["pipeline"] else None}
-    )
+def _imported(answer: Any, file: Path) -> Imported | None:
+    """Return what an answer says of a file; None if it says nothing of it: user code can write to the
+    descriptor of the answers.
+    """
+    try:
+        pipeline = pipeline_from_json(answer["pipeline"]) if answer["pipeline"] else None
+        imported = read_as(Imported, {**answer, "pipeline": pipeline})
+    except (TypeError, ValueError, KeyError, AttributeError):
+        return None
+    return imported if pipeline is None or pipeline.name == pipeline_files.name(file) else None
 
 
 def _serve() -> None:

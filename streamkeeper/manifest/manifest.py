@@ -177,13 +177,15 @@ class Manifest:
 def files_key(settings: Settings) -> str:
     """Return a hash of all that a manifest depends on.
 
-    It covers names and bytes of the pipeline files, the data folder, the variables that pipelines may see,
+    It covers names and bytes of the pipeline files, the data folder, the variables and connections that
+    pipelines may see,
     whether those of ``only_where_set`` are set, the number of renames, and the release.
 
     :raises SettingsError: the pipelines folder does not exist.
     """
     renamed = names.read(open_storage(settings.state)).number
-    settings_text = f"{settings.data} {settings.pipeline_env} {renamed}"
+    visible = f"{settings.pipeline_env} {settings.pipeline_connections}"
+    settings_text = f"{settings.data} {visible} {renamed}"
     digest = hashlib.sha256(f"{FORMAT} {__version__} {settings_text}".encode())
     for file in pipeline_files.listed(settings.pipelines):
         digest.update(f"\0{file.relative_to(settings.pipelines)}\0".encode(errors="surrogateescape"))

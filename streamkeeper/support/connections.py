@@ -11,6 +11,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from streamkeeper.errors import SettingsError
 FIELDS = "host, port, login, password, schema or extra.KEY"
 FILE_VARIABLE = "STREAMKEEPER_CONNECTIONS_FILE"
 """Variable with the file of the values that a driver or a job was handed."""
+NEVER = "streamkeeper_*"
+"""Connections that no pipeline may use: one has the login by which Streamkeeper's tasks ask Airflow."""
 _NAME = r"([A-Za-z0-9_.-]+?)\.(host|port|login|password|schema|extra\.[A-Za-z0-9_.-]+)"
 _PLACEHOLDER = re.compile(rf"\{{conn:(?P<name>{_NAME})\}}")
 _ANY = re.compile(r"\{conn:[^}]*\}?")
@@ -52,6 +55,24 @@ def filled(text: str) -> str:
     :raises SettingsError: this process can get one of them from nowhere.
     """
     return _PLACEHOLDER.sub(lambda match: _value(match["name"]), text)
+
+
+def why_refused(names: Iterable[str], allowed: Iterable[str]) -> str | None:
+    """Return why pipelines may not use some ``NAME.FIELD``, in words; None if they may use all.
+
+    :param allowed: names of connections, or patterns such as ``orders_*``: the setting. Empty means all.
+    """
+    allowed = tuple(allowed)
+    for name in names:
+        connection_id, _ = parts(name)
+        if fnmatchcase(connection_id, NEVER):
+            return f"the connection {connection_id!r} is Streamkeeper's own. Use one of another name"
+        if allowed and not any(fnmatchcase(connection_id, pattern) for pattern in allowed):
+            return (
+                f"pipelines may not use the connection {connection_id!r}: STREAMKEEPER_PIPELINE_CONNECTIONS"
+                f" names {', '.join(allowed)}. Add it there, for Airflow, its workers and the command line"
+            )
+    return None
 
 
 def resolve_by(resolver: Resolver) -> None:

@@ -15,13 +15,13 @@ from pathlib import Path
 
 from demo.__main__ import Interrupted, _ending_all, _interruptible
 from streamkeeper.settings import SLOT
-from tests.chaos.arena import Arena, arena
-from tests.chaos.choosing import CLUSTER, LOCAL, Victim, choose, possible
+from tests.chaos.arena import Arena, arena, on_small_disk
+from tests.chaos.choosing import CLUSTER, LOCAL, SMALL_DISK, Victim, choose, possible
 from tests.chaos.cluster import cluster
 from tests.chaos.rounds import Result, play
 
 SUPERVISION = "STREAMKEEPER_SUPERVISION"
-PLACES = {"local": (arena, LOCAL), "cluster": (cluster, CLUSTER)}
+PLACES = {"local": (arena, LOCAL), "disk": (on_small_disk, SMALL_DISK), "cluster": (cluster, CLUSTER)}
 HEADER = (
     f"{'round':>5}  {'victim':<28} {'blow':<16} {'moment':<42} {'commit':>7} {'watched':>7} {'drivers':>7}"
     f" {'rows':>8}  verdict"
@@ -45,7 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--where",
         choices=sorted(PLACES),
         default="local",
-        help="one flow with LocalExecutor, or two on a Spark cluster with Celery, Kafka and S3",
+        help="one flow with LocalExecutor, the same on a small disk that fills up (as root), or two on a"
+        " Spark cluster with Celery, Kafka and S3",
     )
     parser.add_argument(
         "--victims", nargs="*", choices=[victim.name.lower() for victim in Victim], help="only these"

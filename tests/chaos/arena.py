@@ -4,11 +4,14 @@ produces their input, and where to look.
 
 from __future__ import annotations
 
+import ast
 import os
+import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -29,6 +32,7 @@ from tests.chaos.choosing import Blow, Victim
 from tests.chaos.components import SHORT, SplitAirflow
 from tests.events_producer import Producer
 from tests.postgres import airflow_database
+from tests.worlds.states.small_disk import fill
 
 FLOW, DAG = "events.clean_events", "flow__events__clean_events"
 EVERY = 1.0
@@ -37,6 +41,7 @@ FEW, MANY = '"maxFilesPerTrigger": 20', '"maxFilesPerTrigger": 500'
 """The limit of files a batch, the demo's and the one here: on a busy machine, to catch up must not take
 longer than the outage took.
 """
+SMALL_DISK_MB = 256
 BACK = 300.0
 """Seconds until a step of a round counts as failed: some ten times what it takes on a machine with nothing
 else to do.
@@ -115,7 +120,7 @@ class Arena:
     """What the rounds work on, and look at.
 
     :param servers: those that Airflow's components are not: by victim, the servers of that kind.
-    :param disturb: makes a way to a server bad while the block lasts.
+    :param disturb: makes a way to a server, a file or a disk bad while the block lasts.
     :param ended_with: victims whose kill takes the watching task along.
     :param patience: seconds until a step of a round counts as failed.
     """
@@ -123,8 +128,8 @@ class Arena:
     service: SplitAirflow
     flows: tuple[Watched, ...]
     ended_with: frozenset[Victim]
+    disturb: Callable[[Victim, Blow], AbstractContextManager[None]]
     servers: Mapping[Victim, tuple[Restarted, ...]] = field(default_factory=dict)
-    disturb: Callable[[Victim, Blow], AbstractContextManager[None]] | None = None
     patience: float = BACK
 
     def tend(self) -> None:
@@ -158,7 +163,8 @@ def arena(root: Path, mark: str, seed: int) -> Iterator[Arena]:
     :param seed: of the events.
     """
     declare(root, PROJECT / "tests" / "pipelines" / "events.py")
-    places = {name: str(root / name.lower()) for name in ("STATE", "WAREHOUSE", "DATA", "PIPELINES")}
+    places = {name: str(root / name.lower()) for name in ("DATA", "PIPELINES")}
+    places |= {name: str(_disk(root) / name.lower()) for name in ("STATE", "WAREHOUSE")}
     short = {"STREAMKEEPER_LEASE_TERM": "10", "STREAMKEEPER_HEARTBEAT_INTERVAL": "1"}
     settings = Settings.from_environment(
         {**os.environ, **{f"STREAMKEEPER_{name}": place for name, place in places.items()}, **short}
@@ -185,9 +191,64 @@ def arena(root: Path, mark: str, seed: int) -> Iterator[Arena]:
                     events_evidence.expected(sorted(paths()), ()), events_evidence.actual(table)
                 ),
             )  # fmt: skip
-            yield Arena(service, (flow,), ENDED_WITH if settings.supervision == SLOT else frozenset())
+            gone = ENDED_WITH if settings.supervision == SLOT else frozenset()
+            yield Arena(service, (flow,), gone, partial(_disturbed, root))
     finally:
         end_marked(mark)
+
+
+@contextmanager
+def on_small_disk(root: Path, mark: str, seed: int) -> Iterator[Arena]:
+    """As :func:`arena`, with the state folder and the tables on a disk of their own, for which this process
+    must be root.
+    """
+    _disk(root).mkdir(parents=True)
+    size = f"size={SMALL_DISK_MB}m"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", size, "tmpfs", _disk(root)], check=True)
+    try:
+        with arena(root, mark, seed) as place:
+            yield place
+    finally:
+        subprocess.run(["umount", "--lazy", _disk(root)], check=True)
+
+
+def _disk(root: Path) -> Path:
+    return root / "disk"
+
+
+@contextmanager
+def _disturbed(root: Path, victim: Victim, blow: Blow) -> Iterator[None]:
+    with half_written(root / "pipelines" / "events.py") if victim is Victim.FILE else _full(_disk(root)):
+        yield
+
+
+@contextmanager
+def half_written(file: Path) -> Iterator[None]:
+    """Leave the first half of a file, or a little less, so that it is no Python, while the block lasts."""
+    whole = file.read_bytes()
+    half = next(length for length in range(len(whole) // 2, 0, -1) if not _is_python(whole[:length]))
+    file.write_bytes(whole[:half])
+    try:
+        yield
+    finally:
+        file.write_bytes(whole)
+
+
+def _is_python(source: bytes) -> bool:
+    try:
+        ast.parse(source)
+    except SyntaxError:
+        return False
+    return True
+
+
+@contextmanager
+def _full(disk: Path) -> Iterator[None]:
+    filler = fill(disk)
+    try:
+        yield
+    finally:
+        filler.unlink()
 
 
 def files_behind(checkpoint: Checkpoint, paths: frozenset[str], source: str) -> str:

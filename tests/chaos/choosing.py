@@ -33,12 +33,15 @@ class Victim(Enum):
     SPARK_MASTER = "Spark master"
     SPARK_WORKER = "Spark worker"
     EXECUTOR = "Spark executor"
+    FILE = "pipeline file"
+    DISK = "disk of state and tables"
 
 
 class Blow(Enum):
     """How it is struck. PAUSE is SIGSTOP, and SIGCONT some seconds later; CUT lets nothing through to a
     server for some seconds, and closes its connections then; REFUSE and SLOW answer each request to S3 with
-    503, or late.
+    503, or late, and LOSSY late or not at all. HALF leaves the first half of a pipeline file, which is no
+    Python; FULL leaves no room.
     """
 
     KILL = "SIGKILL"
@@ -47,6 +50,9 @@ class Blow(Enum):
     CUT = "cut off"
     REFUSE = "503"
     SLOW = "slow answers"
+    LOSSY = "slow or lost answers"
+    HALF = "half written"
+    FULL = "full"
 
 
 class Moment(Enum):
@@ -92,21 +98,29 @@ BLOWS: dict[Victim, tuple[Blow, ...]] = {
     Victim.DATABASE: _NET,
     Victim.REDIS: _NET,
     Victim.BROKER: _NET,
-    Victim.S3: (*_NET, Blow.REFUSE, Blow.SLOW),
+    Victim.S3: (*_NET, Blow.REFUSE, Blow.SLOW, Blow.LOSSY),
     Victim.SPARK_MASTER: _HOLD,
     Victim.SPARK_WORKER: _HOLD,
     Victim.EXECUTOR: _HOLD,
+    Victim.FILE: (Blow.HALF,),
+    Victim.DISK: (Blow.FULL,),
 }
-LASTING = (Blow.PAUSE, Blow.CUT, Blow.REFUSE, Blow.SLOW)
-"""Blows that are over by themselves."""
+DISTURBING = (Blow.CUT, Blow.REFUSE, Blow.SLOW, Blow.LOSSY, Blow.HALF, Blow.FULL)
+LASTING = (Blow.PAUSE, *DISTURBING)
+"""Blows that are over by themselves; those that disturb strike no process."""
 LOCAL = (
     Victim.JVM, Victim.PYTHON, Victim.DRIVER, Victim.TASK, Victim.WORKER, Victim.SCHEDULER,
-    Victim.SCHEDULER_GROUP, Victim.BOTH,
+    Victim.SCHEDULER_GROUP, Victim.BOTH, Victim.FILE,
 )  # fmt: skip
+SMALL_DISK = (Victim.DISK,)
 CLUSTER = tuple(
-    victim for victim in Victim if victim not in (Victim.WORKER, Victim.SCHEDULER_GROUP, Victim.BOTH)
+    victim
+    for victim in Victim
+    if victim not in (Victim.WORKER, Victim.SCHEDULER_GROUP, Victim.BOTH, Victim.FILE, *SMALL_DISK)
 )
-"""Victims on this machine alone, with LocalExecutor, and on a cluster with Celery."""
+"""Victims on this machine alone, with LocalExecutor; of a disk that must be mounted; and on a cluster with
+Celery.
+"""
 _WATCHING_TASKS = (Victim.TASK, Victim.WORKER, Victim.SCHEDULER_GROUP)
 LONGEST_JITTER, PAUSES = 1.5, (5.0, 25.0)
 """Seconds. A pause may be longer than Airflow's heartbeat timeout and the lease's term of a chaos run, and

@@ -53,6 +53,8 @@ from tools.ports import free_ports
 WORKERS = 2
 LOST = 0.02
 """The share of answers to S3's PUTs that are lost."""
+LOSSY = 0.4
+"""The share of all of S3's answers that a lossy network loses."""
 SLOW_SECONDS = 1.5
 PATIENCE = 600.0
 SPARK = f"""
@@ -165,7 +167,7 @@ def cluster(root: Path, mark: str, seed: int) -> Iterator[Arena]:
                 stack.enter_context(_orders(local, brokers)),
             )
             gone = frozenset((Victim.TASK, Victim.CELERY) if local.supervision == SLOT else ())
-            yield Arena(service, flows, gone, servers, partial(_disturbed, links, network), PATIENCE)
+            yield Arena(service, flows, gone, partial(_disturbed, links, network), servers, PATIENCE)
     finally:
         del os.environ[MARK]
         end_marked(mark)
@@ -177,11 +179,14 @@ def _disturbed(links: Links, network: Proxy, victim: Victim, blow: Blow) -> Iter
         with links.cut(victim):
             yield
         return
-    network.refuses, network.delay = blow is Blow.REFUSE, SLOW_SECONDS * (blow is Blow.SLOW)
+    slow, usual, chance = blow in (Blow.SLOW, Blow.LOSSY), network.loses, Random()
+    network.refuses, network.delay = blow is Blow.REFUSE, SLOW_SECONDS * slow
+    if blow is Blow.LOSSY:
+        network.loses = lambda request: chance.random() < LOSSY
     try:
         yield
     finally:
-        network.refuses, network.delay = False, 0.0
+        network.refuses, network.delay, network.loses = False, 0.0, usual
 
 
 def _settings(root: Path) -> Settings:

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from demo import evidence
 from demo.data.generator import Feed
 from tests.chaos.arena import Arena, Parked, Watched
-from tests.chaos.choosing import Blow, Moment, Round, Victim
+from tests.chaos.choosing import DISTURBING, Blow, Moment, Round, Victim
 from tests.chaos.striking import DRIVERS, NothingToStrike, Target, strike, targets
 from tools.waiting import NotYet, wait_until
 
 POLL = 0.02
 UNNOTICED = (
     Victim.TASK, Victim.WORKER, Victim.SCHEDULER, Victim.SCHEDULER_GROUP, Victim.CELERY, Victim.API,
-    Victim.PROCESSOR, Victim.TRIGGERER, Victim.DATABASE, Victim.REDIS,
+    Victim.PROCESSOR, Victim.TRIGGERER, Victim.DATABASE, Victim.REDIS, Victim.FILE,
 )  # fmt: skip
 """Victims whose end the driver should not notice."""
 BEATS = 3
@@ -112,6 +112,9 @@ def _strike(arena: Arena, chosen: Round, feed: Feed) -> tuple[float, list[int]]:
 
 
 def _find(arena: Arena, chosen: Round) -> tuple[Target, ...]:
+    if chosen.blow in DISTURBING:
+        return ()
+
     def look() -> tuple[Target, ...] | None:
         try:
             return targets(arena, chosen.victim, chosen.flow)

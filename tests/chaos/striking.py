@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import assert_never
 
 from demo.airflow.api import AirflowApi
 from demo.processes import session_members, started
@@ -19,7 +18,7 @@ from streamkeeper.flows import leases
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.leases import Life
 from tests.chaos.arena import Arena
-from tests.chaos.choosing import Blow, Round, Victim
+from tests.chaos.choosing import DISTURBING, Blow, Round, Victim
 from tests.chaos.components import API, CELERY, PROCESSOR, SCHEDULER, TRIGGERER
 from tools.waiting import wait_until
 
@@ -107,11 +106,11 @@ def strike(arena: Arena, chosen: Round, hit: tuple[Target, ...]) -> float:
     was, in monotonic seconds.
     """
     at = time.monotonic()
+    if chosen.blow in DISTURBING:
+        with arena.disturb(chosen.victim, chosen.blow):
+            time.sleep(chosen.pause)
+        return at
     match chosen.blow:
-        case Blow.CUT | Blow.REFUSE | Blow.SLOW:
-            assert arena.disturb is not None, "there is a way to it"
-            with arena.disturb(chosen.victim, chosen.blow):
-                time.sleep(chosen.pause)
         case Blow.PAUSE:
             _send(hit, signal.SIGSTOP)
             try:
@@ -128,7 +127,7 @@ def strike(arena: Arena, chosen: Round, hit: tuple[Target, ...]) -> float:
             elif chosen.victim is Victim.SCHEDULER:
                 _await_gone(hit, TERM_GRACE, forced=True)
         case _:
-            assert_never(chosen.blow)
+            raise AssertionError(f"{chosen.blow} strikes no process")
     return at
 
 

@@ -44,6 +44,9 @@ def on_a_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
         pytest.param(Round(1, Victim.DRIVER, Blow.KILL, Moment.IN_FLIGHT, 0.1), id="a driver in mid batch"),
         pytest.param(Round(2, Victim.WORKER, Blow.KILL, Moment.ARRIVED, 0.5), id="a worker"),
         pytest.param(Round(3, Victim.SCHEDULER, Blow.KILL, Moment.SINK_FIRST, 0.0), id="a scheduler"),
+        pytest.param(
+            Round(4, Victim.FILE, Blow.HALF, Moment.IN_FLIGHT, 0.2, 12.0), id="half a pipeline file"
+        ),
     ],
 )
 def test_nothing_is_lost_or_doubled_and_one_driver_writes_whatever_dies(chosen: Round, place: Arena) -> None:

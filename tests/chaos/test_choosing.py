@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 import pytest
 
 from streamkeeper.settings import DEFERRED, SLOT
+from tests.chaos.arena import half_written
 from tests.chaos.choosing import (
     BLOWS,
     CLUSTER,
@@ -12,6 +16,7 @@ from tests.chaos.choosing import (
     LOCAL,
     LONGEST_JITTER,
     PAUSES,
+    SMALL_DISK,
     Moment,
     Victim,
     choose,
@@ -31,7 +36,9 @@ def test_a_round_does_not_depend_on_those_before_it_so_it_can_be_replayed_alone(
     assert choose(7, 33) == [choose(7, number) for number in range(34)][33]
 
 
-@pytest.mark.parametrize("victims", [LOCAL, CLUSTER, possible(LOCAL, DEFERRED), possible(CLUSTER, DEFERRED)])
+@pytest.mark.parametrize(
+    "victims", [LOCAL, SMALL_DISK, CLUSTER, possible(LOCAL, DEFERRED), possible(CLUSTER, DEFERRED)]
+)
 @pytest.mark.parametrize("seed", [0, 1, 7])
 def test_every_turn_strikes_each_victim_once(seed: int, victims: tuple[Victim, ...]) -> None:
     rounds = [choose(seed, number, victims).victim for number in range(2 * len(victims))]
@@ -42,7 +49,7 @@ def test_every_turn_strikes_each_victim_once(seed: int, victims: tuple[Victim, .
     )
 
 
-@pytest.mark.parametrize("victims", [LOCAL, CLUSTER])
+@pytest.mark.parametrize("victims", [LOCAL, SMALL_DISK, CLUSTER])
 def test_all_blows_moments_and_flows_come_up_and_only_what_a_victim_allows(
     victims: tuple[Victim, ...],
 ) -> None:
@@ -67,4 +74,12 @@ def test_where_supervision_is_deferred_no_task_is_struck_and_the_triggerer_is(
 
 
 def test_each_victim_has_a_place() -> None:
-    assert {*LOCAL, *CLUSTER} == set(Victim) == set(BLOWS)
+    assert {*LOCAL, *SMALL_DISK, *CLUSTER} == set(Victim) == set(BLOWS)
+
+
+def test_a_half_written_file_is_no_python_and_whole_again_afterwards(tmp_path: Path) -> None:
+    file = tmp_path / "f.py"
+    file.write_text("x = 1\ny = (\n1)\nz = 3\n")
+    with half_written(file), pytest.raises(SyntaxError):
+        ast.parse(file.read_text())
+    assert len(ast.parse(file.read_text()).body) == 3

@@ -123,6 +123,54 @@ def test_whatever_a_state_file_holds_is_told_in_words(
     assert found == [], "\n".join(found)
 
 
+OF_TABLES = (
+    ["tables"],
+    ["plan", "full_refresh", "--table", "events"],
+    ["plan", "rebuild_without_downtime", "--table", "events"],
+    ["plan", "backup_table", "--table", "events"],
+    ["plan", "tidy_tables", "--pipeline", "events"],
+    ["plan", "clean_up", "--pipeline", "events"],
+)
+
+
+@pytest.mark.parametrize("cases", [80, pytest.param(1_000, marks=pytest.mark.long)])
+def test_whatever_a_tables_log_holds_is_told_in_words(
+    cases: int, lived: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    vector = {"storageType": "u", "pathOrInlineDv": "ab^-aqEH.-t@S}K{vb[*k^", "cardinality": 1}
+    lived.commit(
+        {"add": {"path": "a", "size": 1, "stats": '{"numRecords":3}', "deletionVector": vector}},
+        {"metaData": {"id": "t", "configuration": {}, "schemaString": "{}"}},
+        operation="RESTORE",
+        operationParameters={"version": "1"},
+        userMetadata="{}",
+    )
+    lived.summarize('{"fields":[{"name":"id","type":"string","metadata":{}}]}')
+    log = lived.version(0).parent
+    shutil.copytree(lived.root, lived.root.with_name("whole"))
+    found = []
+    for seed in range(cases):
+        dice = random.Random(seed)
+        file, command = dice.choice(sorted(log.iterdir())), dice.choice([*COMMANDS, *OF_TABLES])
+        lines = file.read_bytes().splitlines()
+        number = dice.randrange(len(lines))
+        file.write_bytes(lines[number])
+        done = damage(file, dice)
+        lines[number] = file.read_bytes()
+        file.write_bytes(b"\n".join(lines) + b"\n")
+        began = time.process_time()
+        error, said = run(command), capsys.readouterr().out
+        surprise = re.findall(r"(?:Type|Key|Attribute|Value|Index)Error: .*", said)
+        if error is not None and not isinstance(error, StreamkeeperError):
+            surprise.append(repr(error))
+        if surprise or time.process_time() - began > 20:
+            found.append(f"seed {seed}: {' '.join(command)} with {file.name}, {done}: {surprise}")
+        for folder in ("state", "warehouse"):
+            shutil.rmtree(lived.root / folder)
+            shutil.copytree(lived.root.with_name("whole") / folder, lived.root / folder)
+    assert found == [], "\n".join(found)
+
+
 def test_a_state_file_that_is_cut_at_any_byte_is_named_and_never_taken_for_another(lived: World) -> None:
     storage = LocalStorage(lived.settings.state)
     names = [name for name in storage.sizes() if name.endswith(".json")]

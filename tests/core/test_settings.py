@@ -285,6 +285,12 @@ def test_an_environment_is_a_file_of_settings(tmp_path: Path) -> None:
         of_environment("../stage", folder)
     with pytest.raises(SettingsError, match=r"wrong.env:1: 'PATH' is no setting. A line is NAME=value"):
         of_environment("wrong", folder)
+    (tmp_path / "wrong.env").write_bytes(b"STREAMKEEPER_STATE=/srv\0\n")
+    with pytest.raises(SettingsError, match=r"wrong.env:1: 'STREAMKEEPER_STATE' is no setting"):
+        of_environment("wrong", folder)
+    (tmp_path / "wrong.env").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(SettingsError, match=r"wrong.env cannot be read: .* lines of NAME=value in UTF-8"):
+        of_environment("wrong", folder)
 
 
 def test_a_table_of_another_place_stays_there_through_another_process(tmp_path: Path) -> None:

@@ -12,14 +12,17 @@ from airflow.sdk.exceptions import AirflowNotFoundException, AirflowRuntimeError
 
 from streamkeeper.drivers.submit import Submission
 from streamkeeper.errors import SettingsError
+from streamkeeper.settings import pipeline_connections
 from streamkeeper.support import connections
 
 
 def value(name: str) -> str:
     """Return the value of ``NAME.FIELD``, from wherever Airflow has its connections.
 
-    :raises SettingsError: there is no such connection, or its field is empty.
+    :raises SettingsError: pipelines may not use it, there is no such connection, or its field is empty.
     """
+    if (refused := connections.why_refused([name], pipeline_connections())) is not None:
+        raise SettingsError(f"{{conn:{name}}} in an option: {refused}.")
     connection_id, field = connections.parts(name)
     try:
         connection = BaseHook.get_connection(connection_id)

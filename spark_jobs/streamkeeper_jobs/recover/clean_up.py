@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta import remembered
 from streamkeeper.errors import TableLocked
+from streamkeeper.flows.files import clock_ahead
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.steps.clean_up import CleanUp, give_back_locks
@@ -57,7 +58,8 @@ def act(spark: SparkSession, work: Work) -> dict[str, Any]:
                         path = work.settings.table_path(table)
                         if is_bound(spark, path):  # else its first start has not ended
                             forgotten[table] = forget(spark, path, before, nullcontext)
-                            _remove_strays(spark, path)
+                            if clock_ahead(work.book.storage) is None:
+                                _remove_strays(spark, path)
             if reason is not None:
                 skipped[table] = reason
     finally:

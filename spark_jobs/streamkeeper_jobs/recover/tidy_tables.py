@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 
 from streamkeeper.delta import log as delta_log
 from streamkeeper.errors import RecoveryError, StreamkeeperError, TableLocked
-from streamkeeper.flows.files import LockFiles
+from streamkeeper.flows.files import LockFiles, clock_ahead
 from streamkeeper.flows.leases import Process
 from streamkeeper.recover.kinds.tidy_tables import (
     TableTidy,
@@ -98,6 +98,8 @@ def _vacuum(spark: SparkSession, table: DeltaTable, state: Storage, tidy: TableT
             "why": f"the table's {_RETENTION} is {declared!r}, which is no number of hours, days or weeks",
         }
     hours = max(tidy.retention_hours, own)
+    if (wrong := clock_ahead(state)) is not None:
+        return {"vacuumed": None, "why": wrong}
     # Noted before the look: a recovery sees the note, or is seen.
     with running_vacuums.noted(state, tidy.pipeline, tidy.table, jvm_process(spark)):
         if (at_work := recovery_at_work(state, tidy)) is not None:

@@ -7,7 +7,6 @@ generations are decided, and the table is restored and compared again. The flows
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -172,8 +171,10 @@ def _actions(copy: str, kind: str) -> Iterator[dict[str, Any]]:
     """Return the actions of a kind in the one commit of a copy; none where the copy is gone, which check_copy
     says.
     """
-    commit = open_storage(copy).read(FIRST_COMMIT) or b""
-    return (json.loads(line)[kind] for line in commit.splitlines() if line.startswith(f'{{"{kind}"'.encode()))
+    storage = open_storage(copy)
+    lines = (storage.read(FIRST_COMMIT) or b"").splitlines()
+    mine = (line for line in lines if line.startswith(f'{{"{kind}"'.encode()))
+    return (delta_log.action_in(storage, 0, line)[kind] for line in mine)
 
 
 def _notes(table: str, chosen: _Chosen, flows: list[FlowPlan], felt: Collection[str]) -> Iterator[str]:

@@ -33,7 +33,7 @@ RECOVERY = "tidy_tables"
 MARGIN_HOURS = 24.0
 """What a reader gets on top of the age of the version that it stands at."""
 
-_DURATION = re.compile(r"(?:interval\s+)?([0-9]+)\s+(hour|day|week)s?", re.IGNORECASE)
+_DURATION = re.compile(r"(?:interval\s+)?([0-9]{1,9})\s+(hour|day|week)s?", re.IGNORECASE)
 _HOURS = {"hour": 1.0, "day": 24.0, "week": 168.0}
 
 

@@ -52,7 +52,8 @@ def check_cron(cron: object, location: Location) -> str:
     except ImportError:
         return text
     try:
-        croniter.expand(text, strict=fields[4] == "*")  # a day of the week is another way to be met
+        any_weekday = "*" in croniter.expand(text)[0][4]  # otherwise a day of the week is met, too
+        croniter.expand(text, strict=any_weekday)
     except CroniterError as error:
         raise DeclarationError(
             f"{location}: the schedule has cron {cron!r}: {error}. Correct the field."

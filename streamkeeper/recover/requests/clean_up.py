@@ -11,8 +11,8 @@ from streamkeeper.declare.model import NAME
 from streamkeeper.recover.requests.form import MOST_DAYS, PIPELINE, Asking, Request, form_field
 
 DAYS = 30.0
-PAUSE_DAYS = 7
-"""Days without a clean-up after which nobody believes the clock alone."""
+PAUSE_DAYS = 8
+"""Days without a clean-up after which nobody believes the clock alone: more than a weekly schedule has."""
 
 
 @dataclass(frozen=True)

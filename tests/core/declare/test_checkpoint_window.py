@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from streamkeeper.declare.checkpoint_window import RETAIN, batches_to_retain
+from streamkeeper.declare.checkpoint_window import RETAIN, batches_to_retain, reach
 from streamkeeper.errors import DeclarationError
 from streamkeeper.manifest.import_file import load_pipeline
 
@@ -50,6 +50,12 @@ def test_a_window_is_as_many_batches_as_triggers_fit_into_it(
     assert batches_to_retain(window, trigger) == batches
 
 
+@pytest.mark.parametrize("retained", ["²", "9" * 5000, "many", ""])
+def test_a_setting_that_is_no_number_of_batches_reaches_back_nowhere(retained: str) -> None:
+    assert reach({RETAIN: retained}, "1 minute") == 0
+    assert reach({RETAIN: "100"}, "1 minute") == 6000
+
+
 def test_both_kinds_of_flow_keep_their_window(tmp_path: Path) -> None:
     assert declared(tmp_path, 'trigger="1 minute", rewind_window="1 day"') == ["1440", "1440"]
     assert declared(tmp_path, 'trigger="1 minute"') == [None, None]
@@ -61,6 +67,8 @@ def test_both_kinds_of_flow_keep_their_window(tmp_path: Path) -> None:
     [
         ('rewind_window="long"', "line 7: rewind_window of flow f is 'long'. Allowed is a number and a unit"),
         ("rewind_window=7", "rewind_window of flow f is 7. Allowed is"),
+        (f'rewind_window="{"9" * 400} days"', "Allowed is a number and a unit"),
+        (f'trigger="{"9" * 400} seconds"', "Allowed is a number and a unit"),
         ('rewind_window="7 days", once=True', "runs once and has a rewind_window"),
         (
             f'rewind_window="7 days", spark_conf={{"{RETAIN}": 7}}',

@@ -20,8 +20,14 @@ from streamkeeper.delta.history import (
     skipped,
     version_at,
 )
-from streamkeeper.errors import SourceError
+from streamkeeper.delta.log import commits
+from streamkeeper.delta.remembered import DOMAIN
+from streamkeeper.delta.summary import newest_summary
+from streamkeeper.errors import CheckpointError, SourceError
 from tests.worlds.tables.delta_logs import ID, START_MS, Table, add
+
+INLINE = {"storageType": "i", "pathOrInlineDv": "wi5b=000010000siXQKl0rr91000f55c8Xg0@@D72lkbi5=-{L"}
+"""A deletion vector that is in the log itself."""
 
 
 @pytest.fixture
@@ -156,7 +162,8 @@ def test_rows_that_nobody_counted_are_unknown_with_the_reason(table: Table) -> N
 
 def test_deleted_rows_do_not_count_and_versions_that_change_rows_are_named(table: Table) -> None:
     table.commit(
-        add("d0", 10, deletionVector={"cardinality": 4}), {"remove": {"path": "a0", "dataChange": True}}
+        add("d0", 10, deletionVector={**INLINE, "cardinality": 4}),
+        {"remove": {"path": "a0", "dataChange": True}},
     )
     found = between(require_history(str(table.root), "raw"), offset(3), offset(4))
     assert (found.rows, found.changing) == (6, (3,))
@@ -192,7 +199,8 @@ def test_commits_that_a_source_skips_are_counted_with_the_rows_of_their_new_file
     gone = {"remove": {"path": "a0", "dataChange": True}}
     table.commit(add("d0", 7), gone)
     table.commit(
-        add("a1", 3, deletionVector={"cardinality": 1}), {"remove": {"path": "a1", "dataChange": True}}
+        add("a1", 3, deletionVector={**INLINE, "cardinality": 1}),
+        {"remove": {"path": "a1", "dataChange": True}},
     )
     table.commit(add("e0", 1))
     passed = skipped(require_history(str(table.root), "raw"), start, end)
@@ -225,6 +233,53 @@ def test_a_commit_that_is_damaged_is_named(table: Table) -> None:
     (table.log / f"{1:020d}.json").write_text("{")
     with pytest.raises(SourceError, match=r"00001.json is not a commit of a Delta table"):
         between(require_history(str(table.root), "raw"), offset(0), offset(3))
+
+
+NO_ACTIONS = (
+    '{"add":[]}',
+    '{"add":{"size":1}}',
+    '{"add":{"path":5}}',
+    '{"remove":{"path":"a0","deletionVector":{"storageType":"u","pathOrInlineDv":"short"}}}',
+    '{"txn":{"appId":"q"}}',
+    '{"txn":{"appId":"q","version":"last"}}',
+    '{"txn":{"appId":"q","version":true}}',
+    '{"txn":{"appId":"q","version":%s}}' % ("9" * 5000),
+    '{"commitInfo":{"operation":"RESTORE","operationParameters":[]}}',
+    '{"commitInfo":{"inCommitTimestamp":"now"}}',
+    '{"commitInfo":{"userMetadata":-1}}',
+    '{"metaData":{"id":7}}',
+    '{"protocol":{"readerFeatures":[{}]}}',
+    '{"domainMetadata":{"domain":"' + DOMAIN + '","configuration":"{}"}}',
+    '{"add":{"path":"\\ud800"}}',
+    "[" * 100_000,
+)
+
+
+@pytest.mark.parametrize("line", NO_ACTIONS, ids=lambda line: line[:60])
+def test_what_is_no_action_of_deltas_is_named_by_whoever_reads_it(line: str, table: Table) -> None:
+    (table.log / f"{1:020d}.json").write_text(f"{line}\n")
+    with pytest.raises(CheckpointError, match=r"(?s)00001\.json holds .*Restore the table from a backup"):
+        list(commits(str(table.root)))
+    with pytest.raises(SourceError, match=r"00001.json is not a commit of a Delta table"):
+        between(require_history(str(table.root), "raw"), offset(0), offset(3))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"metadata": []},
+        {"protocol": 1},
+        *({"metadata": {"schemaString": text}} for text in ("[]", "{", '{"fields":[5]}')),
+    ],
+    ids=str,
+)
+def test_a_summary_that_is_none_counts_as_absent(damage: dict[str, Any], table: Table) -> None:
+    sound = {"numFiles": 1, "tableSizeBytes": 1, "protocol": {}, "metadata": {"schemaString": "{}"}}
+    summary = (table.log / f"{table.version:020d}").with_suffix(".crc")
+    summary.write_text(json.dumps(sound))
+    assert newest_summary(str(table.root)) is not None
+    summary.write_text(json.dumps({**sound, **damage}))
+    assert newest_summary(str(table.root)) is None
 
 
 @pytest.mark.parametrize(

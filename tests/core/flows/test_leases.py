@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from multiprocessing import get_context
@@ -220,6 +221,20 @@ def test_of_six_processes_that_claim_at_once_exactly_one_has_the_lease(world: Wo
         racer.join(60)
     assert sorted(did for _, did in results) == [False] * 5 + [True]
     assert world.home.epochs() == [1, 2]
+
+
+@pytest.mark.parametrize("days", [31, 0, -31])
+def test_whether_a_driver_elsewhere_may_run_is_told_by_the_storages_clock(
+    days: int, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold_lease(world.home, ELSEWHERE)
+    beat(world.home, 1)
+    moment = time.time()
+    monkeypatch.setattr(time, "time", lambda: moment + days * 86400)
+    assert leases.may_run(world.home)
+    silent = moment - leases.UNPROTECTED_SECONDS - 60
+    os.utime(world.home.storage.path(world.home.heartbeat(1)), (silent, silent))
+    assert not leases.may_run(world.home)
 
 
 def test_a_lease_holds_until_a_higher_epoch_is_there(world: World) -> None:

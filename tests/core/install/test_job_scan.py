@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,10 @@ def dags(world: World, monkeypatch: pytest.MonkeyPatch) -> Path:
     checkpoint = CHECKPOINTS / "files_dedup"
     (folder / "jobs.py").write_text(DAGS.format(root=world.root, checkpoint=checkpoint))
     (folder / "broken.py").write_text("SparkSubmitOperator(")
+    (folder / "long.py").write_text("# SparkSubmitOperator, shop\nsql = " + " + ".join(['"a"'] * 1500))
+    (folder / "deep.py").write_text("# SparkSubmitOperator, shop\nx = " + "-" * 100_000 + "1")
+    (folder / "folder.py").mkdir()
+    os.mkfifo(folder / "pipe.py")
     return folder
 
 
@@ -113,7 +118,12 @@ def test_each_job_has_its_checkpoint_what_it_could_become_and_what_hinders(dags:
     assert accounts["query"]["keys"] == ["account_id", "region"]
     assert "known only while the DAG runs" in jobs["shop.late"]["hinders"][0]
     assert "/not/here.py is not on this host" in jobs["other.gone"]["hinders"]
-    assert [Path(file).name for file in found["unread"]] == ["broken.py"]
+    unread = ["broken.py", "deep.py", "folder.py", "long.py", "pipe.py"]
+    assert [Path(file).name for file in found["unread"]] == unread
+
+
+def test_whose_dag_has_an_id_is_found_beside_files_that_nobody_can_read(dags: Path) -> None:
+    assert definitions(dags, {"shop", "flow__a__b"}).keys() == {"shop"}
 
 
 def test_the_drafts_pass_check_and_hold_until_the_query_is_brought_over(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from streamkeeper.checkpoint import CommitEntry, OffsetEntry, write_commit, writ
 from streamkeeper.drivers import submit
 from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.flows import generations, ledger
-from streamkeeper.flows.files import FlowHome, vacuums_folder
+from streamkeeper.flows.files import FlowHome, clock_ahead, vacuums_folder
 from streamkeeper.flows.generations import Generation, Start, StartAt
 from streamkeeper.flows.leases import Process
 from streamkeeper.manifest.manifest import Manifest, read_manifest
@@ -353,6 +354,18 @@ def test_values_that_do_not_fit_are_refused(values: dict[str, Any], words: str, 
 )
 def test_a_retention_property_is_read_in_hours(duration: str, hours: float | None) -> None:
     assert property_hours(duration) == hours
+
+
+@pytest.mark.parametrize(("days", "ahead"), [(31, "31 d"), (0, None), (-31, None)])
+def test_a_host_whose_clock_is_ahead_of_the_storages_removes_no_file_by_its_age(
+    days: int, ahead: str | None, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moment = time.time() + days * 24 * HOUR
+    monkeypatch.setattr(time, "time", lambda: moment)
+    wrong = clock_ahead(world.home.storage)
+    assert (
+        (wrong is None) if ahead is None else (wrong or "").startswith(f"this host's clock is {ahead} ahead")
+    )
 
 
 def test_a_vacuum_is_known_to_be_under_way_while_it_runs(world: World) -> None:

@@ -11,7 +11,7 @@ from streamkeeper.errors import SettingsError
 from streamkeeper.manifest.environment import opened, opened_if_possible
 from streamkeeper.manifest.manifest import make_manifest
 from streamkeeper.support import connections
-from tests.worlds.small_world import World
+from tests.worlds.small_world import World, write_manifest
 
 KAFKA = """
 from streamkeeper import pipelines as dp
@@ -65,6 +65,27 @@ def test_a_driver_gets_the_values_of_its_own_sources_by_a_file_that_it_removes(
         assert not file.exists()
     manifests = [path for path in Path(world.settings.state).rglob("*") if path.is_file()]
     assert not [path for path in manifests if SECRET in path.read_text(errors="replace")]
+
+
+@pytest.mark.parametrize(
+    ("name", "allowed", "said"),
+    [
+        ("streamkeeper_airflow", "", "the connection 'streamkeeper_airflow' is Streamkeeper's own"),
+        (
+            "hr_db",
+            "orders_*,kafka.*",
+            "may not use the connection 'hr_db': STREAMKEEPER_PIPELINE_CONNECTIONS",
+        ),
+        ("hr_db", "hr_*,kafka.*", None),
+    ],
+)
+def test_a_pipeline_uses_the_connections_that_a_setting_names_and_never_streamkeepers_own(
+    name: str, allowed: str, said: str | None, world: World
+) -> None:
+    world.more["STREAMKEEPER_PIPELINE_CONNECTIONS"] = allowed
+    world.declare(KAFKA.replace("{conn:other.extra.key}", f"{{conn:{name}.password}}"))
+    errors = write_manifest(world.settings).errors
+    assert (said in errors["events"]) if said else (errors == {})
 
 
 @pytest.mark.parametrize(

@@ -295,6 +295,14 @@ ENDS = {
         "import os\npiece = b'x' * 2**20\nfor _ in range(100): os.write(3, piece)\n",
         "ended the process that imports it",
     ),
+    "answers nonsense in its own name": (
+        "import os\nos.write(3, b'{}\\n')\n",
+        "it wrote into that process' answers",
+    ),
+    "leaves no import to whoever comes next": (
+        "import builtins\nbuiltins.__import__ = None\nraise OSError('no')\n",
+        "the file raises OSError: no",
+    ),
     "closes what others print to": (
         "import os, sys\nsys.stdout.close()\nsys.stderr.close()\nos.closerange(1, 3)\nraise OSError('no')\n",
         "the file raises OSError: no",

@@ -161,6 +161,7 @@ MISFITS: dict[Any, str] = {
     "* * * * mon#1": "Give five fields",
     "0 0 30 2 *": "can never occur",
     "0 0 31 4,6 *": "can never occur",
+    "0 0 31 2 *,1": "can never occur",
 }
 
 
