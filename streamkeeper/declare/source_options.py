@@ -85,7 +85,7 @@ _FILES_REFUSED = {
     **dict.fromkeys(
         ("ignorecorruptfiles", "ignoremissingfiles"),
         "a file that cannot be read, or is gone, would count as read, and nothing would tell that its rows"
-        " are not in the table. Leave it out; a file that cannot be read is named, and can be moved away.",
+        " are not in the table. Leave it out; pathGlobFilter leaves out a file that is named as broken.",
     ),
     "filenameonly": (
         "of two files of one name in two folders the second would never be read, and nothing would tell."

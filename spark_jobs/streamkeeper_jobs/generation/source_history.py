@@ -60,23 +60,22 @@ def check_histories(job: Job, position: CommittedPosition) -> None:
 
 
 def check_planned_files(job: Job, start: Start, query_id: str) -> None:
-    """Check that what a planned batch lists is there, unless the sink has it and no state is made of it.
+    """Check that what is listed for the next batch is there, unless the sink has that batch and no state is
+    made of it.
 
     :raises RecoveryError: some is gone. Spark would read the rest, and report success.
     :raises CheckpointError: a list of the checkpoint is damaged.
     """
     checkpoint = Checkpoint(job.home.storage, start.checkpoint)
     last, planned = checkpoint.last_commit(), checkpoint.offset_batches()
-    if not planned or planned[-1] == last:
-        return
-    if not start.operators and last_written(job.spark, job.table_path, query_id) == planned[-1]:
+    in_flight = bool(planned) and planned[-1] != last
+    if in_flight and not start.operators and last_written(job.spark, job.table_path, query_id) == planned[-1]:
         return
     begins = checkpoint.offsets(last).sources if last in planned else {}
-    ends = checkpoint.offsets(planned[-1]).sources
     for source in job.sources:
-        if ends.get(source.name) is not None:
-            after = begins.get(source.name)
-            gone = starts_of(source).gone_unread(checkpoint, source.name, after, ends[source.name])
+        # Where a batch is committed, a source that it did not know is judged by its first batch.
+        if source.name in checkpoint.sources() and (last is None or begins.get(source.name) is not None):
+            gone = starts_of(source).gone_unread(checkpoint, source.name, begins.get(source.name))
             require(source, gone, ANY_LOSS)
 
 

@@ -316,11 +316,10 @@ class SourceFormat(ABC, Generic[L, P]):
         """Return whether a planned batch ends before it starts, which no batch can read."""
         return False
 
-    def gone_unread(self, checkpoint: Checkpoint, key: str, after: Any, upto: Any) -> Resolved[P]:
-        """Return as ``lost`` what a planned batch lists by its parts, and would pass over since it is gone.
+    def gone_unread(self, checkpoint: Checkpoint, key: str, after: Any) -> Resolved[P]:
+        """Return as ``lost`` what a checkpoint lists for its next batch and is gone: Spark passes over that.
 
-        :param after: the offset after which the batch begins; None if nothing was read.
-        :param upto: the offset with which it ends.
+        :param after: the offset after which that batch begins; None if nothing was read.
         :raises CheckpointError: a list of the checkpoint is damaged.
         """
         return Resolved()

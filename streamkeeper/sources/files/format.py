@@ -26,7 +26,7 @@ from streamkeeper.sources.base.format import (
     age_of,
     not_listed,
 )
-from streamkeeper.sources.files import impacts, listing
+from streamkeeper.sources.files import impacts
 from streamkeeper.sources.files.impacts import FilesPosition
 from streamkeeper.sources.files.listing import (
     PassedOver,
@@ -74,14 +74,12 @@ class Files(PlannedFormat[Listing, FilesPosition]):
             )
         return Resolved(FilesPosition(lambda: log.entries(upto) if upto >= 0 else iter(())))
 
-    def gone_unread(self, checkpoint: Checkpoint, key: str, after: Any, upto: Any) -> Resolved[FilesPosition]:
-        """Look for the files of a planned batch: Spark reads those that are there, and takes the others for
-        read without a word (HadoopFSUtils.listLeafFiles).
+    def gone_unread(self, checkpoint: Checkpoint, key: str, after: Any) -> Resolved[FilesPosition]:
+        """Look for the files of the next batch, which Spark lists before it plans the batch, and reads those
+        that are there; it takes the others for read without a word (HadoopFSUtils.listLeafFiles).
         """
-        begins = -1 if after is None else int(after["logOffset"])
-        planned = checkpoint.files_log(key).entries_after(begins, int(upto["logOffset"]))
-        missing = listing.gone(plain_path(entry.path) for entry in planned)
-        return Resolved(lost=impacts.why_gone_unread(missing) if missing else "")
+        gone = impacts.gone_unread(checkpoint, key, -1 if after is None else int(after["logOffset"]))
+        return Resolved(lost=impacts.why_gone_unread(gone) if gone else "")
 
     def impact(self, case: Case) -> SourceImpact:
         return impacts.impact_of(case, partial(self.resolve, case.source, case.start, case.before))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from streamkeeper.checkpoint import FileEntry, files_log
+from streamkeeper.checkpoint import Checkpoint, FileEntry, files_log
 from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import check_fits, describe
 from streamkeeper.errors import CheckpointError, RequestError
@@ -111,21 +111,31 @@ def impact_of(case: Case, resolve: Resolve) -> SourceImpact:
         lists_are_gone=case.position is None and _lists_are_gone(case),
         listed=listed,
         passed_over=passed_over,
-        gone_unread=() if case.position is None else _gone_unread(case),
+        gone_unread=_gone_unread(case),
     )
     return _files_impact(case, weighed_files)
 
 
+def gone_unread(checkpoint: Checkpoint, key: str, after: int) -> tuple[str, ...]:
+    """Return the paths of files that a checkpoint lists after a batch of its files log, and that are gone.
+
+    :raises CheckpointError: a file of the log is damaged.
+    """
+    log = checkpoint.files_log(key)
+    last = log.last_batch()
+    listed = () if last is None or last <= after else log.entries_after(after, last)
+    return tuple(file_listing.gone(files_log.plain_path(entry.path) for entry in listed))
+
+
 def _gone_unread(case: Case) -> tuple[str, ...]:
-    log = case.standing.checkpoint.files_log(case.source.name)
-    after, last = int((case.offset or {}).get("logOffset", -1)), log.last_batch()
-    if last is None or last <= after:
-        return ()
+    standing, name = case.standing, case.source.name
+    planned = max(standing.checkpoint.offset_batches(), default=-1)
+    if case.position is None or planned > (-1 if standing.batch is None else standing.batch) + 1:
+        return ()  # it is not known which were read, or a place in the past, after which they were
     try:
-        planned = log.entries_after(after, last)
+        return gone_unread(standing.checkpoint, name, int((case.offset or {}).get("logOffset", -1)))
     except CheckpointError:  # a new generation needs no list of a batch that was not processed
         return ()
-    return tuple(file_listing.gone(files_log.plain_path(entry.path) for entry in planned))
 
 
 def why_gone_unread(paths: Sequence[str]) -> str:
