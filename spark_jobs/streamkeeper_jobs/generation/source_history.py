@@ -75,7 +75,7 @@ def check_planned_files(job: Job, start: Start, query_id: str) -> None:
     for source in job.sources:
         # Where a batch is committed, a source that it did not know is judged by its first batch.
         if source.name in checkpoint.sources() and (last is None or begins.get(source.name) is not None):
-            gone = starts_of(source).gone_unread(checkpoint, source.name, begins.get(source.name))
+            gone = starts_of(source).gone_unread(source, checkpoint, begins.get(source.name))
             require(source, gone, ANY_LOSS)
 
 

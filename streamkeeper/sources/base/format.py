@@ -316,7 +316,7 @@ class SourceFormat(ABC, Generic[L, P]):
         """Return whether a planned batch ends before it starts, which no batch can read."""
         return False
 
-    def gone_unread(self, checkpoint: Checkpoint, key: str, after: Any) -> Resolved[P]:
+    def gone_unread(self, source: Source, checkpoint: Checkpoint, after: Any) -> Resolved[P]:
         """Return as ``lost`` what a checkpoint lists for its next batch and is gone: Spark passes over that.
 
         :param after: the offset after which that batch begins; None if nothing was read.

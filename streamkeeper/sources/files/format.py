@@ -74,11 +74,11 @@ class Files(PlannedFormat[Listing, FilesPosition]):
             )
         return Resolved(FilesPosition(lambda: log.entries(upto) if upto >= 0 else iter(())))
 
-    def gone_unread(self, checkpoint: Checkpoint, key: str, after: Any) -> Resolved[FilesPosition]:
+    def gone_unread(self, source: Source, checkpoint: Checkpoint, after: Any) -> Resolved[FilesPosition]:
         """Look for the files of the next batch, which Spark lists before it plans the batch, and reads those
         that are there; it takes the others for read without a word (HadoopFSUtils.listLeafFiles).
         """
-        gone = impacts.gone_unread(checkpoint, key, -1 if after is None else int(after["logOffset"]))
+        gone = impacts.gone_unread(source, checkpoint, -1 if after is None else int(after["logOffset"]))
         return Resolved(lost=impacts.why_gone_unread(gone) if gone else "")
 
     def impact(self, case: Case) -> SourceImpact:

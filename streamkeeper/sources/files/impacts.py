@@ -116,24 +116,25 @@ def impact_of(case: Case, resolve: Resolve) -> SourceImpact:
     return _files_impact(case, weighed_files)
 
 
-def gone_unread(checkpoint: Checkpoint, key: str, after: int) -> tuple[str, ...]:
+def gone_unread(source: Source, checkpoint: Checkpoint, after: int) -> tuple[str, ...]:
     """Return the paths of files that a checkpoint lists after a batch of its files log, and that are gone.
 
     :raises CheckpointError: a file of the log is damaged.
     """
-    log = checkpoint.files_log(key)
+    log = checkpoint.files_log(source.name)
     last = log.last_batch()
     listed = () if last is None or last <= after else log.entries_after(after, last)
-    return tuple(file_listing.gone(files_log.plain_path(entry.path) for entry in listed))
+    return tuple(file_listing.gone(source, listed))
 
 
 def _gone_unread(case: Case) -> tuple[str, ...]:
-    standing, name = case.standing, case.source.name
+    standing = case.standing
     planned = max(standing.checkpoint.offset_batches(), default=-1)
     if case.position is None or planned > (-1 if standing.batch is None else standing.batch) + 1:
         return ()  # it is not known which were read, or a place in the past, after which they were
     try:
-        return gone_unread(standing.checkpoint, name, int((case.offset or {}).get("logOffset", -1)))
+        after = int((case.offset or {}).get("logOffset", -1))
+        return gone_unread(case.source, standing.checkpoint, after)
     except CheckpointError:  # a new generation needs no list of a batch that was not processed
         return ()
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
+from streamkeeper.checkpoint import FileEntry
 from streamkeeper.checkpoint.files_log import plain_path
 from streamkeeper.declare.model import Source
 from streamkeeper.errors import StorageError
@@ -114,9 +115,25 @@ def _looked_into(
         passed_over.folders += [_in_text(file.path) for file in below]
 
 
-def gone(paths: Iterable[str]) -> list[str]:
-    """Return those of some files, by their paths as in :class:`SourceFile`, that are no longer there."""
-    return [path for path in paths if not _is_there(path)]
+def gone(source: Source, entries: Iterable[FileEntry]) -> list[str]:
+    """Return the paths of those of some files that are no longer there, unless they were set aside: renamed
+    in their folder to a name that Spark passes over.
+    """
+    paths = ((entry, plain_path(entry.path)) for entry in entries)
+    return [path for entry, path in paths if not _is_there(path) and not _is_set_aside(source, entry, path)]
+
+
+def _is_set_aside(source: Source, entry: FileEntry, path: str) -> bool:
+    """Return whether a local file has another name, by its time; a file of an object store is another one
+    then.
+    """
+    folder, pattern = Path(path).parent, source.option("pathGlobFilter")
+    return "://" not in path and any(
+        (_is_hidden(other.name) or (bool(pattern) and not _matches(other.name, pattern)))
+        and not other.name.endswith(".crc")  # a hidden twin of a file, as old as that
+        and other.stat().st_mtime_ns // 1_000_000 == entry.timestamp_ms
+        for other in (folder.iterdir() if folder.is_dir() else ())
+    )
 
 
 def _is_there(path: str) -> bool:

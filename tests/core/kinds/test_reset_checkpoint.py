@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from streamkeeper.checkpoint import Checkpoint, CommitEntry, write_commit
+from streamkeeper.declare.model import Source
 from streamkeeper.delta.log import FENCE
 from streamkeeper.errors import CheckpointError, RequestError
 from streamkeeper.flows import generations, ledger
 from streamkeeper.flows.generations import StartAt
 from streamkeeper.recover.plans.plan import Plan
-from streamkeeper.sources.base.format import Resolved
 from streamkeeper.sources.files.format import Files
 from streamkeeper.support.amounts import DATA_LOSS, DUPLICATES, MISSING_HISTORY, UNKNOWN_IMPACT
 from streamkeeper.watch import batch_numbers
@@ -384,12 +384,20 @@ def test_files_that_went_before_their_planned_batch_read_them_are_lost(world: Wo
     batches = [world.add_files(1), world.add_files(1), world.add_files(3)]
     world.begin(batches, 2, 2)
     gone, checkpoint = batches[2][1], Checkpoint(world.home.storage, world.home.checkpoint(1, 1))
-    assert Files().gone_unread(checkpoint, "events_raw", {"logOffset": 1}) == Resolved()
-    gone.unlink()
+    [source] = world.flow.sources
+
+    def unread(source: Source = source) -> str:
+        return Files().gone_unread(source, checkpoint, {"logOffset": 1}).lost
+
+    assert not unread()
+    gone.rename(aside := gone.with_name("_broken.json"))
+    assert not unread(), "somebody set it aside"
+    aside.rename(other := gone.with_name("broken.txt"))
+    assert unread() and not unread(replace(source, options={"pathGlobFilter": "*.json"}))
+    other.unlink()
     found = plan(world)
     assert (impact(found).lost.files, refused(found)) == (1, [DATA_LOSS])
-    planned = Files().gone_unread(checkpoint, "events_raw", {"logOffset": 1})
-    assert f"was planned and not finished no longer exist, such as {gone}" in planned.lost
+    assert f"was planned and not finished no longer exist, such as {gone}" in unread()
 
 
 def test_a_source_under_another_name_repeats_what_was_read_and_is_refused_until_accepted(
