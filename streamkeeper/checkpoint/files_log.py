@@ -79,6 +79,18 @@ class FilesLog:
             entries += self._parsed(name, self._lines(name))
         return entries
 
+    def entries_after(self, after: int, upto: int) -> list[FileEntry]:
+        """Read the entries of the batches after ``after`` up to and including ``upto``; the whole log only
+        where the end of it does not hold them all.
+
+        :raises CheckpointError: a batch is missing, or a file of the log is damaged.
+        """
+        newest: Iterable[FileEntry] = self.newest_entries(upto)
+        # Batches are listed one after the other, so what is older than all of them was cut off in none.
+        if not any(entry.batch <= after for entry in newest):
+            newest = self.entries(upto)
+        return [entry for entry in newest if after < entry.batch <= upto]
+
     def _last_entries(self, name: str) -> list[FileEntry]:
         self._check_ends(name)
         _, tail = _head_and_tail(self.storage, name, _BLOCK)

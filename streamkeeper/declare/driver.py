@@ -31,12 +31,22 @@ OURS: Mapping[str, str] = {
     # Delta chooses by the scheme, and s3 and s3a are one place.
     "spark.delta.logStore.s3.impl": LOG_STORE,
     "spark.delta.logStore.s3a.impl": LOG_STORE,
+    "spark.sql.files.ignoreCorruptFiles": "false",
+    "spark.sql.files.ignoreMissingFiles": "false",
 }
-"""Settings on which positions by source name, and Delta, depend."""
+"""Settings on which positions by source name, Delta, and reading each file whole depend."""
 
 _EXACT = (
     "Positions by source name and exact commits depend on what Streamkeeper sets there. Leave it out of"
     " spark_conf."
+)
+_PASSED_OVER = (
+    "Files that cannot be read, or are gone, would count as read, and nothing would tell that their rows are"
+    " not in the table. Leave it out of spark_conf."
+)
+_FORGETFUL = (
+    "Delta would forget which batches a table has, and a flow that was stopped for longer would write its"
+    " last batch twice. Leave it out of spark_conf."
 )
 _PLACED = (
     "Where drivers run is said by the connection streamkeeper_spark in Airflow, and by --master on the"
@@ -63,6 +73,10 @@ REFUSED: Mapping[str, str] = {
         ),
         _EXACT,
     ),
+    **dict.fromkeys(
+        ("spark.sql.files.ignoreCorruptFiles", "spark.sql.files.ignoreMissingFiles"), _PASSED_OVER
+    ),
+    "spark.databricks.delta.properties.defaults.setTransactionRetentionDuration": _FORGETFUL,
     "spark.hadoop.delta.enableFastS3AListFrom": _FAST_LIST,
     "spark.master": _PLACED,
     "spark.submit.deployMode": _PLACED,

@@ -80,6 +80,7 @@ from streamkeeper.declare.model import (
 from streamkeeper.declare.not_there import check_function, known_parameters, refuse, with_parameters_of
 from streamkeeper.declare.registry import caller, code_hash, current, listed
 from streamkeeper.declare.source_options import CHECKS, SINKS, check_start
+from streamkeeper.delta.summary import FORGETFUL
 from streamkeeper.errors import DeclarationError, NotOffered
 from streamkeeper.redaction import redact
 from streamkeeper.settings import pipeline_env
@@ -397,7 +398,7 @@ def create_streaming_table(
         called="property",
         instead="Delta keeps it in the table's log, too. Leave it out.",
     )
-    forgetful = [key for key in properties if key.lower() == "delta.settransactionretentionduration"]
+    forgetful = [key for key in properties if key.lower() == FORGETFUL.lower()]
     if forgetful:
         raise DeclarationError(
             f"{location}: the table {name} sets {forgetful[0]}, by which Delta forgets which batches it has."

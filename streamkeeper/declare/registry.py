@@ -29,7 +29,12 @@ from streamkeeper.declare.model import (
     View,
     quarantine_of,
 )
-from streamkeeper.declare.source_options import check_connections, check_no_echo
+from streamkeeper.declare.source_options import (
+    check_connections,
+    check_no_echo,
+    check_no_repeats,
+    check_no_takers,
+)
 from streamkeeper.errors import DeclarationError
 
 DECORATORS = ("append_flow", "complete_flow", "foreach_batch_sink", "temporary_view", "update_flow")
@@ -115,6 +120,8 @@ class Registry:
         )
         check_feeds(pipeline)
         check_no_echo(pipeline)
+        check_no_repeats(pipeline)
+        check_no_takers(pipeline)
         check_connections(pipeline)
         return pipeline
 

@@ -10,16 +10,20 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
+from streamkeeper.checkpoint.files_log import plain_path
 from streamkeeper.declare.model import (
     DELTA,
+    FILE_FORMATS,
     FILE_SINKS,
     FORMATS,
     KAFKA,
     KAFKA_SINK,
     SOCKET,
+    AutoCdcFlow,
     Format,
     Location,
     Pipeline,
+    Source,
 )
 from streamkeeper.declare.offsets import check_fits
 from streamkeeper.errors import DeclarationError
@@ -77,6 +81,17 @@ _DELTA_REFUSED = {
         " create_source(track_schema=True) instead.",
     ),
 }
+_FILES_REFUSED = {
+    **dict.fromkeys(
+        ("ignorecorruptfiles", "ignoremissingfiles"),
+        "a file that cannot be read, or is gone, would count as read, and nothing would tell that its rows"
+        " are not in the table. Leave it out; pathGlobFilter leaves out a file that is named as broken.",
+    ),
+    "filenameonly": (
+        "of two files of one name in two folders the second would never be read, and nothing would tell."
+        " Leave it out."
+    ),
+}
 _KAFKA_VALUES = {
     **dict.fromkeys(
         ("minoffsetspertrigger", "maxoffsetspertrigger", "minpartitions", "maxrecordsperpartition"), _NUMBER
@@ -84,8 +99,10 @@ _KAFKA_VALUES = {
     **dict.fromkeys(("failondataloss", "includeheaders"), _TRUTH),
 }
 _FEEDS = ("readchangefeed", "readchangedata", "skipchangecommits")
+_REPEATS = ("ignorechanges", "ignorefiledeletion")
+"""Options by which a Delta source gives all rows of a file that a commit wrote again, changed or not."""
 _DELTA_VALUES = {
-    **dict.fromkeys((*_FEEDS, "ignoredeletes", "ignorechanges", "failondataloss"), _TRUTH),
+    **dict.fromkeys((*_FEEDS, "ignoredeletes", *_REPEATS, "failondataloss"), _TRUTH),
     "maxfilespertrigger": _NUMBER,
     "maxbytespertrigger": _BYTES,
 }
@@ -154,6 +171,14 @@ def check_delta(name: str, options: Mapping[str, str], location: Location) -> No
         )
 
 
+def check_files(name: str, options: Mapping[str, str], location: Location) -> None:
+    """Check the options of a source of files.
+
+    :raises DeclarationError: with file, line, what was found and what is allowed.
+    """
+    _checked_options(f"{location}: the source {name}", options, _FILES_REFUSED, {})
+
+
 def check_socket(name: str, options: Mapping[str, str], location: Location) -> None:
     """Check the options of a socket source.
 
@@ -179,6 +204,7 @@ CHECKS: dict[str, Callable[[str, Mapping[str, str], Location], None]] = {
     KAFKA: check_kafka,
     DELTA: check_delta,
     SOCKET: check_socket,
+    **dict.fromkeys(FILE_FORMATS, check_files),
 }
 """Checks of the options of formats that have any."""
 
@@ -231,6 +257,49 @@ def check_no_echo(pipeline: Pipeline) -> None:
                 f" {echo.name} ({echo.location}) reads: it would read its own rows, endlessly. Let it write"
                 " or read another table."
             )
+
+
+def check_no_repeats(pipeline: Pipeline) -> None:
+    """Check that no flow but one of AUTO CDC, where an older change of a key does nothing, is given rows of
+    a Delta table again.
+
+    :raises DeclarationError: a flow is.
+    """
+    for flow in pipeline.flows:
+        for source in pipeline.sources_of(flow):
+            on = [key for key in source.options if key.lower() in _REPEATS and source.option(key) == "true"]
+            if source.kind.table and on and not isinstance(flow, AutoCdcFlow):
+                raise DeclarationError(
+                    f"{source.location}: the source {source.name} has {on[0]}, by which it gives all rows of"
+                    " each file that a commit wrote again, unchanged ones included: the flow"
+                    f" {flow.name} ({flow.location}) would have them twice. Declare readChangeFeed or"
+                    " skipChangeCommits instead."
+                )
+
+
+def check_no_takers(pipeline: Pipeline) -> None:
+    """Check that no flow removes or moves the files that another one reads, which may not have done so yet.
+
+    :raises DeclarationError: a flow does.
+    """
+    reads = [(flow, source) for flow in pipeline.flows for source in pipeline.sources_of(flow)]
+    for taker, taken in ((flow, source) for flow, source in reads if source.takes_files):
+        for flow, source in reads:
+            if flow is not taker and _share_files(taken, source):
+                raise DeclarationError(
+                    f"{taken.location}: the source {taken.name} has cleanSource, by which the flow"
+                    f" {taker.name} removes or moves the files that it has read, and the flow {flow.name}"
+                    f" ({flow.location}) reads the same: those that it has not read by then would be lost to"
+                    " it, without a word. Leave cleanSource out."
+                )
+
+
+def _share_files(one: Source, other: Source) -> bool:
+    if not (one.reads_files and other.reads_files):
+        return False
+    names = {one.option("pathGlobFilter"), other.option("pathGlobFilter")} - {""}
+    paths = sorted(plain_path(str(source.path)).rstrip("/") + "/" for source in (one, other))
+    return len(names) < 2 and paths[1].startswith(paths[0])
 
 
 def check_connections(pipeline: Pipeline) -> None:

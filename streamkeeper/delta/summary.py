@@ -18,6 +18,8 @@ _EXPLICIT = "delta.identity.allowExplicitInsert"
 """Property of an identity column in the schema: false for GENERATED ALWAYS, true for BY DEFAULT. Other
 columns lack it.
 """
+FORGETFUL = "delta.setTransactionRetentionDuration"
+"""Property of a table by which Delta removes from its log which batches it has, after so long."""
 MAPPED, UNMAPPED = "delta.columnMapping.mode", "none"
 """Property with a table's column mapping, and its value for none."""
 
@@ -98,6 +100,15 @@ def check_rows_may_go(path: str, metadata: dict[str, Any] | None = None) -> None
             f"{path} has the property {_APPEND_ONLY}, so no row of it can be replaced. Nothing was changed."
             " Unset the property (ALTER TABLE … UNSET TBLPROPERTIES), and plan again."
         )
+
+
+def forgets_batches(path: str) -> str | None:
+    """Return the property, with its value, by which a table forgets which batches it has; None if it has
+    none, or no summary tells. Delta takes a batch that comes again after so long for a new one.
+    """
+    summary = newest_summary(path)
+    found = {} if summary is None else summary.metadata.get("configuration", {})
+    return f"{FORGETFUL}={found[FORGETFUL]}" if FORGETFUL in found else None
 
 
 def columns_of(path: str) -> frozenset[str]:

@@ -7,18 +7,24 @@ transaction)]``.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from streamkeeper.checkpoint import Checkpoint, OffsetEntry
 from streamkeeper.checkpoint.implied_offsets import Ends, implied, newest_before
 from streamkeeper.checkpoint.log_entries import gaps
+from streamkeeper.declare.model import Source
+from streamkeeper.declare.offsets import check_fits
 from streamkeeper.delta.log import last_transaction
 from streamkeeper.errors import CheckpointError
 from streamkeeper.flows import generations
 from streamkeeper.flows.files import FlowHome
-from streamkeeper.flows.generations import EMPTY, Generation, Start
+from streamkeeper.flows.generations import EMPTY, Generation, Start, StartMode
 from streamkeeper.storage import read_json
+
+_GOES_ON = (StartMode.AFTER_LAST, StartMode.LATEST, StartMode.TIMESTAMP, StartMode.OFFSETS)
+"""Starts of a generation that leave the table as the one before it has written it."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +124,46 @@ class CommittedPosition:
                 f" choose another start with reset_checkpoint: {explicit if newest else ''}a timestamp or"
                 " earliest."
             ) from damage
+
+    def earlier(self) -> Iterator[CommittedPosition]:
+        """Yield where the generations before this one ended, whose rows the table has besides: the newest
+        first, back to one that began otherwise than by going on, or whose checkpoint is gone.
+        """
+        home, generation, start = self.home, self.generation, self.start
+        while home is not None and generation.start.mode in _GOES_ON and generation.start.generation is None:
+            number, batch = start.evidence.get("generation"), start.evidence.get("batch")
+            if not isinstance(number, int) or not isinstance(batch, int):
+                return
+            between = (generations.read(home, other) for other in range(number + 1, generation.number))
+            if any(other is not None and other.start.mode not in _GOES_ON for other in between):
+                return  # it was decided, never begun, and its recovery may have emptied the table
+            decided, begun = generations.read(home, number), generations.read_start(home, number)
+            if decided is None or begun is None or generations.is_gone(home, number):
+                return
+            generation, start = decided, begun
+            checkpoint = Checkpoint(home.storage, start.checkpoint)
+            yield CommittedPosition(generation, start, checkpoint, batch, batch, fenced=True, home=home)
+
+    def read_earlier(self, source: Source) -> Iterator[tuple[CommittedPosition, Any]]:
+        """Yield where the earlier generations that read a source ended, and its offset there, the newest
+        first: up to one in which it was another kind of source, or whose offsets cannot be read.
+        """
+        for position in self.earlier():
+            try:
+                entry = position.checkpoint.offsets(position.last_commit or 0)
+            except CheckpointError:
+                return
+            offset = entry.sources.get(source.name)
+            if offset is not None:
+                if check_fits(source.format, offset) is not None:
+                    return
+                yield position, offset
+
+    def returned(self, source: Source) -> tuple[CommittedPosition, Any] | None:
+        """Return where the newest of the earlier generations that read a source ended, and its offset there;
+        None if none is known to have read it.
+        """
+        return next(self.read_earlier(source), None)
 
     def kept_batches(self) -> range:
         """Return the batches up to the last whose offsets are kept, without a gap: all, if it begins with 0.

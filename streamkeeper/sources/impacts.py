@@ -51,6 +51,11 @@ def impact_of(
             )
         offset = None
     position_text = UNREAD if position is None else "nothing processed yet"
+    returned = standing.returned(source) if position is not None and offset is None else None
+    if returned is not None:
+        # It is read again after a time without: the rows of before are in the table.
+        standing, offset = returned
+        position = {**(position or {}), source.name: offset}
     if offset is not None:
         position_text = describe(offset)
     if standing.is_older_copy:

@@ -47,6 +47,7 @@ from streamkeeper.manifest.environment import opened_flow
 from streamkeeper.manifest.import_file import fingerprint
 from streamkeeper.manifest.manifest import UNREADABLE, Flow
 from streamkeeper.observe.observed import Observed
+from streamkeeper.observe.position import CommittedPosition, sources_of
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import owners
@@ -58,8 +59,17 @@ from streamkeeper_jobs.catalog.registration import check_names, register
 from streamkeeper_jobs.driver.progress import Progress
 from streamkeeper_jobs.generation.begin import begin, learn_schemas
 from streamkeeper_jobs.generation.connections import begin_connections
-from streamkeeper_jobs.generation.consistency import check_consistency, check_sources, check_state
-from streamkeeper_jobs.generation.source_history import check_histories, forget_backward
+from streamkeeper_jobs.generation.consistency import (
+    check_consistency,
+    check_returned,
+    check_sources,
+    check_state,
+)
+from streamkeeper_jobs.generation.source_history import (
+    check_histories,
+    check_planned_files,
+    forget_backward,
+)
 from streamkeeper_jobs.generation.take_over import own_generation
 from streamkeeper_jobs.sinks.job import Job
 from streamkeeper_jobs.sinks.sink import sink_of
@@ -278,8 +288,20 @@ def _run_generation(job: Job, declared: Flow) -> None:
     check_consistency(job, generation, start)
     check_state(checkpoint)
     check_sources(job.flow, checkpoint, generation)
+    position = CommittedPosition(
+        generation,
+        start,
+        checkpoint,
+        checkpoint.last_commit(),
+        None,
+        fenced=False,
+        sources=sources_of(job.home, generation.number),
+        home=job.home,
+    )
+    check_returned(job.flow, position)
     forget_backward(job, start, generation.query_id)
-    check_histories(job, start)
+    check_histories(job, position)
+    check_planned_files(job, start, generation.query_id)
     begin_connections(job, checkpoint, generation.query_id)
     if not begun_now:
         sink.check(frame)

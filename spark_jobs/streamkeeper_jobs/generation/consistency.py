@@ -15,9 +15,11 @@ from streamkeeper.checkpoint.state_versions import replaced_state
 from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import misfit_of
 from streamkeeper.delta.log import FENCE
-from streamkeeper.errors import CheckpointError, RecoveryError, SinkDisagrees
+from streamkeeper.delta.summary import FORGETFUL, forgets_batches
+from streamkeeper.errors import CheckpointError, DeclarationError, RecoveryError, SinkDisagrees
 from streamkeeper.flows.generations import EARLIEST, Generation, Start
 from streamkeeper.manifest.manifest import Flow
+from streamkeeper.observe.position import CommittedPosition
 from streamkeeper.sources.starts import starts_of
 from streamkeeper_jobs.sinks.job import Job
 from streamkeeper_jobs.spark.delta_table import last_written
@@ -33,8 +35,16 @@ def check_consistency(job: Job, generation: Generation, start: Start) -> None:
     """Check that the table has all batches that the checkpoint committed, and none that it did not plan.
 
     :raises SinkDisagrees: it does not; nothing was changed.
+    :raises DeclarationError: the table has a property by which it will not know them any more.
     :raises Stopped: the generation is fenced because another driver took over.
     """
+    forgetful = forgets_batches(job.table_path)
+    if forgetful is not None:
+        raise DeclarationError(
+            f"{job.table.location}: the table {job.table.name} has {forgetful}, by which Delta forgets which"
+            " batches it has: one that was written and is repeated after that would be written twice. Nothing"
+            f" was changed. Unset it: ALTER TABLE … UNSET TBLPROPERTIES ('{FORGETFUL}')."
+        )
     checkpoint = Checkpoint(job.home.storage, start.checkpoint)
     planned, committed = max(checkpoint.offset_batches(), default=-1), checkpoint.last_commit()
     before = -1 if start.seed_batch is None else start.seed_batch
@@ -75,6 +85,25 @@ def check_state(checkpoint: Checkpoint) -> None:
             f"{damage}. Spark would believe it, and repeat or lose rows. Nothing was changed. Restore the"
             " whole checkpoint from a copy, or use reset_checkpoint with a rebuilt state."
         )
+
+
+def check_returned(flow: Flow, position: CommittedPosition) -> None:
+    """Check that no source that was added to a generation was read by an earlier one: Spark would read it
+    from its beginning.
+
+    :param position: of the generation that goes on, with the sources that its last driver read.
+    :raises RecoveryError: one was; nothing was changed.
+    """
+    known = {*position.sources, *position.checkpoint.sources()}
+    for source in flow.pipeline.sources_of(flow.declaration) if position.sources else ():
+        returned = None if source.name in known else position.returned(source)
+        if returned is not None:
+            raise RecoveryError(
+                f"The source {source.name} was read by generation {returned[0].generation.number} of"
+                f" {flow.full_name}, and not since: a restart would read it from its beginning, and write"
+                " those rows twice. Nothing was changed. Use reset_checkpoint, after-last: it goes on where"
+                " that generation ended. If it is another source, give it another name."
+            )
 
 
 def check_sources(flow: Flow, checkpoint: Checkpoint, generation: Generation) -> None:

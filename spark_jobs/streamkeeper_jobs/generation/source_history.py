@@ -12,6 +12,7 @@ from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.checkpoint.crc_files import twin_of
 from streamkeeper.errors import RecoveryError
 from streamkeeper.flows.generations import AFTER_LAST, Generation, Start, StartAt
+from streamkeeper.observe.position import CommittedPosition
 from streamkeeper.sources.base.format import Before
 from streamkeeper.sources.starts import starts_of
 from streamkeeper.support.amounts import MISSING_HISTORY
@@ -25,13 +26,15 @@ ANY_LOSS = ()
 """Nothing is accepted by a start that no recovery decided."""
 
 
-def check_histories(job: Job, start: Start) -> None:
-    """Check that sources whose unread data can expire still have what follows the last committed batch.
+def check_histories(job: Job, position: CommittedPosition) -> None:
+    """Check that sources whose unread data can expire still have what follows the last committed batch, and
+    that none of their parts was read by an earlier generation alone.
 
-    :raises RecoveryError: they have not.
+    :param position: of the generation that goes on.
+    :raises RecoveryError: they have not, or one was.
     :raises SourceError: a source cannot be read now.
     """
-    checkpoint = Checkpoint(job.home.storage, start.checkpoint)
+    start, checkpoint = position.start, position.checkpoint
     last, planned = checkpoint.last_commit(), checkpoint.offset_batches()
     looks = Looks(job, f"{start.checkpoint}-listing", start.schemas)
     # A batch under way must be read to its end; what follows that one is judged at a later start.
@@ -41,11 +44,39 @@ def check_histories(job: Job, start: Start) -> None:
             offset = offsets.get(source.name)
             if offset is None or not starts_of(source).expires:
                 continue
-            before = Before(checkpoint, start.evidence, source.name, offset, strict=False)
+            earlier = partial(position.read_earlier, source)
+            before = Before(checkpoint, start.evidence, source.name, offset, strict=False, earlier=earlier)
             resolved = looks.resolve(source, StartAt(AFTER_LAST), before)
+            if batch == last and resolved.returned:
+                raise RecoveryError(
+                    f"The source {source.name} reads {', '.join(resolved.returned)} again, which an earlier"
+                    f" generation of {job.flow.full_name} read, and the last one did not: a restart would"
+                    " read them from their first record, and write those rows twice. Nothing was changed."
+                    " Use reset_checkpoint, after-last: it goes on where that generation ended."
+                )
             if batch == last or resolved.may_pass:
                 for note in require(source, resolved, ANY_LOSS):
                     say(f"{job.flow.full_name}: {note}.")
+
+
+def check_planned_files(job: Job, start: Start, query_id: str) -> None:
+    """Check that what is listed for the next batch is there, unless the sink has that batch and no state is
+    made of it.
+
+    :raises RecoveryError: some is gone. Spark would read the rest, and report success.
+    :raises CheckpointError: a list of the checkpoint is damaged.
+    """
+    checkpoint = Checkpoint(job.home.storage, start.checkpoint)
+    last, planned = checkpoint.last_commit(), checkpoint.offset_batches()
+    in_flight = bool(planned) and planned[-1] != last
+    if in_flight and not start.operators and last_written(job.spark, job.table_path, query_id) == planned[-1]:
+        return
+    begins = checkpoint.offsets(last).sources if last in planned else {}
+    for source in job.sources:
+        # Where a batch is committed, a source that it did not know is judged by its first batch.
+        if source.name in checkpoint.sources() and (last is None or begins.get(source.name) is not None):
+            gone = starts_of(source).gone_unread(source, checkpoint, begins.get(source.name))
+            require(source, gone, ANY_LOSS)
 
 
 def forget_backward(job: Job, start: Start, query_id: str) -> None:

@@ -110,7 +110,7 @@ class _Beginning:
         for source in self.sources:
             offset = stood.get(source.name)
             _require_fit(source, offset)
-            before = Before.of(self.old_position, source.name, offset)
+            before = Before.of(self.old_position, source, offset)
             at = self.looks.resolve(source, start, before)
             notes += require(source, at, self.accepted)
             if at.position is not None:
@@ -156,8 +156,17 @@ def _after_last(begin: _Beginning) -> Origin:
     if offsets is None:
         origin = begin.at(_ONWARD, {})
         return replace(origin, notes=("nothing was processed before", *origin.notes))
-    new = sorted(begin.names - offsets.sources.keys())
-    notes = [f"source {name} is new: read from its beginning" for name in new]
+    assert begin.old_position is not None, "it has offsets"
+    notes = []
+    for source in sorted(begin.sources, key=lambda item: item.name):
+        if source.name not in offsets.sources:
+            returned = begin.old_position.returned(source)
+            begins = (
+                "is new: read from its beginning"
+                if returned is None
+                else f"goes on after generation {returned[0].generation.number}"
+            )
+            notes.append(f"source {source.name} {begins}")
     notes += [f"source {name} is no longer read" for name in offsets.sources if name not in begin.names]
     origin = begin.at(_ONWARD, offsets.sources)
     return Origin(origin.sources, offsets.watermark_ms, (*notes, *origin.notes))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from streamkeeper.declare.model import UPDATE, quarantine_of
 from streamkeeper.flows.generations import AFTER_LAST, COPIED, EMPTY, REBUILT, given_before
 from streamkeeper.manifest.manifest import Flow
+from streamkeeper.observe.position import CommittedPosition
 from streamkeeper.recover.moves import pinned_settings
 from streamkeeper.recover.moves.present import FlowNow
 from streamkeeper.recover.plans.move import Move, TableEffect
@@ -81,7 +82,7 @@ def _of_start(flow: Flow, present: FlowNow, move: Move) -> Iterator[str]:
     old_sources = set(standing.start.positions) | set(present.position or {})
     new = [source.name for source in flow.sources if old_sources and source.name not in old_sources]
     if new and move.start.mode == AFTER_LAST:
-        yield f"New sources start at their beginning: {', '.join(new)}."
+        yield from _of_new_sources(flow, standing, new)
     dropped_sources = sorted(old_sources - {source.name for source in flow.sources})
     if dropped_sources:
         yield (
@@ -89,6 +90,17 @@ def _of_start(flow: Flow, present: FlowNow, move: Move) -> Iterator[str]:
             " not read."
         )
     yield f"The table {flow.declaration.target} and the old checkpoint {standing.start.checkpoint} are kept."
+
+
+def _of_new_sources(flow: Flow, standing: CommittedPosition, new: Sequence[str]) -> Iterator[str]:
+    returned = {source.name for source in flow.sources if standing.returned(source) is not None}
+    if again := [name for name in new if name in returned]:
+        yield (
+            f"Sources that an earlier generation read go on where it ended: {', '.join(again)}. The table has"
+            " their rows of then."
+        )
+    if others := [name for name in new if name not in returned]:
+        yield f"New sources start at their beginning: {', '.join(others)}."
 
 
 def of_results(flow: Flow) -> Iterator[str]:

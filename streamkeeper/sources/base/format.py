@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from streamkeeper.checkpoint import Checkpoint
@@ -50,13 +51,23 @@ class Before:
     offset: Any
     strict: bool = True
     """Whether damage of the first offsets is an error. A plan reports it elsewhere."""
+    earlier: Callable[[], Iterable[tuple[CommittedPosition, Any]]] = tuple
+    """Where the generations before that one ended which read the source, and its offset there."""
 
     @classmethod
-    def of(cls, standing: CommittedPosition | None, key: str, offset: Any, strict: bool = True) -> Before:
-        """Return what a generation, if there was one, has read of a source."""
+    def of(
+        cls, standing: CommittedPosition | None, source: Source, offset: Any, strict: bool = True
+    ) -> Before:
+        """Return what a generation, if there was one, has read of a source; of one that it did not read, what
+        the newest earlier generation that did has read.
+        """
         if standing is None:
-            return cls(None, {}, key, offset, strict)
-        return cls(standing.checkpoint, standing.start.evidence, key, offset, strict)
+            return cls(None, {}, source.name, offset, strict)
+        returned = standing.returned(source) if offset is None else None
+        if returned is not None:
+            standing, offset = returned
+        earlier = partial(standing.read_earlier, source)
+        return cls(standing.checkpoint, standing.start.evidence, source.name, offset, strict, earlier)
 
     def initial(self) -> Any | None:
         """Return the first offsets ever read, as the checkpoint keeps them; None if it has none.
@@ -74,8 +85,13 @@ class Before:
 
     def ids(self, source: Source) -> Mapping[str, str]:
         """Return the ids of a source's topics when that generation began, as far as they are known."""
-        topic_ids: Mapping[str, Mapping[str, str]] = self.evidence.get("topics", {})
-        return topic_ids.get(source.name, {})
+        return topic_ids(self.evidence, source)
+
+
+def topic_ids(evidence: Mapping[str, Any], source: Source) -> Mapping[str, str]:
+    """Return the ids of a source's topics that the start of a generation recorded."""
+    ids: Mapping[str, Mapping[str, str]] = evidence.get("topics", {})
+    return ids.get(source.name, {})
 
 
 @dataclass(frozen=True)
@@ -85,7 +101,9 @@ class Resolved(Generic[P]):
     ``notes`` say what changed in the source. ``lost`` is the reason why unread data is gone, which must be
     accepted; ``blocked`` why the source cannot be read from there, whatever is accepted; ``wrong`` why a
     requested offset is none of the source's. They are empty where nothing is to be said. With ``may_pass``,
-    what is lost may be there again in a moment: a driver looks again before it believes that.
+    what is lost may be there again in a moment: a driver looks again before it believes that. ``returned``
+    are parts of the source that earlier generations read and the last one did not: the position goes on
+    there, and a restart of that generation would read them from their beginning.
     """
 
     position: P | None = None
@@ -94,6 +112,7 @@ class Resolved(Generic[P]):
     blocked: str = ""
     wrong: str = ""
     may_pass: bool = False
+    returned: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -133,7 +152,7 @@ class Case:
     @property
     def before(self) -> Before:
         """What was read of the source, as :meth:`SourceFormat.resolve` takes it."""
-        return Before.of(self.standing, self.source.name, self.offset, strict=False)
+        return Before.of(self.standing, self.source, self.offset, strict=False)
 
     def words(self, after_last: str, everything: str, later: str, timed: str) -> str:
         """Return in words where the start begins to read, in the words of a format.
@@ -296,6 +315,14 @@ class SourceFormat(ABC, Generic[L, P]):
     def goes_back(self, start: Any, end: Any) -> bool:
         """Return whether a planned batch ends before it starts, which no batch can read."""
         return False
+
+    def gone_unread(self, source: Source, checkpoint: Checkpoint, after: Any) -> Resolved[P]:
+        """Return as ``lost`` what a checkpoint lists for its next batch and is gone: Spark passes over that.
+
+        :param after: the offset after which that batch begins; None if nothing was read.
+        :raises CheckpointError: a list of the checkpoint is damaged.
+        """
+        return Resolved()
 
     @abstractmethod
     def after(self, source: Source, before: Before, look: Callable[[], L]) -> Resolved[P]:

@@ -28,8 +28,15 @@ from streamkeeper.sources.base.format import (
 )
 from streamkeeper.sources.files import impacts
 from streamkeeper.sources.files.impacts import FilesPosition
-from streamkeeper.sources.files.listing import SourceFile, amount, is_rewritten, iterate_files, list_files
-from streamkeeper.sources.files.options import FileOptions
+from streamkeeper.sources.files.listing import (
+    PassedOver,
+    SourceFile,
+    amount,
+    is_rewritten,
+    iterate_files,
+    list_files,
+)
+from streamkeeper.sources.files.options import EVER, FileOptions
 from streamkeeper.support.amounts import SourceImpact, counted
 
 ENOUGH = 1000
@@ -67,6 +74,13 @@ class Files(PlannedFormat[Listing, FilesPosition]):
             )
         return Resolved(FilesPosition(lambda: log.entries(upto) if upto >= 0 else iter(())))
 
+    def gone_unread(self, source: Source, checkpoint: Checkpoint, after: Any) -> Resolved[FilesPosition]:
+        """Look for the files of the next batch, which Spark lists before it plans the batch, and reads those
+        that are there; it takes the others for read without a word (HadoopFSUtils.listLeafFiles).
+        """
+        gone = impacts.gone_unread(source, checkpoint, -1 if after is None else int(after["logOffset"]))
+        return Resolved(lost=impacts.why_gone_unread(gone) if gone else "")
+
     def impact(self, case: Case) -> SourceImpact:
         return impacts.impact_of(case, partial(self.resolve, case.source, case.start, case.before))
 
@@ -92,21 +106,23 @@ class Files(PlannedFormat[Listing, FilesPosition]):
 
         So a late file with an older time is not counted. A file that is younger than those at the log's end
         and was read long before them is: the log would have to be read whole to know. Of the files at the
-        log's end, those count as skipped that were written again since they were read.
+        log's end, those count as skipped that were written again since they were read; of all others, those
+        that Spark does not look at.
         """
         recent = {}
         if checkpoint is not None and isinstance(end, dict):
             recent = _recently_read(checkpoint, key, int(end["logOffset"]))
-        unopened: list[str] = []
+        passed_over = PassedOver()
         rewritten: list[str] = []
         younger: list[SourceFile] = []
         youngest = max(recent.values(), default=-1)
-        for file in iterate_files(source, unopened):
+        for file in iterate_files(source, passed_over):
             if file.path not in recent:
                 younger += [file] if file.modified_ms >= youngest else []
             elif is_rewritten(file, recent[file.path]):
                 rewritten.append(file.path)
-        lag = Lag(skipped=len(rewritten) + len(unopened), skipped_reason=_why_skipped(rewritten, unopened))
+        skipped = len(rewritten) + len(passed_over.unopened) + len(passed_over.folders)
+        lag = Lag(skipped=skipped, skipped_reason=_why_skipped(rewritten, passed_over))
         if recent and FileOptions.of(source).latest_first:
             return replace(
                 lag, reason="it reads the newest files first, so what waits is told by no file's age"
@@ -131,7 +147,15 @@ class Files(PlannedFormat[Listing, FilesPosition]):
         return Reading(amount(source, files.values()))
 
     def chunks(self, size: int) -> Mapping[str, str]:
-        return {"maxFileAge": "36500d", "maxFilesPerTrigger": str(size)}
+        return {"maxFileAge": EVER, "maxFilesPerTrigger": str(size)}
+
+    def reader_options(self, source: Source) -> Mapping[str, str]:
+        """Let no file's age count, unless one is declared.
+
+        By its own week Spark passes over each file that is older than the newest it has read, be that of a
+        clock that is wrong, and reads a file again that is written again once it has forgotten it.
+        """
+        return {} if source.option("maxFileAge") else {"maxFileAge": EVER}
 
     def misfit(self, source: Source, checkpoint: Checkpoint, key: str, offset: Any) -> str | None:
         """Compare paths: files elsewhere than where the source reads would all be read again."""
@@ -151,7 +175,7 @@ def _recently_read(checkpoint: Checkpoint, key: str, upto: int) -> dict[str, int
     return {plain_path(entry.path): entry.timestamp_ms for entry in entries}
 
 
-def _why_skipped(rewritten: list[str], unopened: list[str]) -> str:
+def _why_skipped(rewritten: list[str], passed_over: PassedOver) -> str:
     """Return in a sentence why Spark reads some files no more, or never; empty where there are none."""
     parts = []
     if rewritten:
@@ -159,11 +183,13 @@ def _why_skipped(rewritten: list[str], unopened: list[str]) -> str:
             f"{counted(len(rewritten), 'files')} changed after being read, such as {min(rewritten)}: Spark"
             " does not read them again, so what was written since is not in the table"
         )
-    if unopened:
+    if passed_over.unopened:
         parts.append(
-            f"{counted(len(unopened), 'files')} cannot be opened by Spark, whose names are not UTF-8, such as"
-            f" {min(unopened)}: rename them"
+            f"{counted(len(passed_over.unopened), 'files')} cannot be opened by Spark, whose names are not"
+            f" UTF-8, such as {min(passed_over.unopened)}: rename them"
         )
+    if passed_over.folders:
+        parts.append(impacts.why_not_looked_into(passed_over.folders))
     return "; ".join(parts)
 
 

@@ -6,11 +6,11 @@ Sources are only read.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from streamkeeper.checkpoint import FileEntry, files_log
+from streamkeeper.checkpoint import Checkpoint, FileEntry, files_log
 from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import check_fits, describe
 from streamkeeper.errors import CheckpointError, RequestError
@@ -18,9 +18,9 @@ from streamkeeper.flows.generations import AFTER_LAST, LATEST, OFFSETS, TIMESTAM
 from streamkeeper.observe.position import CommittedPosition
 from streamkeeper.sources.base.format import Case, Resolved, SourceMove, read_again
 from streamkeeper.sources.files import listing as file_listing
-from streamkeeper.sources.files.listing import SourceFile
+from streamkeeper.sources.files.listing import PassedOver, SourceFile
 from streamkeeper.sources.files.options import OFF, FileOptions
-from streamkeeper.support.amounts import NONE, Amount, SourceImpact, unknown
+from streamkeeper.support.amounts import NONE, Amount, SourceImpact, counted, unknown
 
 UNREAD = "unread files will be read"
 _MAYBE_READ = (
@@ -64,6 +64,9 @@ class _Files:
     """Whether the newest lists may be gone: then files that no list has may have been processed, too."""
     listed: Mapping[str, int] = field(default_factory=dict)
     """Files that count as processed where the new generation starts, with their times (epoch ms)."""
+    passed_over: PassedOver = field(default_factory=PassedOver)
+    gone_unread: tuple[str, ...] = ()
+    """Paths of files that a batch was planned with, which was not processed, and that no longer exist."""
 
     def perhaps_unread(self) -> list[SourceFile]:
         """Return the files that are unread, and those that may be."""
@@ -74,7 +77,8 @@ class _Files:
 def impact_of(case: Case, resolve: Resolve) -> SourceImpact:
     """Return the impact of a reset in a files source."""
     source, standing, mode = case.source, case.standing, case.start.mode
-    present = file_listing.list_files(source)
+    passed_over = PassedOver()
+    present = file_listing.list_files(source, passed_over)
     entries: dict[str, FileEntry] = {}
     try:
         for entry in processed_files(standing, source, case.offset, everything=case.position is None):
@@ -106,8 +110,41 @@ def impact_of(case: Case, resolve: Resolve) -> SourceImpact:
         renamed=bool(renamed),
         lists_are_gone=case.position is None and _lists_are_gone(case),
         listed=listed,
+        passed_over=passed_over,
+        gone_unread=_gone_unread(case),
     )
     return _files_impact(case, weighed_files)
+
+
+def gone_unread(source: Source, checkpoint: Checkpoint, after: int) -> tuple[str, ...]:
+    """Return the paths of files that a checkpoint lists after a batch of its files log, and that are gone.
+
+    :raises CheckpointError: a file of the log is damaged.
+    """
+    log = checkpoint.files_log(source.name)
+    last = log.last_batch()
+    listed = () if last is None or last <= after else log.entries_after(after, last)
+    return tuple(file_listing.gone(source, listed))
+
+
+def _gone_unread(case: Case) -> tuple[str, ...]:
+    standing = case.standing
+    planned = max(standing.checkpoint.offset_batches(), default=-1)
+    if case.position is None or planned > (-1 if standing.batch is None else standing.batch) + 1:
+        return ()  # it is not known which were read, or a place in the past, after which they were
+    try:
+        after = int((case.offset or {}).get("logOffset", -1))
+        return gone_unread(case.source, standing.checkpoint, after)
+    except CheckpointError:  # a new generation needs no list of a batch that was not processed
+        return ()
+
+
+def why_gone_unread(paths: Sequence[str]) -> str:
+    """Return in a sentence that files of a planned batch are gone."""
+    return (
+        f"{counted(len(paths), 'files')} of a batch that was planned and not finished no longer exist, such"
+        f" as {min(paths)}: Spark would count them as read. Put back, they are read"
+    )
 
 
 def _lists_are_gone(case: Case) -> bool:
@@ -223,7 +260,7 @@ def _files_impact(case: Case, files: _Files) -> SourceImpact:
     gone, replayed = shares.gone, shares.replayed
     return case.impact(
         _words(case, files),
-        lost=file_listing.amount(source, shares.lost),
+        lost=_with_gone(file_listing.amount(source, shares.lost), files.gone_unread),
         repeated=file_listing.amount(source, shares.repeated),
         replayed=file_listing.amount(source, replayed) if case.rebuilds and case.stateful else NONE,
         gone=Amount(len(gone), 0, None, _why_gone(options)) if gone and case.rebuilds else NONE,
@@ -235,9 +272,26 @@ def _files_impact(case: Case, files: _Files) -> SourceImpact:
         notes=(
             f"{shares.waiting:,} {UNREAD}",
             *([_MAYBE_READ] if files.lists_are_gone and shares.waiting else []),
+            *([why_not_looked_into(files.passed_over.folders)] if files.passed_over.folders else []),
             *(_rebuild_notes(gone, case.stateful, len(replayed)) if case.rebuilds else ()),
             *options.notes(shares.skipped, gone, skips_on=case.start.mode in (LATEST, TIMESTAMP)),
         ),
+    )
+
+
+def _with_gone(lost: Amount, gone_unread: Sequence[str]) -> Amount:
+    """Add files that nobody can read any more to what is lost."""
+    if not gone_unread:
+        return lost
+    files = None if lost.files is None else lost.files + len(gone_unread)
+    return Amount(files, lost.bytes, None, why_gone_unread(gone_unread))
+
+
+def why_not_looked_into(paths: list[str]) -> str:
+    """Return in a sentence why Spark reads none of some files of folders below the source's own."""
+    return (
+        f"{counted(len(paths), 'files')} are in folders that Spark does not look into, such as {min(paths)}:"
+        " declare recursiveFileLookup in options ('true'), or place them in the source's own folder"
     )
 
 

@@ -1,8 +1,10 @@
 """Lists the present files of a files source without Spark, and counts their rows.
 
-The folder is listed as by Spark's streaming source: all files below the path, glob patterns expanded,
-filtered by ``pathGlobFilter``. Names are left out that start with ``.``, or with ``_`` and have no ``=``, or
-that are still being copied (source: HadoopFSUtils.shouldFilterOutPathName).
+The folder is listed as by Spark's streaming source: the files in it, glob patterns expanded, filtered by
+``pathGlobFilter``. Files of folders below it are read where one of these is a column's (``column=value``), or
+with ``recursiveFileLookup``; else Spark passes over them without a word
+(PartitioningAwareFileIndex.allFiles). Names are left out that start with ``.``, or with ``_`` and have no
+``=``, or that are still being copied (source: HadoopFSUtils.shouldFilterOutPathName).
 """
 
 from __future__ import annotations
@@ -15,10 +17,11 @@ import importlib
 import os
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
+from streamkeeper.checkpoint import FileEntry
 from streamkeeper.checkpoint.files_log import plain_path
 from streamkeeper.declare.model import Source
 from streamkeeper.errors import StorageError
@@ -53,33 +56,96 @@ def is_rewritten(file: SourceFile, read_ms: int) -> bool:
     return abs(file.modified_ms - read_ms) > (1000 if "://" in file.path else 0)
 
 
-def list_files(source: Source) -> dict[str, SourceFile]:
+@dataclass
+class PassedOver:
+    """Paths of files that are there and that Spark passes over without a word: names that it cannot open
+    (``unopened``), and files in ``folders`` that it does not look into.
+    """
+
+    unopened: list[str] = field(default_factory=list)
+    folders: list[str] = field(default_factory=list)
+
+
+def list_files(source: Source, passed_over: PassedOver | None = None) -> dict[str, SourceFile]:
     """Return the present files of a files source, by path.
 
+    :param passed_over: gets the files that Spark does not read.
     :raises StorageError: the folder cannot be listed.
     """
-    return {file.path: file for file in iterate_files(source)}
+    return {file.path: file for file in iterate_files(source, passed_over)}
 
 
-def iterate_files(source: Source, unopened: list[str] | None = None) -> Iterator[SourceFile]:
-    """Yield the files of :func:`list_files` one by one, in no order.
-
-    :param unopened: gets the paths of files that Spark cannot open, and passes over without a word.
-    :raises StorageError: the folder cannot be listed.
-    """
+def iterate_files(source: Source, passed_over: PassedOver | None = None) -> Iterator[SourceFile]:
+    """Yield the files of :func:`list_files` one by one, in no order."""
     assert source.path is not None, "a files source has a path"
     remote = "://" in source.path and not source.path.startswith("file://")
     files = _remote_files(source.path) if remote else _local_files(plain_path(source.path))
-    name_pattern = next(
-        (value for key, value in source.options.items() if key.lower() == "pathglobfilter"), None
-    )
-    for file in files:
-        if name_pattern is not None and not _matches(file.path, name_pattern):
+    name_pattern = source.option("pathGlobFilter")
+    passed_over = passed_over or PassedOver()
+    deep = source.option("recursiveFileLookup").strip().lower() == "true"
+    for file in _looked_into(files, deep, passed_over):
+        if name_pattern and not _matches(file.path, name_pattern):
             continue
         if _is_text(file.path):
             yield file
-        elif unopened is not None:
-            unopened.append(file.path.encode(errors="backslashreplace").decode())
+        else:
+            passed_over.unopened.append(_in_text(file.path))
+
+
+def _looked_into(
+    files: Iterable[tuple[str, SourceFile]], deep: bool, passed_over: PassedOver
+) -> Iterator[SourceFile]:
+    """Yield the files of the folders that Spark looks into: of those below the source's own only if one is a
+    column's.
+
+    :param files: each with its path below the source's own folder, or below one that a pattern stands for.
+    :param deep: whether all folders are looked into.
+    """
+    below: list[SourceFile] = []
+    for inside, file in files:
+        folders, _, _ = inside.strip("/").rpartition("/")
+        deep = deep or "=" in folders
+        if deep or not folders:
+            yield file
+        else:
+            below.append(file)
+    if deep:
+        yield from below
+    else:
+        passed_over.folders += [_in_text(file.path) for file in below]
+
+
+def gone(source: Source, entries: Iterable[FileEntry]) -> list[str]:
+    """Return the paths of those of some files that are no longer there, unless they were set aside: renamed
+    in their folder to a name that Spark passes over.
+    """
+    paths = ((entry, plain_path(entry.path)) for entry in entries)
+    return [path for entry, path in paths if not _is_there(path) and not _is_set_aside(source, entry, path)]
+
+
+def _is_set_aside(source: Source, entry: FileEntry, path: str) -> bool:
+    """Return whether a local file has another name, by its time; a file of an object store is another one
+    then.
+    """
+    folder, pattern = Path(path).parent, source.option("pathGlobFilter")
+    return "://" not in path and any(
+        (_is_hidden(other.name) or (bool(pattern) and not _matches(other.name, pattern)))
+        and not other.name.endswith(".crc")  # a hidden twin of a file, as old as that
+        and other.stat().st_mtime_ns // 1_000_000 == entry.timestamp_ms
+        for other in (folder.iterdir() if folder.is_dir() else ())
+    )
+
+
+def _is_there(path: str) -> bool:
+    if "://" not in path:
+        try:
+            Path(path).stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+    fsspec = importlib.import_module("fsspec")
+    fs, place = fsspec.core.url_to_fs(path)
+    return bool(fs.exists(place))
 
 
 def amount(source: Source, files: Iterable[SourceFile]) -> Amount:
@@ -123,15 +189,16 @@ def _lines(path: str) -> int:
         return sum(1 for line in file if line.strip())
 
 
-def _local_files(pattern: str) -> Iterator[SourceFile]:
+def _local_files(pattern: str) -> Iterator[tuple[str, SourceFile]]:
+    """Yield the files of a folder, or of those that a pattern stands for, each with its path below it."""
     # Path.glob takes no absolute pattern.
     roots = {root for one in _alternatives(pattern) for root in glob.glob(one)}  # noqa: PTH207
     for root in [pattern] if Path(pattern).exists() else sorted(roots):
         if not Path(root).is_file():
-            yield from _below(root)
+            yield from ((file.path[len(root) :], file) for file in _below(root))
         elif not _is_hidden(Path(root).name):
             status = Path(root).stat()
-            yield SourceFile(root, status.st_mtime_ns // 1_000_000, status.st_size)
+            yield Path(root).name, SourceFile(root, status.st_mtime_ns // 1_000_000, status.st_size)
 
 
 def _below(root: str) -> Iterator[SourceFile]:
@@ -173,6 +240,10 @@ def _is_text(name: str) -> bool:
     return True
 
 
+def _in_text(path: str) -> str:
+    return path.encode(errors="backslashreplace").decode()
+
+
 def _matches(path: str, pattern: str) -> bool:
     """Match a file's name with a Hadoop glob."""
     name = path.rsplit("/", 1)[-1]
@@ -188,7 +259,7 @@ def _alternatives(pattern: str) -> list[str]:
     return [one for item in choice[1].split(",") for one in _alternatives(f"{before}{item}{after}")]
 
 
-def _remote_files(path: str) -> Iterator[SourceFile]:
+def _remote_files(path: str) -> Iterator[tuple[str, SourceFile]]:
     if (refused := why_refused_place(path)) is not None:
         raise StorageError(refused)
     fsspec = importlib.import_module("fsspec")  # an optional dependency, without types
@@ -202,4 +273,5 @@ def _remote_files(path: str) -> Iterator[SourceFile]:
                 # Asking for each file's time would be a search in all of them, or a request.
                 modified = next((info[name] for name in _TIMES if name in info), None)
                 written = modified if isinstance(modified, datetime) else fs.modified(key)
-                yield SourceFile(f"{scheme}://{key}", int(written.timestamp() * 1000), int(info["size"]))
+                file = SourceFile(f"{scheme}://{key}", int(written.timestamp() * 1000), int(info["size"]))
+                yield inside, file

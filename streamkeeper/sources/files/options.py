@@ -1,9 +1,10 @@
 """Effects of a files source's options on its history: files that Spark skips for their age, or removes.
 
 Facts (Spark 4.2.0, FileStreamSource, read and run): a source whose checkpoint lists files silently skips each
-unread one that is older than the newest listed by more than ``maxFileAge``; while nothing is listed yet, all
-are read. ``latestFirst`` with a limit turns that off. ``cleanSource`` deletes or moves files after their
-batch.
+unread one that is older than the newest listed by more than ``maxFileAge``, and forgets the listed ones that
+are, so that one of them which is written again is read again; while nothing is listed yet, all are read.
+``latestFirst`` with a limit turns that off. Spark's own age is a week; where none is declared, Streamkeeper
+gives :data:`EVER`. ``cleanSource`` deletes or moves files after their batch.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from streamkeeper.sources.files.listing import SourceFile
 
 OFF, DELETE, ARCHIVE = "off", "delete", "archive"
 
-_WEEK = "7d"
+EVER = "1000000000d"
+"""An age that no file has, by whatever clock."""
+
 _TIME = re.compile(r"([0-9]+)([a-z]*)")
 _UNITS = {"us": 0.001, "ms": 1, "": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -27,7 +30,7 @@ _UNITS = {"us": 0.001, "ms": 1, "": 1, "s": 1000, "m": 60_000, "min": 60_000, "h
 class FileOptions:
     """The options of one source that affect its history.
 
-    ``max_age_ms`` is None if no age applies, or it is unknown.
+    ``max_age`` is empty if none is declared; ``max_age_ms`` is None if no age applies, or it is unknown.
     """
 
     max_age: str
@@ -41,7 +44,7 @@ class FileOptions:
         """Return the options of a source."""
         latest_first = source.option("latestFirst", "false").strip().lower() == "true"
         limited = bool(source.option("maxFilesPerTrigger") or source.option("maxBytesPerTrigger"))
-        age = source.option("maxFileAge", _WEEK).strip()
+        age = source.option("maxFileAge").strip()
         clean = source.option("cleanSource", OFF).strip().lower()
         counts = not (latest_first and limited)
         return cls(
@@ -82,15 +85,16 @@ class FileOptions:
         if self.latest_first:
             limited = "" if self.max_age_ms is not None else ", and for no file its age (maxFileAge) counts"
             yield f"latestFirst is on: unread files are read newest first{limited}"
-        elif self.max_age_ms is None:
+        elif self.max_age and self.max_age_ms is None:
             yield (
                 f"maxFileAge is {self.max_age}, which cannot be read here: how many unread files Spark skips"
                 " for their age is unknown"
             )
-        else:
+        elif self.max_age:
             yield (
                 f"maxFileAge is {self.max_age}: Spark silently skips a new file whose time is more than"
-                f" {self.max_age} before the newest file's"
+                f" {self.max_age} before the newest file's, and reads one again that is written again when it"
+                " was older than that"
             )
 
     def _cleaning(self, gone: list[str], skips_on: bool) -> Iterator[str]:

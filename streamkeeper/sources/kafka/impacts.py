@@ -17,7 +17,7 @@ from streamkeeper.sources.base.format import LOOKED_AT_AGAIN, UNREADABLE, Before
 from streamkeeper.sources.base.format import read_again as with_read_again
 from streamkeeper.sources.kafka import client as kafka_client
 from streamkeeper.sources.kafka.offsets import Offsets, Onward, Topics, go_on, history_of, records_between
-from streamkeeper.sources.kafka.start import KafkaLook, KafkaPosition
+from streamkeeper.sources.kafka.start import KafkaLook, KafkaPosition, read_of
 from streamkeeper.support.amounts import NONE, Amount, SourceImpact, unknown
 
 Resolve = Callable[[Callable[[], KafkaLook]], Resolved[KafkaPosition]]
@@ -273,12 +273,14 @@ def look(source: Source, standing: CommittedPosition, offset: Offsets | None) ->
     :param source: opened as far as this process can.
     :param offset: the old offsets; None if nothing was committed.
     """
-    before = Before.of(standing, source.name, offset, strict=False)
-    initial, ids = before.initial(), before.ids(source)
+    before = Before.of(standing, source, offset, strict=False)
+    initial = before.initial()
     try:
-        return KafkaSnapshot(offset, initial, kafka_client.look_at(source), ids=ids)
+        topics = kafka_client.look_at(source)
     except SourceError as error:
-        return KafkaSnapshot(offset, initial, None, str(error), ids)
+        return KafkaSnapshot(offset, initial, None, str(error), before.ids(source))
+    read = read_of(source, before, topics)
+    return KafkaSnapshot(read.offsets, initial, topics, ids=read.ids)
 
 
 def _policy_notes(snapshot: KafkaSnapshot) -> Iterator[str]:

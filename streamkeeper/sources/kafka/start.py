@@ -8,7 +8,7 @@ from typing import Any
 
 from streamkeeper.declare.model import Source
 from streamkeeper.errors import DeclarationError
-from streamkeeper.sources.base.format import Before, Resolved, SourceFormat
+from streamkeeper.sources.base.format import Before, Resolved, SourceFormat, topic_ids
 from streamkeeper.sources.kafka.offsets import (
     Offsets,
     Onward,
@@ -86,6 +86,37 @@ def after_last(
     return Resolved(position, notes, lost, may_pass=may_pass)
 
 
+@dataclass(frozen=True)
+class Read:
+    """What was read of a source: offsets, and the topics' ids then. ``returned`` are topics among them that
+    earlier generations read, and the last one did not.
+    """
+
+    offsets: Offsets | None
+    ids: Mapping[str, str]
+    returned: tuple[str, ...] = ()
+
+
+def read_of(source: Source, before: Before, topics: Topics) -> Read:
+    """Return what was read of the topics that a source has now, those included that it left out for a time:
+    without them, they would be read from their first record, and their rows come twice.
+    """
+    ids = dict(before.ids(source))
+    if before.offset is None:
+        return Read(None, ids)
+    offsets: Offsets = dict(before.offset)
+    returned: list[str] = []
+    for position, earlier in before.earlier():
+        for topic in (topic for topic in earlier if topic in topics.ranges and topic not in offsets):
+            old_id = topic_ids(position.start.evidence, source).get(topic)
+            if old_id is not None and topics.ids.get(topic, old_id) != old_id:
+                continue  # made anew: nothing of it was read
+            offsets[topic] = earlier[topic]
+            returned.append(topic)
+            ids |= {} if old_id is None else {topic: old_id}
+    return Read(offsets, ids, tuple(returned))
+
+
 def at(offsets: Offsets, initial: Offsets | None, topics: Topics) -> Resolved[KafkaPosition]:
     """Continue at requested offsets, one for every partition, within what is held."""
     wrong = misfits(offsets, topics)
@@ -161,7 +192,13 @@ class KafkaStarts(SourceFormat[KafkaLook, KafkaPosition]):
         initial = before.initial()
         if before.offset is None and initial is None:
             return Resolved(self.declared(source, look))
-        return after_last(before.offset, initial, look().topics, before.ids(source))
+        topics = look().topics
+        read = read_of(source, before, topics)
+        resolved = after_last(read.offsets, initial, topics, read.ids)
+        if not read.returned:
+            return resolved
+        note = f"read again, from where an earlier generation ended: {', '.join(read.returned)}"
+        return replace(resolved, returned=read.returned, notes=(*resolved.notes, note))
 
     def beginning(self, look: Look) -> KafkaPosition:
         earliest = look().topics.earliest

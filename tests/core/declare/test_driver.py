@@ -173,12 +173,13 @@ def test_what_a_driver_may_not_be_given_is_refused_with_its_line(
         CHECKPOINT_MANAGER,
         "spark.sql.streaming.checkpointLocation",
         "spark.databricks.delta.write.txnVersion",
+        "spark.databricks.delta.properties.defaults.setTransactionRetentionDuration",
     ],
 )
 def test_a_flow_cannot_set_what_exactness_depends_on(name: str, tmp_path: Path) -> None:
     with pytest.raises(
         DeclarationError,
-        match=rf"^p\.py, line 5: the flow f sets {name}. Positions by source name.*Leave it out",
+        match=rf"^p\.py, line 5: the flow f sets {name}\. \w.*Leave it out of spark_conf",
     ):
         declared(tmp_path, flow(more=f", spark_conf={{'{name}': 'x'}}"))
 

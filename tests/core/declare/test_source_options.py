@@ -153,6 +153,22 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {"format": "json", "path": "/x", "track_schema": True},
         "Only Delta sources take it",
     ),
+    "files that may be broken": (
+        {"format": "json", "path": "/x", "options": {"ignoreCorruptFiles": True}},
+        "has the option 'ignoreCorruptFiles': a file that cannot be read",
+    ),
+    "files known by their names": (
+        {"format": "json", "path": "/x", "options": {"filenameonly": True}},
+        "'filenameonly': of two files of one name in two folders the second would never be read",
+    ),
+    "rows that come again": (
+        delta({"ignoreChanges": True}),
+        "the source raw has ignoreChanges, by which it gives all rows of each file",
+    ),
+    "rows that come again, by another name": (
+        delta({"ignoreFileDeletion": True}),
+        "the source raw has ignoreFileDeletion, by which it gives all rows",
+    ),
     "tracking in words": (delta(track_schema="yes"), "has track_schema 'yes'"),
 }
 
@@ -163,6 +179,51 @@ def test_what_is_not_allowed_of_a_source_is_refused_with_its_place(
 ) -> None:
     with pytest.raises(DeclarationError, match=rf"^p\.py, line 2: .*{message}"):
         declare(tmp_path, **parameters)
+
+
+CDC_TAIL = """
+dp.create_streaming_table("t")
+dp.create_auto_cdc_flow(name="f", target="t", source="raw", keys=["id"], sequence_by="n")
+"""
+
+
+def test_rows_that_come_again_do_nothing_in_auto_cdc(tmp_path: Path) -> None:
+    assert load(tmp_path, text(**delta({"ignoreChanges": True})) + CDC_TAIL).sources
+
+
+TWO_READERS = """
+dp.create_source("taken", format="json", path="/in/new", options={"cleanSource": "archive"})
+dp.create_source("other", format="json", path="%s", options=%r)
+dp.create_streaming_table("t")
+@dp.append_flow(name="f", target="t", sources=["taken"])
+def f(taken):
+    return taken
+@dp.append_flow(name="g", target="t", sources=[%r])
+def g(other):
+    return other
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "options", "source", "shared"),
+    [
+        ("/in/new", {}, "other", True),
+        ("/in", {}, "other", True),
+        ("/elsewhere", {}, "taken", True),
+        ("/in/newer", {}, "other", False),
+        ("/in/new", {"pathGlobFilter": "*.json"}, "other", True),
+    ],
+)
+def test_files_that_a_flow_removes_are_read_by_no_other(
+    path: str, options: dict[str, str], source: str, shared: bool, tmp_path: Path
+) -> None:
+    declared = TWO_READERS % (path, options, source)
+    if not shared:
+        assert load(tmp_path, declared).flows
+        return
+    message = r"^p\.py, line 3: the source taken has cleanSource, by which the flow f removes .* the flow g"
+    with pytest.raises(DeclarationError, match=message):
+        load(tmp_path, declared)
 
 
 def test_the_environment_is_filled_in_where_the_source_is_opened_and_nowhere_before(tmp_path: Path) -> None:

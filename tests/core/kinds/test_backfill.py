@@ -26,6 +26,7 @@ from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.requests.backfill import BackfillRequest
 from streamkeeper.recover.steps import shared as shared_steps
+from streamkeeper.sources.files.options import EVER
 from streamkeeper.storage import to_json
 from streamkeeper.support.amounts import DUPLICATES
 from streamkeeper.tables import recovery_lock
@@ -207,7 +208,7 @@ def test_the_source_is_read_in_chunks_of_its_own_and_nothing_of_it_is_removed(wo
     flow = read_manifest(world.settings).find(FLOW)
     orders, files = flow.pipeline.sources
     raw = raw_source(files, BackfillRequest(FLOW, "history", "events_raw", chunk=2))
-    assert raw.options == {"multiLine": "true", "maxFileAge": "36500d", "maxFilesPerTrigger": "2"}
+    assert raw.options == {"multiLine": "true", "maxFileAge": EVER, "maxFilesPerTrigger": "2"}
     again = raw_source(
         orders, BackfillRequest(FLOW, "history", "orders_raw", from_offsets={"orders": {"0": 3}}, chunk=11)
     )

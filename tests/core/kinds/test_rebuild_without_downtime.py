@@ -14,6 +14,7 @@ from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.flows import generations, leases, ledger, side_flow
 from streamkeeper.flows.generations import SIDE_TABLE, StartAt
 from streamkeeper.manifest.import_file import load_pipeline
+from streamkeeper.manifest.manifest import Flow
 from streamkeeper.recover import engine
 from streamkeeper.recover.kinds.rebuild_without_downtime import KIND
 from streamkeeper.recover.moves import side_table
@@ -113,9 +114,12 @@ def test_a_once_flow_that_is_done_removes_nothing_more_and_one_that_never_ran_ma
     assert refused(plan(world)) == [DATA_LOSS]
     generations.finish(world.home, 1, 1)
     assert plan(world).refusals == ()
+    (world.root / "data" / "more").mkdir()
     world.declare(
         text
-        + '\ndp.create_auto_cdc_flow(name="late", target="events", source="events_raw", keys=["event_id"],'
+        + '\ndp.create_source("more", format="json", path="{data}/more", schema="event_id STRING, n INT",'
+        ' options={"cleanSource": "delete"})'
+        '\ndp.create_auto_cdc_flow(name="late", target="events", source="more", keys=["event_id"],'
         ' sequence_by="n")\n'
     )
     [refusal] = plan(world).refusals
@@ -146,19 +150,21 @@ def test_a_table_that_cannot_be_replaced_is_refused_in_the_plan(
 def test_the_flows_that_build_are_the_declared_ones_under_other_names_and_remove_nothing_from_their_sources(
     world: World,
 ) -> None:
-    text = SEVERAL.replace(
-        "options={}", 'options={"cleanSource": "delete", "sourceArchiveDir": "/a", "maxFilesPerTrigger": 3}'
-    )
-    world.declare(text)
-    pipeline = load_pipeline(world.settings.pipelines / "events.py", world.settings.data)
-    flows = side_flow.derive(world.settings, pipeline, "events", RECOVERY)
+    def derived(text: str) -> list[Flow]:
+        world.declare(text)
+        pipeline = load_pipeline(world.settings.pipelines / "events.py", world.settings.data)
+        return side_flow.derive(world.settings, pipeline, "events", RECOVERY)
+
+    flows = derived(SEVERAL)
     assert [(flow.name, flow.declaration.target) for flow in flows] == [
         (f"clean_events__rebuild_{MARK}", f"events__rebuild_{MARK}"),
         (f"more_events__rebuild_{MARK}", f"events__rebuild_{MARK}"),
     ]
-    [source] = flows[0].pipeline.sources_of(flows[0].declaration)
-    assert (source.options, source.start) == ({"maxFilesPerTrigger": "3"}, "earliest")
     assert flows[0].fingerprint != flows[1].fingerprint
+    takes = 'options={"cleanSource": "delete", "sourceArchiveDir": "/a", "maxFilesPerTrigger": 3}'
+    [flow] = derived(EVENTS.replace("options={}", takes))
+    [source] = flow.pipeline.sources_of(flow.declaration)
+    assert (source.options, source.start) == ({"maxFilesPerTrigger": "3"}, "earliest")
 
 
 def test_under_the_hold_impacts_stay_and_a_driver_that_took_over_meanwhile_is_followed(stands: World) -> None:

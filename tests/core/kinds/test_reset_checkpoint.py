@@ -13,21 +13,24 @@ from typing import Any
 
 import pytest
 
-from streamkeeper.checkpoint import CommitEntry, write_commit
+from streamkeeper.checkpoint import Checkpoint, CommitEntry, write_commit
+from streamkeeper.declare.model import Source
 from streamkeeper.delta.log import FENCE
 from streamkeeper.errors import CheckpointError, RequestError
 from streamkeeper.flows import generations, ledger
 from streamkeeper.flows.generations import StartAt
 from streamkeeper.recover.plans.plan import Plan
+from streamkeeper.sources.files.format import Files
 from streamkeeper.support.amounts import DATA_LOSS, DUPLICATES, MISSING_HISTORY, UNKNOWN_IMPACT
 from streamkeeper.watch import batch_numbers
 from tests.worlds.recover.recoveries import impact, notes, refused
 from tests.worlds.recover.recoveries import plan_reset as plan
-from tests.worlds.small_world import CHANGES, EVENTS, RATE, World
+from tests.worlds.small_world import CHANGES, EVENTS, RATE, World, write_checkpoint
 from tests.worlds.sources.source_impacts import DELTA, HELD, KAFKA, STOOD, Ask, at, begun, broker, table
 from tests.worlds.tables.delta_logs import Table
 
 __all__ = ["broker", "table"]
+AT = "2026-11-21T10:00:00+00:00"
 
 
 def keep_ends(world: World, batch: int, sources: dict[str, Any], generation: int = 1) -> None:
@@ -340,6 +343,61 @@ def test_a_new_source_starts_at_its_beginning_and_is_told(stands: World) -> None
     found = plan(stands)
     assert [impact.source for impact in found.flows[0].impacts] == ["events_raw", "more"]
     assert "New sources start at their beginning: more." in notes(found)
+
+
+OTHER = 'dp.create_source("other", format="json", path="{data}/other", schema="event_id STRING")\n'
+BOTH = EVENTS.replace('["events_raw"])', '["events_raw", "other"])').replace("(raw)", "(raw, other)")
+
+
+def goes_on(world: World, mode: str = "after-last") -> None:
+    """Let a second generation have read another source in place of the first one's."""
+    decided = generations.Generation(2, 1, StartAt(mode), "rebuilt", "q2", "", "", AT, world.flow.fingerprint)
+    generations.decide(world.home, decided)
+    folder, came = world.home.checkpoint(2, 1), {"generation": 1, "batch": 2}
+    start = generations.Start(2, folder, 0, {}, {}, (), None, 1, AT, came)
+    generations.begin(world.home, start)
+    write_checkpoint(world.home.storage, folder, decided, [[], []], 2, source="other")
+    world.commit({"txn": {"appId": "q2", "version": 1, "lastUpdated": 1}})
+    world.declare(BOTH.replace("dp.create_streaming", OTHER + "dp.create_streaming"))
+    (world.root / "data" / "other").mkdir()
+
+
+def test_a_source_that_is_read_again_after_a_time_goes_on_where_it_stood(stands: World) -> None:
+    goes_on(stands)
+    found = plan(stands)
+    first = found.flows[0].impacts[0]
+    assert (first.source, first.now, first.repeated.files) == ("events_raw", "files log 2", 0)
+    assert (first.lost.files, refused(found)) == (0, []) and "2 unread files will be read" in first.notes
+    assert "Sources that an earlier generation read go on where it ended: events_raw." in notes(found)
+    again = plan(stands, "earliest").flows[0].impacts[0].repeated
+    assert (again.files, again.rows) == (3, 6), "the table has them from then"
+
+
+def test_what_an_emptied_table_had_is_not_in_it(stands: World) -> None:
+    goes_on(stands, "earliest")
+    found = plan(stands)
+    assert found.flows[0].impacts[0].now == "nothing processed yet"
+    assert "New sources start at their beginning: events_raw" in notes(found)
+
+
+def test_files_that_went_before_their_planned_batch_read_them_are_lost(world: World) -> None:
+    batches = [world.add_files(1), world.add_files(1), world.add_files(3)]
+    world.begin(batches, 2, 2)
+    gone, checkpoint = batches[2][1], Checkpoint(world.home.storage, world.home.checkpoint(1, 1))
+    [source] = world.flow.sources
+
+    def unread(source: Source = source) -> str:
+        return Files().gone_unread(source, checkpoint, {"logOffset": 1}).lost
+
+    assert not unread()
+    gone.rename(aside := gone.with_name("_broken.json"))
+    assert not unread(), "somebody set it aside"
+    aside.rename(other := gone.with_name("broken.txt"))
+    assert unread() and not unread(replace(source, options={"pathGlobFilter": "*.json"}))
+    other.unlink()
+    found = plan(world)
+    assert (impact(found).lost.files, refused(found)) == (1, [DATA_LOSS])
+    assert f"was planned and not finished no longer exist, such as {gone}" in unread()
 
 
 def test_a_source_under_another_name_repeats_what_was_read_and_is_refused_until_accepted(

@@ -131,6 +131,7 @@ STARTS: dict[str, tuple[StartAt | str, int]] = {
 OWN: dict[str, tuple[Harm, str]] = {
     # the error by its module and function; what makes it, and the start that its text or the park names
     "generation.consistency.check_consistency": (ahead, "earliest"),
+    "generation.consistency.check_returned": (nothing, "after-last"),
     "generation.consistency.check_sources": (nothing, "after-last"),
     "generation.consistency.check_state": (nothing, "after-last"),  # older files: tests/core/checkpoint
     "generation.consistency._check_starts": (nothing, "after-last"),
@@ -143,6 +144,7 @@ OWN: dict[str, tuple[Harm, str]] = {
     "generation.fence_earlier._begun": (nothing, "earliest"),
     "generation.fence_earlier._at_place": (nothing, "after-last"),
     "generation.fence_earlier._position_of": (nothing, "after-last"),
+    "generation.source_history.check_histories": (nothing, "after-last"),
     "generation.source_history.check_history": (nothing, "after-last"),
     "generation.start_position._find": (nothing, "after-last"),
     "generation.start_position.require": (nothing, "earliest"),

@@ -4,11 +4,16 @@ gives.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamkeeper.declare.model import Location, Source
+from streamkeeper.observe.position import CommittedPosition
+from streamkeeper.sources.base.format import Before
 from streamkeeper.sources.kafka.impacts import KafkaSnapshot
 from streamkeeper.sources.kafka.offsets import (
     OffsetRange,
@@ -28,6 +33,7 @@ from streamkeeper.sources.kafka.options import (
     plain_ids,
     start_options,
 )
+from streamkeeper.sources.kafka.start import KafkaLook, KafkaStarts
 
 TOPICS = Topics({"orders": {"0": OffsetRange(0, 10), "1": OffsetRange(4, 8)}}, {"orders": "id-1"})
 IDS = {"orders": "id-1"}
@@ -280,3 +286,24 @@ def test_a_source_that_bears_losses_waits_for_an_end_that_went_back_unless_it_de
     interval = "fetchOffset.retryIntervalMs"
     assert (patience(source()), patience(source(failOnDataLoss="false"))) == ({}, {interval: "30000"})
     assert patience(source(failOnDataLoss="false", **{interval.lower(): "5"})) == {}
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "at", "returned"),
+    [("B", "B", 4, ("b",)), (None, "B", 4, ("b",)), ("B", None, 4, ("b",)), ("B", "C", 0, ())],
+)
+def test_a_topic_that_is_read_again_goes_on_where_an_earlier_generation_ended(
+    then: str | None, now: str | None, at: int, returned: tuple[str, ...]
+) -> None:
+    """It was left out for a generation; with another id it was made anew, and nothing of it was read."""
+    held = {topic: {"0": OffsetRange(0, 9)} for topic in ("a", "b", "new")}
+    topics = Topics(held, {"a": "A", **({"b": now} if now else {})})
+    ids = {"topics": {"raw": {"b": then} if then else {}}}
+    earlier = cast(CommittedPosition, SimpleNamespace(start=SimpleNamespace(evidence=ids)))
+    ends = [(earlier, {"b": {"0": 4}, "gone": {"0": 1}}), (earlier, {"a": {"0": 1}, "b": {"0": 2}})]
+    before = Before(None, {"topics": {"raw": {"a": "A"}}}, "raw", {"a": {"0": 5}}, earlier=lambda: ends)
+    source = Source("raw", "kafka", None, None, {}, Location("p.py", 1))
+    start = KafkaStarts().after(source, before, lambda: KafkaLook(topics, lambda _: {}))
+    assert start.position is not None
+    assert start.position.offsets == {"a": {"0": 5}, "b": {"0": at}, "new": {"0": 0}}
+    assert (start.returned, start.lost) == (returned, "")

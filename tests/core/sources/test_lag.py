@@ -20,7 +20,7 @@ from streamkeeper.declare.model import Location, Source
 from streamkeeper.errors import SourceError
 from streamkeeper.sources.base.format import Lag
 from streamkeeper.sources.delta import format as delta_format
-from streamkeeper.sources.files.listing import list_files
+from streamkeeper.sources.files.listing import PassedOver, list_files
 from streamkeeper.sources.kafka import client as kafka_client
 from streamkeeper.sources.kafka.offsets import OffsetRange, Offsets, Topics
 from streamkeeper.watch import behind
@@ -79,6 +79,37 @@ def test_hidden_files_do_not_wait_and_folders_are_listed_to_their_depth(world: W
         (folder / name).write_text("{}")
     (folder / "gone.json").symlink_to(folder / "nowhere.json")
     assert (lag(world).files, lag(world).bytes) == (1, 2)
+
+
+def listed(root: Path, path: str, **options: str) -> tuple[list[str], list[str]]:
+    """Return the files below a path that Spark reads, and those that it passes over."""
+    passed_over = PassedOver()
+    files = list_files(
+        Source("raw", "json", f"{root}/{path}", "n INT", options, Location("p.py", 1)), passed_over
+    )
+    below = (
+        sorted(str(Path(name).relative_to(root)) for name in names) for names in (files, passed_over.folders)
+    )
+    return next(below), next(below)
+
+
+def test_folders_below_the_source_s_own_are_read_only_where_spark_looks_into_them(
+    tmp_path: Path, world: World
+) -> None:
+    for name in ("in/a", "in/2026/b", "in/2026/11/c", "days/a", "days/day=1/more/b", "days/other/c"):
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("{}")
+    assert listed(tmp_path, "in") == (["in/a"], ["in/2026/11/c", "in/2026/b"])
+    assert listed(tmp_path, "in", recursivefilelookup="True") == (["in/2026/11/c", "in/2026/b", "in/a"], [])
+    assert listed(tmp_path, "in/*") == (["in/2026/b", "in/a"], ["in/2026/11/c"])
+    assert listed(tmp_path, "days") == (["days/a", "days/day=1/more/b", "days/other/c"], []), "by its columns"
+    world.processed(1)
+    (below := world.root / "data" / "events" / "2026").mkdir()
+    (below / "f.json").write_text("{}")
+    skips = lag(world)
+    assert (skips.files, skips.skipped) == (0, 1)
+    assert f"such as {below / 'f.json'}: declare recursiveFileLookup" in skips.skipped_reason
 
 
 def test_of_the_log_only_the_end_is_read_however_much_waits(

@@ -17,8 +17,9 @@ from streamkeeper.declare.model import Location, Source
 from streamkeeper.flows.generations import StartAt
 from streamkeeper.recover.moves import other_batches
 from streamkeeper.sources import replay_steps
-from streamkeeper.sources.files.options import FileOptions
+from streamkeeper.sources.files.options import EVER, FileOptions
 from streamkeeper.sources.kafka.offsets import OffsetRange, Topics
+from streamkeeper.sources.starts import starts_of
 from streamkeeper.support.amounts import DATA_LOSS, DUPLICATES, MISSING_HISTORY, UNKNOWN_IMPACT, in_words
 from tests.worlds.recover.recoveries import FLOW, impact, notes, planned, refused
 from tests.worlds.recover.recoveries import plan_reset as plan
@@ -64,7 +65,7 @@ def files(world: World, **options: Any) -> World:
 @pytest.mark.parametrize(
     ("options", "rows", "words"),
     [
-        pytest.param({}, 0, [], id="younger than Spark's own week"),
+        pytest.param({}, 0, [], id="none is declared"),
         pytest.param(DAY_OLD, 2, [DATA_LOSS], id="too old"),
         pytest.param({"MAXFILEAGE": "86400000"}, 2, [DATA_LOSS], id="too old, in milliseconds"),
         pytest.param({"maxFileAge": "3d"}, 0, [], id="not too old"),
@@ -81,6 +82,30 @@ def test_unread_files_that_are_too_old_are_counted_as_lost(
     said = "1 unread files are older than the newest processed one by more than maxFileAge"
     assert any(said in note for note in impact(found).notes) is bool(rows)
     assert refused(plan(world, accept=(DATA_LOSS,))) == []
+
+
+def test_no_file_s_age_counts_unless_one_is_declared(world: World) -> None:
+    """By Spark's own week a file with a time to come, as of a clock that is wrong, would be the last."""
+    world.declare()
+    world.processed(3)
+    for file, year in zip(world.add_files(2), (1975, 2446), strict=True):
+        os.utime(file, ((year - 1970) * 365 * DAY / 1000,) * 2)
+    found = impact(plan(world))
+    assert found.lost.nothing and "2 unread files will be read" in found.notes
+    assert not [note for note in found.notes if "maxFileAge" in note]
+    declares = [
+        Source("raw", "json", "/d", "n INT", options, Location("p.py", 1)) for options in ({}, DAY_OLD)
+    ]
+    assert [starts_of(source).reader_options(source) for source in declares] == [{"maxFileAge": EVER}, {}]
+
+
+def test_files_of_folders_that_spark_does_not_look_into_are_neither_read_nor_lost(world: World) -> None:
+    world.processed(3)
+    (below := world.root / "data" / "events" / "2026").mkdir()
+    (below / "f.json").write_text("{}")
+    found = impact(plan(world))
+    assert "0 unread files will be read" in found.notes and found.lost.nothing
+    assert any(f"does not look into, such as {below / 'f.json'}: declare" in note for note in found.notes)
 
 
 def test_a_start_whose_checkpoint_lists_nothing_skips_no_file(world: World) -> None:

@@ -19,7 +19,7 @@ from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import OFFSETS, StartAt
 from tests.oracle import all_rows, first_per
 from tests.worlds.drivers import run_late
-from tests.worlds.flow_world import NAME, SCHEMA, Flowbed, pipeline
+from tests.worlds.flow_world import NAME, SCHEMA, Flowbed, event, pipeline
 from tests.worlds.state_stores import CHANGELOG, PROVIDER, ROCKS
 from tests.worlds.suites import long_after
 
@@ -94,6 +94,46 @@ def test_a_checkpoint_and_a_table_that_disagree_park_the_flow_before_it_reads_a_
     assert said in bed.park().details["message"]
     assert bed.park().reason.startswith("its checkpoint and its table contradict each other: ")
     assert 2 not in bed.checkpoint(1).offset_batches()
+
+
+def test_a_file_that_goes_before_its_planned_batch_read_it_parks_the_flow(make_bed: Make) -> None:
+    bed = make_bed()
+    bed.arrive(1)
+    assert bed.run() is Outcome.STOPPED
+    gone = bed.arrive(2)
+    assert bed.run() is Outcome.STOPPED
+    bed.forget_commit()
+    text = gone.read_text()
+    gone.unlink()
+    assert bed.run() is Outcome.PARKED
+    assert f"no longer exist, such as {gone}" in bed.park().details["message"]
+    gone.write_text(text)
+    holds.release(bed.home, holds.PARK)
+    bed.arrive(2)
+    assert bed.run() is Outcome.STOPPED
+    bed.holds([event(1), event(2)])
+
+
+SECOND = f'dp.create_source("second", format="json", path="{{data}}/second", schema="{SCHEMA}")'
+
+
+def test_a_source_that_is_read_again_after_a_time_goes_on_where_it_stood(make_bed: Make) -> None:
+    both = {"sources": ["distinct_events", "second"], "parameters": "events, second"}
+    bed = make_bed(STATELESS)
+    bed.arrive(1)
+    assert bed.run() is Outcome.STOPPED
+    bed.arrive(10, folder="second")
+    bed.declare(pipeline(view="", more=SECOND, sources=["second"]))
+    bed.reset()
+    assert bed.run() is Outcome.STOPPED
+    bed.declare(pipeline(view="", more=SECOND, flow="events.unionByName(second)", **both))
+    bed.arrive(2)
+    assert bed.run() is Outcome.PARKED
+    assert "events_raw was read by generation 1" in bed.park().details["message"]
+    bed.reset()
+    assert bed.run() is Outcome.STOPPED
+    bed.holds(all_rows(bed.events))
+    assert bed.start(3).evidence["notes"] == ["source events_raw goes on after generation 1"]
 
 
 @pytest.mark.long

@@ -54,6 +54,21 @@ def test_a_file_that_is_too_old_is_skipped_by_every_generation_and_counted(
     bed.holds(bed.events)
 
 
+def test_no_file_is_skipped_for_its_age_or_read_again_unless_an_age_is_declared(
+    make_bed: Callable[..., Flowbed],
+) -> None:
+    """One file with a time to come would make Spark skip all others, and a week make it forget them."""
+    bed = make_bed(pipeline(view="", files=20))
+    for number, moment in ((1, 13_569_465_600), (2, 978_307_200), (3, 1_700_000_000)):  # 2400, 2001, 2023
+        file = bed.arrive(number)
+        os.utime(file, (moment, moment))
+        assert bed.run() is Outcome.STOPPED
+    bed.holds(bed.events)
+    os.utime(file)
+    assert bed.run() is Outcome.STOPPED
+    bed.holds(bed.events)
+
+
 @pytest.mark.long
 def test_a_compacted_topic_is_known_by_its_brokers_configuration(kafka: Callable[..., KafkaBed]) -> None:
     flow = kafka(view=DEDUPE)

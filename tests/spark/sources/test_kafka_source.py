@@ -251,3 +251,26 @@ def test_a_topic_that_is_not_there_yet_is_tried_again(kafka: Make) -> None:
     flow.arrive(1, topic=f"{flow.topic}-later")
     run(flow)
     flow.bed.holds([event(1)])
+
+
+@pytest.mark.long
+def test_a_topic_that_is_read_again_goes_on_where_an_earlier_generation_ended(kafka: Make) -> None:
+    flow = kafka()
+    alone, other = f'"subscribe": "{flow.topic}"', f"{flow.topic}-other"
+    both = f'"subscribe": "{flow.topic},{other}"'
+    flow.create(other, 1)
+    flow.declare(topics=both)
+    flow.arrive(1, 2)
+    flow.arrive(3, partition=0, topic=other)
+    run(flow)
+    flow.declare(topics=alone)
+    flow.bed.reset()
+    flow.arrive(4)
+    run(flow)
+    flow.declare(topics=both)
+    flow.arrive(5, partition=0, topic=other)
+    assert flow.bed.run() is Outcome.PARKED
+    assert f"reads {other} again, which an earlier generation" in flow.bed.park().details["message"]
+    flow.bed.reset()
+    run(flow)
+    flow.bed.holds(all_rows(flow.bed.events))
