@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from random import SystemRandom
 
-RUNS = range(int(os.environ.get("STREAMKEEPER_EXAMPLES", "20")))
+RUNS = range(int(os.environ.get("STREAMKEEPER_EXAMPLES", "12")))
 """How often a property is tried, shared out among its cases."""
 
 

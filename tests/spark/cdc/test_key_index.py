@@ -253,7 +253,7 @@ def test_a_table_that_cannot_be_read_into_the_index_is_searched(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("run", range(8))
+@pytest.mark.parametrize("run", range(4))
 def test_two_flows_of_one_table_and_others_beside_them_come_to_the_oracles_table(
     run: int, spark: SparkSession, tmp_path: Path, searches: list[int]
 ) -> None:
