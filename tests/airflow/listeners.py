@@ -82,13 +82,13 @@ def webhook(certificate: Path | None = None) -> Iterator[Inbox]:
             inbox.paths.append(self.path)
             usual: tuple[int, dict[str, str], bytes] = (503 if inbox.refuse else 200, {}, inbox.says)
             status, headers, answer = inbox.answers.pop(0) if inbox.answers else usual
+            if status < 300:
+                inbox.bodies.append(json.loads(body))  # before the answer, by which who sent it goes on
             self.send_response(status)
             for name, value in {**headers, "Content-Length": str(len(answer))}.items():
                 self.send_header(name, value)
             self.end_headers()
             self.wfile.write(answer)
-            if status < 300:
-                inbox.bodies.append(json.loads(body))
 
         do_PATCH = do_POST  # noqa: N815 - the name that the server looks for
 

@@ -160,9 +160,9 @@ def test_a_pipeline_without_notifiers_tells_its_log(
 
 
 def test_secrets_that_airflow_knows_are_in_no_alert(project: Path, chat: Inbox, home: FlowHome) -> None:
-    mask_secret("s3cr3t-t0ken")
+    mask_secret("t0k3n-4lerts")
     assert alert(
-        declare(project, (HTTP, HOOK)), AlertKind.PARKED, FLOW, "login with s3cr3t-t0ken failed", "park 1"
+        declare(project, (HTTP, HOOK)), AlertKind.PARKED, FLOW, "login with t0k3n-4lerts failed", "park 1"
     )
     assert chat.bodies[0]["text"].endswith("login with *** failed")
     for file in (project / "state" / "first").rglob("*"):
