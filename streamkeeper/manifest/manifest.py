@@ -178,8 +178,7 @@ def files_key(settings: Settings) -> str:
     """Return a hash of all that a manifest depends on.
 
     It covers names and bytes of the pipeline files, the data folder, the variables and connections that
-    pipelines may see,
-    whether those of ``only_where_set`` are set, the number of renames, and the release.
+    pipelines may see, whether those of ``only_where_set`` are set, the number of renames, and the release.
 
     :raises SettingsError: the pipelines folder does not exist.
     """

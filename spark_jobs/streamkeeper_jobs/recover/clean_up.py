@@ -43,8 +43,10 @@ def act(spark: SparkSession, work: Work) -> dict[str, Any]:
     """
     forgotten: dict[str, int] = {}
     skipped: dict[str, str] = {}
+    tombstones = work.plan.details_as(CleanUp).tombstones
+    ages_count = bool(tombstones) and clock_ahead(work.book.storage) is None
     try:
-        for item in work.plan.details_as(CleanUp).tombstones:
+        for item in tombstones:
             work.check_stop()
             table = item.table
             reason = _why_left(work, table)
@@ -58,7 +60,7 @@ def act(spark: SparkSession, work: Work) -> dict[str, Any]:
                         path = work.settings.table_path(table)
                         if is_bound(spark, path):  # else its first start has not ended
                             forgotten[table] = forget(spark, path, before, nullcontext)
-                            if clock_ahead(work.book.storage) is None:
+                            if ages_count:
                                 _remove_strays(spark, path)
             if reason is not None:
                 skipped[table] = reason
