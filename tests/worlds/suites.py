@@ -1,11 +1,15 @@
-"""Which cases of a table `make test` runs, and which `make test-long` adds."""
+"""Which cases of a table `make test` runs, which `make test-long` adds, and which of those a run takes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
+
+Item = TypeVar("Item")
+STEPS = (7, 5, 3, 2)
+"""Primes, so that a table made of two lists is not walked along one line of it."""
 
 
 def long_after(count: int, cases: Iterable[Any]) -> list[Any]:
@@ -21,6 +25,15 @@ def long_but(names: Iterable[str], *fast: str) -> list[Any]:
     found = list(names)
     assert set(fast) <= set(found), f"{fast} are among {found}"
     return [name if name in fast else _long(name) for name in found]
+
+
+def share_of(cases: list[Item], part: int) -> list[Item]:
+    """Return each seventh case, or each fifth, third or second of fewer, and never fewer than two of several.
+
+    Seven parts in a row take all cases of a step of seven.
+    """
+    step = next((step for step in STEPS if len(cases) >= 2 * step), 1)
+    return cases[part % step :: step]
 
 
 def _long(case: Any) -> Any:
