@@ -28,11 +28,11 @@ def long_but(names: Iterable[str], *fast: str) -> list[Any]:
 
 
 def share_of(cases: list[Item], part: int) -> list[Item]:
-    """Return each seventh case, or each fifth, third or second of fewer, and never fewer than two of several.
+    """Return each seventh case, or each fifth, third or second where there are fewer.
 
-    Seven parts in a row take all cases of a step of seven.
+    Seven parts in a row take all cases.
     """
-    step = next((step for step in STEPS if len(cases) >= 2 * step), 1)
+    step = next((step for step in STEPS if len(cases) >= step), 1)
     return cases[part % step :: step]
 
 

@@ -40,7 +40,7 @@ from tests.worlds.small_world import write_manifest
 
 pytestmark = pytest.mark.long
 
-FLOWS, PARTS, SECONDS, SEED = 50, 4, 60.0, 20261124
+FLOWS, PARTS, SECONDS, SEED = 50, 3, 40.0, 20261124
 """Flows, and the parts of the run: after so many seconds its driver is looked at, and soon killed by -9."""
 NAMES = [f"f{number:02d}" for number in range(FLOWS)]
 HEAD = "from streamkeeper import pipelines as dp\ndp.configure_pipeline(shared_driver=True)\n"
@@ -188,7 +188,7 @@ def test_fifty_flows_are_exact_and_nothing_grows(tmp_path: Path) -> None:
     print(f"seed {SEED}: {world.number} rows, {len(looks)} looks at all pages, files {kept}")
     print("drivers:", *drivers, sep="\n")
     print("first, third, last look:", looks[0], looks[len(looks) // 3], looks[-1])
-    assert len(looks) > 10
+    assert len(looks) >= 6
     first, later = looks[: len(looks) // 3], looks[len(looks) // 3 :]
     # Each page of a flow reads the events that the monitor has not folded yet, one by one.
     unfolded = FLOWS * events.FOLD
