@@ -112,7 +112,7 @@ def test_whatever_is_typed_a_command_ends_in_words(
     assert found == [], "\n".join(found)
 
 
-@pytest.mark.parametrize("cases", [200, pytest.param(1_500, marks=LONG)])
+@pytest.mark.parametrize("cases", [200, pytest.param(6_000, marks=LONG)])
 def test_whatever_a_form_sends_is_planned_or_refused_in_words(cases: int, lived: World) -> None:
     manifest, found = read_manifest(lived.settings), list[str]()
     for seed in range(cases):
@@ -129,7 +129,7 @@ def test_whatever_a_form_sends_is_planned_or_refused_in_words(cases: int, lived:
     assert found == [], "\n".join(found)
 
 
-@pytest.mark.parametrize("cases", [300, pytest.param(1_000, marks=LONG)])
+@pytest.mark.parametrize("cases", [300, pytest.param(2_000, marks=LONG)])
 def test_whatever_the_environment_says_settings_are_read_or_refused_in_words(
     cases: int, world: World
 ) -> None:
