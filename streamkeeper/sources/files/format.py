@@ -76,7 +76,8 @@ class Files(PlannedFormat[Listing, FilesPosition]):
 
     def gone_unread(self, source: Source, checkpoint: Checkpoint, after: Any) -> Resolved[FilesPosition]:
         """Look for the files of the next batch, which Spark lists before it plans the batch, and reads those
-        that are there; it takes the others for read without a word (HadoopFSUtils.listLeafFiles).
+        that are there; it takes the others for read without a word (HadoopFSUtils.listLeafFiles). Of what is
+        listed later, the driver's own source looks (jvm/streamkeeper/sources/Files.java).
         """
         gone = impacts.gone_unread(source, checkpoint, -1 if after is None else int(after["logOffset"]))
         return Resolved(lost=impacts.why_gone_unread(gone) if gone else "")
