@@ -8,7 +8,7 @@ transaction)]``.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from streamkeeper.checkpoint import Checkpoint, OffsetEntry
@@ -220,20 +220,27 @@ def look(home: FlowHome, table_path: str, generation: Generation, start: Start) 
 
     :raises CheckpointError: its checkpoint cannot be listed, or the sink's log cannot be read.
     """
-    checkpoint = Checkpoint(home.storage, start.checkpoint)
     # The checkpoint first: a running driver commits in the sink first, so its next batch is no contradiction.
-    last = generations.committed(home, generation.number, checkpoint.last_commit())
+    position = of_checkpoint(home, generation, start)
     sink = last_transaction(table_path, generation.query_id)
+    return replace(position, last_transaction=sink.version, fenced=sink.fenced, sink_known=sink.complete)
+
+
+def of_checkpoint(
+    home: FlowHome,
+    generation: Generation,
+    start: Start,
+    last_transaction: int | None = None,
+    fenced: bool = False,
+) -> CommittedPosition:
+    """Return the position of a generation from its checkpoint, and from what is known of the sink already.
+
+    :raises CheckpointError: its checkpoint cannot be listed.
+    """
+    checkpoint, read = Checkpoint(home.storage, start.checkpoint), sources_of(home, generation.number)
+    last = generations.committed(home, generation.number, checkpoint.last_commit())
     return CommittedPosition(
-        generation,
-        start,
-        checkpoint,
-        last,
-        sink.version,
-        sink.fenced,
-        sink.complete,
-        sources_of(home, generation.number),
-        home,
+        generation, start, checkpoint, last, last_transaction, fenced, sources=read, home=home
     )
 
 
