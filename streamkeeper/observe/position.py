@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from streamkeeper.checkpoint import Checkpoint, OffsetEntry
+from streamkeeper.checkpoint import Checkpoint, OffsetEntry, StateOperator
 from streamkeeper.checkpoint.implied_offsets import Ends, implied, newest_before
 from streamkeeper.checkpoint.log_entries import gaps
 from streamkeeper.declare.model import Source
@@ -64,6 +64,18 @@ class CommittedPosition:
         """
         planned = max((*self.checkpoint.offset_batches(), *self.checkpoint.commit_batches()), default=-1)
         return self.last_transaction is not None and self.last_transaction > planned
+
+    @property
+    def operators(self) -> tuple[StateOperator, ...]:
+        """Stateful operators of the checkpoint; where it cannot tell, those that the generation began
+        with.
+        """
+        try:
+            return self.checkpoint.operators()
+        except CheckpointError:
+            return tuple(
+                StateOperator(number, name, 0, ()) for number, name in enumerate(self.start.operators)
+            )
 
     @property
     def missing_in_sink(self) -> str | None:

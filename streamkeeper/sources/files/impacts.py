@@ -225,13 +225,17 @@ def earlier_files(source: Source, before: Before) -> Iterator[FileEntry]:
     if before.checkpoint is None or before.offset is None or between in (None, place):
         return
     log = _entries(before.checkpoint, before.key, before.offset)
-    known, others = {files_log.plain_path(entry.path) for entry in log}, [between]
+    listed, others = {files_log.plain_path(entry.path) for entry in log}, [between]
     for position, offset in before.earlier():
         for entry in _entries(position.checkpoint, source.name, offset):
             path = files_log.plain_path(entry.path)
             # What a generation in between did not have of its own path was left out on purpose.
-            if path not in known and is_inside(path, place) and not any(is_inside(path, at) for at in others):
-                known.add(path)
+            if (
+                path not in listed
+                and is_inside(path, place)
+                and not any(is_inside(path, at) for at in others)
+            ):
+                listed.add(path)
                 yield replace(entry, batch=0)
         then = path_then(position.start.evidence, source)
         if then == place:

@@ -136,8 +136,8 @@ def test_a_file_that_goes_while_a_driver_runs_fails_its_batch_and_parks_the_next
     bed.declare(pipeline(view='.withColumn("n", removing("n"))', more=removes, files=1))
     text = gone.read_text()
     assert bed.run() is Outcome.FAILED
-    said = capsys.readouterr().out
-    assert str(gone) in said and "removed before it was read" in said
+    output = capsys.readouterr().out
+    assert str(gone) in output and "removed before it was read" in output
     assert bed.run() is Outcome.PARKED
     assert f"no longer exist, such as {gone}" in bed.park().details["message"]
     bed.holds([event(0)])
