@@ -111,13 +111,15 @@ class StateOperator:
     """Stateful operator, as Spark names it (``dedupe``, ``stateStoreSave``, ``symmetricHashJoin``, …).
 
     ``partitions`` is the number of partitions of its state. Offset log v1 pins that number for the next
-    start. v2 does not: with another ``spark.sql.shuffle.partitions`` the start fails.
+    start. v2 does not: with another ``spark.sql.shuffle.partitions`` the start fails. ``time_mode`` is the
+    time of a ``transformWithState``'s timers and times to live (``NoTime``: it has none); None of others.
     """
 
     id: int
     name: str
     partitions: int
     stores: tuple[str, ...]
+    time_mode: str | None = None
 
 
 def parse_offsets(content: bytes, batch: int, path: str) -> OffsetEntry:
@@ -173,6 +175,7 @@ def parse_operator(content: bytes, path: str) -> StateOperator:
             str(info["operatorName"]),
             partitions,
             tuple(str(item["storeName"]) for item in stores),
+            _object(value.get("operatorPropertiesJson") or "{}", path).get("timeMode"),
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise damaged(path, f"is not a state operator's metadata ({error!r})") from error

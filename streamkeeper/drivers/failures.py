@@ -235,6 +235,9 @@ _BY_CONDITION: Mapping[FailureClass, Mapping[str, str]] = {
         "CONCURRENT_STREAM_LOG_UPDATE": (
             "two runs of the query wrote one checkpoint, or a file of its offset log is gone"
         ),
+        "FAILED_READ_FILE.FILE_NOT_EXIST": (
+            "a file was removed before it was read; the next driver looks whether it is gone"
+        ),
         "KAFKA_DATA_LOSS.PARTITION_OFFSET_CHANGED": _LOOKED_FOR,
         "KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE": _LOOKED_FOR,
     },

@@ -8,10 +8,10 @@ transaction)]``.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from streamkeeper.checkpoint import Checkpoint, OffsetEntry
+from streamkeeper.checkpoint import Checkpoint, OffsetEntry, StateOperator
 from streamkeeper.checkpoint.implied_offsets import Ends, implied, newest_before
 from streamkeeper.checkpoint.log_entries import gaps
 from streamkeeper.declare.model import Source
@@ -64,6 +64,18 @@ class CommittedPosition:
         """
         planned = max((*self.checkpoint.offset_batches(), *self.checkpoint.commit_batches()), default=-1)
         return self.last_transaction is not None and self.last_transaction > planned
+
+    @property
+    def operators(self) -> tuple[StateOperator, ...]:
+        """Stateful operators of the checkpoint; where it cannot tell, those that the generation began
+        with.
+        """
+        try:
+            return self.checkpoint.operators()
+        except CheckpointError:
+            return tuple(
+                StateOperator(number, name, 0, ()) for number, name in enumerate(self.start.operators)
+            )
 
     @property
     def missing_in_sink(self) -> str | None:
@@ -220,20 +232,27 @@ def look(home: FlowHome, table_path: str, generation: Generation, start: Start) 
 
     :raises CheckpointError: its checkpoint cannot be listed, or the sink's log cannot be read.
     """
-    checkpoint = Checkpoint(home.storage, start.checkpoint)
     # The checkpoint first: a running driver commits in the sink first, so its next batch is no contradiction.
-    last = generations.committed(home, generation.number, checkpoint.last_commit())
+    position = of_checkpoint(home, generation, start)
     sink = last_transaction(table_path, generation.query_id)
+    return replace(position, last_transaction=sink.version, fenced=sink.fenced, sink_known=sink.complete)
+
+
+def of_checkpoint(
+    home: FlowHome,
+    generation: Generation,
+    start: Start,
+    last_transaction: int | None = None,
+    fenced: bool = False,
+) -> CommittedPosition:
+    """Return the position of a generation from its checkpoint, and from what is known of the sink already.
+
+    :raises CheckpointError: its checkpoint cannot be listed.
+    """
+    checkpoint, read = Checkpoint(home.storage, start.checkpoint), sources_of(home, generation.number)
+    last = generations.committed(home, generation.number, checkpoint.last_commit())
     return CommittedPosition(
-        generation,
-        start,
-        checkpoint,
-        last,
-        sink.version,
-        sink.fenced,
-        sink.complete,
-        sources_of(home, generation.number),
-        home,
+        generation, start, checkpoint, last, last_transaction, fenced, sources=read, home=home
     )
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from streamkeeper.checkpoint import StateOperator
 from streamkeeper.declare.model import Source
 from streamkeeper.errors import DeclarationError
 from streamkeeper.sources.kafka.offsets import Offsets
@@ -28,6 +29,16 @@ OWN_STATE = (
 )
 """Note of a plan on state that the pipeline's own code rebuilds, such as with transformWithState."""
 
+OWN_STATES = frozenset(
+    {
+        "flatMapGroupsWithState",
+        "applyInPandasWithState",
+        "transformWithStateExec",
+        "transformWithStateInPySparkExec",
+        "transformWithStateInPandasExec",
+    }
+)
+"""Stateful operators whose state is made by the pipeline's own code."""
 _FORGETS = frozenset({"dedupeWithinWatermark"})
 """Stateful operators that forget a key after a time, and write a row of it that comes later."""
 
@@ -149,9 +160,25 @@ def spread(ends: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def forgets_by_batches(operators: Iterable[str]) -> bool:
-    """Return whether a state that is rebuilt in other batches may let rows come twice."""
-    return not _FORGETS.isdisjoint(operators)
+def differences(operators: Iterable[StateOperator], remaining: Iterable[str]) -> str:
+    """Return what a state that is rebuilt in other batches than it was made in may do otherwise; empty if
+    nothing.
+
+    :param operators: of the old state; ``remaining`` are the names of those that the query keeps.
+    """
+    same = [operator for operator in operators if operator.name in set(remaining)]
+    forgets = any(operator.name in _FORGETS for operator in same)
+    goes_by_time = any(operator.name in OWN_STATES and operator.time_mode != "NoTime" for operator in same)
+    parts = [
+        "may have forgotten keys that the old state knows, whose rows are then duplicated" if forgets else "",
+        (
+            "may have other timers and times to live than the old state, so that rows are missing, duplicated"
+            " or have other values"
+            if goes_by_time
+            else ""
+        ),
+    ]
+    return ", and ".join(filter(None, parts))
 
 
 def _size(text: str) -> int:

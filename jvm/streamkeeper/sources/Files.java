@@ -1,6 +1,8 @@
 package streamkeeper.sources;
 
+import java.io.FileNotFoundException;
 import java.lang.reflect.Method;
+import java.net.URI;
 import java.util.ArrayList;
 import java.util.HashSet;
 import java.util.List;
@@ -13,10 +15,12 @@ import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.sql.catalyst.util.CaseInsensitiveMap$;
 import org.apache.spark.sql.classic.Dataset;
 import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.errors.QueryExecutionErrors$;
 import org.apache.spark.sql.execution.datasources.DataSource;
 import org.apache.spark.sql.execution.datasources.FileStatusCache;
 import org.apache.spark.sql.execution.datasources.HadoopFsRelation;
 import org.apache.spark.sql.execution.datasources.InMemoryFileIndex;
+import org.apache.spark.sql.execution.datasources.LogicalRelation;
 import org.apache.spark.sql.execution.datasources.LogicalRelation$;
 import org.apache.spark.sql.execution.datasources.PartitionPath;
 import org.apache.spark.sql.execution.datasources.PartitionSpec;
@@ -44,11 +48,18 @@ import scala.jdk.javaapi.CollectionConverters;
  * <p>Of a batch with files in folders {@code column=value}, it leaves out those that are in none, without a word; where
  * earlier batches had such folders and this one has none, it fails (PartitioningAwareFileIndex.listFiles). Here they are
  * read, and the column is null in their rows.
+ *
+ * <p>Of a batch with files that are gone since they were listed, which may be hours ago (maxCachedFiles, AvailableNow), it
+ * reads the others, and counts all as read (HadoopFSUtils.listLeafFiles). Here the batch fails, as it does where a file
+ * goes later, and the next driver parks the flow (check_planned_files).
  */
 public final class Files extends FileStreamSource {
   private final SparkSession session;
   private final String format;
   private final Seq<String> partitions;
+
+  /** Last list of files that an earlier driver wrote: this one looked after what is to be read of these before it began. */
+  private final long listedBefore;
 
   private Files(
       SparkSession session,
@@ -62,6 +73,7 @@ public final class Files extends FileStreamSource {
     this.session = session;
     this.format = format;
     this.partitions = partitions;
+    this.listedBefore = currentLogOffset();
   }
 
   /** Returns a stream of files, as {@code readStream} opened it, that is read by this source. */
@@ -93,7 +105,15 @@ public final class Files extends FileStreamSource {
 
   @Override
   public Dataset<Row> getBatch(Option<Offset> start, Offset end) {
-    List<Path> paths = paths(start, end);
+    List<FileEntry> entries = entries(start, end);
+    List<Path> paths = new ArrayList<>();
+    entries.forEach(entry -> paths.add(entry.sparkPath().toPath()));
+    Dataset<Row> batch = read(start, end, paths);
+    checkThere(entries, batch);
+    return batch;
+  }
+
+  private Dataset<Row> read(Option<Offset> start, Offset end, List<Path> paths) {
     Map<String, String> options = spark("optionsForInnerDataSource");
     List<Path> inFolders = inFolders(paths, options);
     boolean isBeside =
@@ -121,17 +141,42 @@ public final class Files extends FileStreamSource {
     return Dataset.ofRows(session, LogicalRelation$.MODULE$.apply(all, true));
   }
 
-  private List<Path> paths(Option<Offset> start, Offset end) {
+  /**
+   * Fails if a file that was listed since this driver began is none of those of which Spark made its batch. What the log
+   * of a Spark sink of files lists may have been removed long ago.
+   */
+  private void checkThere(List<FileEntry> entries, Dataset<Row> batch) {
+    List<FileEntry> listed = entries.stream().filter(entry -> entry.batchId() > listedBefore).toList();
+    if (listed.isEmpty() || sourceHasMetadata().contains(true)) {
+      return;
+    }
+    Set<Path> present = new HashSet<>();
+    for (String file : ((HadoopFsRelation) ((LogicalRelation) batch.logicalPlan()).relation()).inputFiles()) {
+      present.add(new Path(URI.create(file)));
+    }
+    for (FileEntry entry : listed) {
+      if (!present.contains(entry.sparkPath().toPath())) {
+        FileNotFoundException gone = new FileNotFoundException(entry.path() + " was removed before it was read");
+        throw Files.<RuntimeException>raised(QueryExecutionErrors$.MODULE$.fileNotExistError(entry.path(), gone));
+      }
+    }
+  }
+
+  /** Throws what Spark's own methods throw, which declare nothing. */
+  @SuppressWarnings("unchecked")
+  private static <T extends Throwable> T raised(Throwable error) throws T {
+    throw (T) error;
+  }
+
+  private List<FileEntry> entries(Option<Offset> start, Offset end) {
     long after = start.isEmpty() ? -1 : FileStreamSourceOffset.apply(start.get()).logOffset();
     long upto = FileStreamSourceOffset.apply(end).logOffset();
     FileStreamSourceLog log = spark("metadataLog");
-    List<Path> paths = new ArrayList<>();
+    List<FileEntry> entries = new ArrayList<>();
     for (Tuple2<Object, FileEntry[]> batch : log.get(new Some<>(after + 1), new Some<>(upto))) {
-      for (FileEntry entry : batch._2()) {
-        paths.add(entry.sparkPath().toPath());
-      }
+      entries.addAll(List.of(batch._2()));
     }
-    return paths;
+    return entries;
   }
 
   /** Returns the files that are in a folder {@code column=value} below the source's own. */

@@ -47,7 +47,7 @@ from streamkeeper.manifest.environment import opened_flow
 from streamkeeper.manifest.import_file import fingerprint
 from streamkeeper.manifest.manifest import UNREADABLE, Flow
 from streamkeeper.observe.observed import Observed
-from streamkeeper.observe.position import CommittedPosition, sources_of
+from streamkeeper.observe.position import of_checkpoint
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import owners
@@ -288,16 +288,7 @@ def _run_generation(job: Job, declared: Flow) -> None:
     check_consistency(job, generation, start)
     check_state(checkpoint)
     check_sources(job.flow, checkpoint, generation)
-    position = CommittedPosition(
-        generation,
-        start,
-        checkpoint,
-        checkpoint.last_commit(),
-        None,
-        fenced=False,
-        sources=sources_of(job.home, generation.number),
-        home=job.home,
-    )
+    position = of_checkpoint(job.home, generation, start)
     check_returned(job.flow, position)
     forget_backward(job, start, generation.query_id)
     check_histories(job, position)

@@ -12,7 +12,7 @@ from functools import partial
 from streamkeeper.errors import RecoveryError
 from streamkeeper.flows.generations import AFTER_LAST, BATCH, Generation
 from streamkeeper.observe.position import CommittedPosition
-from streamkeeper.sources.replay_steps import BATCHES, Bound, forgets_by_batches
+from streamkeeper.sources.replay_steps import BATCHES, Bound, differences
 from streamkeeper.support.amounts import UNKNOWN_IMPACT
 from streamkeeper_jobs.generation.replay import Step
 from streamkeeper_jobs.generation.start_position import Origin
@@ -68,14 +68,14 @@ def check_accepted(
     old_position: CommittedPosition | None,
     new: tuple[str, ...],
 ) -> None:
-    """Check that a state which forgets keys by its batches is replayed in all of them, or in others as
+    """Check that a state which goes by the ends of batches is replayed in all of them, or in others as
     accepted.
 
     :param new: the operators of the query; what the old one had not has forgotten nothing yet.
     :raises RecoveryError: some are not known any more, and that was not accepted.
     """
-    old = () if old_position is None else old_position.start.operators
-    if batches.whole or not forgets_by_batches(set(old) & set(new)):
+    differs = "" if old_position is None else differences(old_position.operators, new)
+    if batches.whole or old_position is None or old_position.batch is None or not differs:
         return
     words = (
         f"only the last {len(batches.steps)} of the batches that it came in are known"
@@ -85,8 +85,8 @@ def check_accepted(
     harmless = job.flow.declaration.spec is not None or job.flow.declaration.replaces
     if not harmless and UNKNOWN_IMPACT not in generation.accepted:
         raise RecoveryError(
-            f"The state of {job.flow.full_name} forgets keys at the end of batches, and its history would be"
-            f" replayed in other batches: {words} ({BATCHES}). Rows may then be duplicated."
+            f"The state of {job.flow.full_name} goes by the ends of batches, and its history would be"
+            f" replayed in other batches: {words} ({BATCHES}). It {differs}."
             " Nothing was changed. Reset the flow from its last generation with a copied state"
             f" (reset_checkpoint from a generation, or rewind), or again with `{UNKNOWN_IMPACT}` accepted."
         )

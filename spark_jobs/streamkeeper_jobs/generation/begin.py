@@ -26,6 +26,7 @@ from streamkeeper.flows.generations import (
     given_before,
 )
 from streamkeeper.observe.position import CommittedPosition
+from streamkeeper.sources.files.impacts import PATHS
 from streamkeeper.support.times import now
 from streamkeeper_jobs.generation.fence_earlier import evidence, fence_earlier, stood
 from streamkeeper_jobs.generation.seed import NewCheckpoint, create_checkpoint, keep_schema_logs
@@ -81,6 +82,7 @@ def begin(job: Job, sink: Sink, generation: Generation) -> Start:
             **initial_state,
             "notes": list(made.notes),
             **({"topics": made.topics} if made.topics else {}),
+            PATHS: {source.name: source.path for source in job.sources if source.reads_files},
         },
     )
     job.watch.obey()

@@ -14,7 +14,7 @@ from streamkeeper.flows import generations
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import ADOPTED, AFTER_LAST, BATCH, EARLIEST, OFFSETS, Generation, Start
 from streamkeeper.observe import adopted_checkpoint, past_positions
-from streamkeeper.observe.position import CommittedPosition, sources_of
+from streamkeeper.observe.position import CommittedPosition, of_checkpoint
 from streamkeeper.support.amounts import DUPLICATES
 from streamkeeper.trial import last_run
 from streamkeeper_jobs.sinks.expectations import fence_quarantine
@@ -113,7 +113,7 @@ def stood(job: Job, generation: Generation, fenced: Fenced) -> CommittedPosition
     last = fenced.last.get(before.number)
     if before.number not in fenced.last:
         last = _fence(job, before.query_id)
-    return _position(job.home, before, start, last)
+    return of_checkpoint(job.home, before, start, last, fenced=True)
 
 
 def _adopted(job: Job, generation: Generation) -> CommittedPosition:
@@ -239,17 +239,7 @@ def _position_of(home: FlowHome, number: int) -> CommittedPosition:
             f"Generation {number} of {home.full_name} no longer exists, and the start needs its offsets."
             " Restore it from a copy."
         )
-    return _position(home, decided, start, None)
-
-
-def _position(home: FlowHome, decided: Generation, start: Start, last: int | None) -> CommittedPosition:
-    """Return the position of a fenced generation, whose last transaction is known."""
-    checkpoint = Checkpoint(home.storage, start.checkpoint)
-    committed = generations.committed(home, decided.number, checkpoint.last_commit())
-    read = sources_of(home, decided.number)
-    return CommittedPosition(
-        decided, start, checkpoint, committed, last, fenced=True, sources=read, home=home
-    )
+    return of_checkpoint(home, decided, start, fenced=True)
 
 
 def _fenced_before(home: FlowHome, earlier: list[int]) -> frozenset[int]:

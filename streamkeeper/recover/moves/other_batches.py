@@ -13,7 +13,7 @@ from streamkeeper.observe.position import CommittedPosition
 from streamkeeper.recover.moves.present import FlowNow
 from streamkeeper.recover.plans.move import Move
 from streamkeeper.recover.plans.plan import Refusal
-from streamkeeper.sources.replay_steps import OWN_STATE, Bound, forgets_by_batches
+from streamkeeper.sources.replay_steps import OWN_STATE, Bound, differences
 from streamkeeper.support.amounts import IMPACTS, UNKNOWN_IMPACT
 
 REFRESHED = (
@@ -46,23 +46,21 @@ def notes_of(present: FlowNow, move: Move) -> Iterator[str]:
 
 
 def impact_of(flow: Flow, present: FlowNow, move: Move) -> Iterator[Refusal]:
-    """Yield the impact of a state that may have forgotten keys which the old one knows, unless it is
-    accepted.
+    """Yield the impact of a state that goes by the ends of batches and is rebuilt in others, unless it is
+    accepted. Nothing counts it: what the old state kept is only in itself.
     """
     standing = _continued(present, move)
-    declared = (present.failure or {}).get("operators")
-    forgets = forgets_by_batches(present.operators) and (declared is None or forgets_by_batches(declared))
+    differs = differences(present.standing.operators, present.declared_operators)
     harmless = present.is_safe_to_repeat or flow.declaration.replaces or UNKNOWN_IMPACT in move.accept
-    if move.state != REBUILT or move.start.mode == EARLIEST or not forgets or harmless:
+    if move.state != REBUILT or move.start.mode == EARLIEST or not differs or harmless:
         return
-    if not _all_known(move, standing):
+    if present.stateful is not False and standing.batch is not None and not _all_known(move, standing):
         yield Refusal(
             UNKNOWN_IMPACT,
-            f"{IMPACTS[UNKNOWN_IMPACT]} (the state forgets keys at the end of batches, and of the batches"
-            f" that it was made in only the last {len(standing.kept_batches()):,} are known: replayed in"
-            " others, it may have forgotten keys that the old state knows, whose rows are then duplicated). A"
-            " copied state knows them: reset from the present generation, or rewind. To continue anyway,"
-            f" accept `{UNKNOWN_IMPACT}`.",
+            f"{IMPACTS[UNKNOWN_IMPACT]} (the state goes by the ends of batches, and of those that it was"
+            f" made in only the last {len(standing.kept_batches()):,} are known: replayed in others, it"
+            f" {differs}). A copied state is exact: reset from the present generation, or rewind. To continue"
+            f" anyway, accept `{UNKNOWN_IMPACT}`.",
             covers=("batches of old",),
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,19 +14,10 @@ from streamkeeper.manifest.manifest import Flow
 from streamkeeper.observe.observed import Observed
 from streamkeeper.observe.position import CommittedPosition
 from streamkeeper.settings import Settings
+from streamkeeper.sources.replay_steps import OWN_STATES
 
 DEDUPE = frozenset({"dedupe", "dedupeWithinWatermark"})
 """Stateful operators that let a row through or not, and never change it."""
-_OWN = frozenset(
-    {
-        "flatMapGroupsWithState",
-        "applyInPandasWithState",
-        "transformWithStateExec",
-        "transformWithStateInPySparkExec",
-        "transformWithStateInPandasExec",
-    }
-)
-"""Stateful operators whose state is made by the pipeline's own code."""
 
 
 @dataclass(frozen=True)
@@ -52,17 +43,23 @@ class FlowNow:
         """Whether each row that it writes is of one that it reads in the same batch: it keeps no state, or
         only leaves rows out.
         """
-        declared = (self.failure or {}).get("operators")
-        operators = self.operators if declared is None else declared
+        operators = self.declared_operators
         return self.stateful is False or (bool(operators) and DEDUPE.issuperset(operators))
+
+    @property
+    def declared_operators(self) -> Collection[str]:
+        """Stateful operators of the query as declared now; those of the checkpoint where that is not
+        known.
+        """
+        declared: Collection[str] | None = (self.failure or {}).get("operators")
+        return self.operators if declared is None else declared
 
     @property
     def makes_its_state(self) -> bool:
         """Whether the query, as declared now as far as that is known, keeps a state that the pipeline's own
         code makes.
         """
-        declared = (self.failure or {}).get("operators")
-        return not _OWN.isdisjoint(self.operators if declared is None else declared)
+        return not OWN_STATES.isdisjoint(self.declared_operators)
 
 
 def look_at(settings: Settings, flow: Flow, strict: bool) -> FlowNow:
@@ -80,7 +77,7 @@ def look_at(settings: Settings, flow: Flow, strict: bool) -> FlowNow:
             f" its DAG, or streamkeeper run {flow.full_name}."
         )
     park = observed.park
-    operators = _operators(standing)
+    operators = tuple(operator.name for operator in standing.operators)
     declared = (park.details.get("operators") if park else None) or ()
     return FlowNow(
         newest=newest.number,
@@ -91,16 +88,6 @@ def look_at(settings: Settings, flow: Flow, strict: bool) -> FlowNow:
         is_safe_to_repeat=is_safe_to_repeat(flow, {*operators, *declared}),
         failure=park.details if park else None,
     )
-
-
-def _operators(standing: CommittedPosition) -> tuple[str, ...]:
-    """Return the stateful operators of the checkpoint; where it cannot tell, those that the generation began
-    with.
-    """
-    try:
-        return tuple(operator.name for operator in standing.checkpoint.operators())
-    except CheckpointError:
-        return standing.start.operators
 
 
 def _is_stateful(

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from streamkeeper.checkpoint import Checkpoint, FileEntry
@@ -32,6 +31,7 @@ from streamkeeper.sources.files.listing import (
     PassedOver,
     SourceFile,
     amount,
+    is_inside,
     is_rewritten,
     iterate_files,
     list_files,
@@ -41,7 +41,6 @@ from streamkeeper.support.amounts import SourceImpact, counted
 
 ENOUGH = 1000
 """Pending files after which the listing of a folder ends early."""
-_GLOB = re.compile(r"[*?{\[]")
 
 Listing = tuple[FileEntry, ...]
 Look = Callable[[], Listing]
@@ -51,7 +50,11 @@ class Files(PlannedFormat[Listing, FilesPosition]):
     """Files of one of Spark's formats; a position is the set of those that count as processed."""
 
     def after(self, source: Source, before: Before, look: Look) -> Resolved[FilesPosition]:
-        return self.at(source, before, look, before.offset)
+        at = self.at(source, before, look, before.offset)
+        if at.position is None:
+            return at
+        entries = at.position.entries
+        return Resolved(FilesPosition(lambda: chain(impacts.earlier_files(source, before), entries())))
 
     def end(self, before: Before, look: Look) -> FilesPosition:
         return FilesPosition(look)
@@ -76,7 +79,8 @@ class Files(PlannedFormat[Listing, FilesPosition]):
 
     def gone_unread(self, source: Source, checkpoint: Checkpoint, after: Any) -> Resolved[FilesPosition]:
         """Look for the files of the next batch, which Spark lists before it plans the batch, and reads those
-        that are there; it takes the others for read without a word (HadoopFSUtils.listLeafFiles).
+        that are there; it takes the others for read without a word (HadoopFSUtils.listLeafFiles). Of what is
+        listed later, the driver's own source looks (jvm/streamkeeper/sources/Files.java).
         """
         gone = impacts.gone_unread(source, checkpoint, -1 if after is None else int(after["logOffset"]))
         return Resolved(lost=impacts.why_gone_unread(gone) if gone else "")
@@ -160,11 +164,9 @@ class Files(PlannedFormat[Listing, FilesPosition]):
     def misfit(self, source: Source, checkpoint: Checkpoint, key: str, offset: Any) -> str | None:
         """Compare paths: files elsewhere than where the source reads would all be read again."""
         assert source.path is not None, "a files source has a path"
-        base = plain_path(_GLOB.split(source.path, maxsplit=1)[0])
-        inside = base if _GLOB.search(source.path) else f"{base.rstrip('/')}/"
         for entry in checkpoint.files_log(key).newest_entries(int(offset["logOffset"])):
             path = plain_path(entry.path)
-            if path != base and not path.startswith(inside):
+            if not is_inside(path, source.path):
                 return f"{key} has read {path}, and {source.name} reads {source.path}"
         return None
 

@@ -16,12 +16,14 @@ from streamkeeper.declare.offsets import check_fits, describe
 from streamkeeper.errors import CheckpointError, RequestError
 from streamkeeper.flows.generations import AFTER_LAST, LATEST, OFFSETS, TIMESTAMP
 from streamkeeper.observe.position import CommittedPosition
-from streamkeeper.sources.base.format import Case, Resolved, SourceMove, read_again
+from streamkeeper.sources.base.format import Before, Case, Resolved, SourceMove, read_again
 from streamkeeper.sources.files import listing as file_listing
-from streamkeeper.sources.files.listing import PassedOver, SourceFile
+from streamkeeper.sources.files.listing import PassedOver, SourceFile, is_inside
 from streamkeeper.sources.files.options import OFF, FileOptions
 from streamkeeper.support.amounts import NONE, Amount, SourceImpact, counted, unknown
 
+PATHS = "paths"
+"""Name, in the evidence of a generation's start, of the paths of its files sources, by source name."""
 UNREAD = "unread files will be read"
 _MAYBE_READ = (
     "the lists of the last batches may be gone: unread files may have been read by them, and count as"
@@ -199,15 +201,57 @@ def under_other_names(
 def processed_files(
     standing: CommittedPosition, source: Source, offset: Any, everything: bool
 ) -> Iterator[FileEntry]:
-    """Yield the files that the old generation processed, from its files log.
+    """Yield the files that the old generation processed, from its files log, after those of
+    :func:`earlier_files`.
 
     If the offset is unknown, these are all files of the log.
 
     :raises CheckpointError: the log lacks what the offset says, be it all of it.
     """
+    if not everything and offset is not None:
+        yield from earlier_files(source, Before.of(standing, source, offset, strict=False))
     last = None if everything else (offset or {}).get("logOffset", -1)
     if last != -1 and (last is not None or source.name in standing.checkpoint.sources()):
         yield from standing.checkpoint.files_log(source.name).entries(last)
+
+
+def earlier_files(source: Source, before: Before) -> Iterator[FileEntry]:
+    """Yield the files at a source's path that earlier generations processed, and that the files log of the
+    last one does not have: it read another path. They come before the batches of that log.
+
+    :raises CheckpointError: a files log is damaged.
+    """
+    place, between = str(source.path), path_then(before.evidence, source)
+    if before.checkpoint is None or before.offset is None or between in (None, place):
+        return
+    log = _entries(before.checkpoint, before.key, before.offset)
+    listed, others = {files_log.plain_path(entry.path) for entry in log}, [between]
+    for position, offset in before.earlier():
+        for entry in _entries(position.checkpoint, source.name, offset):
+            path = files_log.plain_path(entry.path)
+            # What a generation in between did not have of its own path was left out on purpose.
+            if (
+                path not in listed
+                and is_inside(path, place)
+                and not any(is_inside(path, at) for at in others)
+            ):
+                listed.add(path)
+                yield replace(entry, batch=0)
+        then = path_then(position.start.evidence, source)
+        if then == place:
+            return  # it had all of it
+        others += [] if then is None else [then]
+
+
+def _entries(checkpoint: Checkpoint, key: str, offset: Any) -> Iterable[FileEntry]:
+    upto = int(offset["logOffset"])
+    return checkpoint.files_log(key).entries(upto) if upto >= 0 else ()
+
+
+def path_then(evidence: Mapping[str, Any], source: Source) -> str | None:
+    """Return the path at which a source was read when a generation began; None if that is not recorded."""
+    paths: Mapping[str, str] = evidence.get(PATHS, {})
+    return paths.get(source.name)
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ A larger source has only files and bytes.
 """
 
 
+_PATTERN = re.compile(r"[*?{\[]")
 _TIMES = ("LastModified", "last_modified")
 """Names of a file's time in listings of object stores: S3, and Azure."""
 
@@ -224,7 +225,15 @@ def _below(root: str) -> Iterator[SourceFile]:
 
 def is_pattern(path: str) -> bool:
     """Return whether a path stands for others, as a Hadoop glob."""
-    return any(sign in path for sign in "*?{[")
+    return _PATTERN.search(path) is not None
+
+
+def is_inside(path: str, place: str) -> bool:
+    """Return whether a file, by its plain path, lies where a source reads; of a pattern, below its fixed
+    part.
+    """
+    base = plain_path(_PATTERN.split(place, maxsplit=1)[0])
+    return path == base or path.startswith(base if is_pattern(place) else f"{base.rstrip('/')}/")
 
 
 def _is_hidden(name: str) -> bool:

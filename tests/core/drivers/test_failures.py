@@ -48,6 +48,7 @@ CONDITIONS = {
     "STREAM_STREAM_JOIN_INCONSISTENT_STATE.NULL_VALUE": (RECOVER, "missing or damaged"),
     "ILLEGAL_STATE_STORE_VALUE.NULL_VALUE": (CORRECT, "the code of a state"),
     "DELTA_STREAMING_METADATA_EVOLUTION": (RESTART, "schema"),
+    "FAILED_READ_FILE.FILE_NOT_EXIST": (RETRY, "removed before it was read"),
 }
 
 MESSAGES = {

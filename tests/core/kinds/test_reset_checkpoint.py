@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -351,15 +352,20 @@ BOTH = EVENTS.replace('["events_raw"])', '["events_raw", "other"])').replace("(r
 
 def goes_on(world: World, mode: str = "after-last") -> None:
     """Let a second generation have read another source in place of the first one's."""
-    decided = generations.Generation(2, 1, StartAt(mode), "rebuilt", "q2", "", "", AT, world.flow.fingerprint)
-    generations.decide(world.home, decided)
-    folder, came = world.home.checkpoint(2, 1), {"generation": 1, "batch": 2}
-    start = generations.Start(2, folder, 0, {}, {}, (), None, 1, AT, came)
-    generations.begin(world.home, start)
-    write_checkpoint(world.home.storage, folder, decided, [[], []], 2, source="other")
-    world.commit({"txn": {"appId": "q2", "version": 1, "lastUpdated": 1}})
+    second(world, mode, [[], []], "other")
     world.declare(BOTH.replace("dp.create_streaming", OTHER + "dp.create_streaming"))
     (world.root / "data" / "other").mkdir()
+
+
+def second(world: World, mode: str, batches: list[list[Path]], source: str, **evidence: Any) -> None:
+    """Let a second generation have read two batches of a source."""
+    decided = generations.Generation(2, 1, StartAt(mode), "rebuilt", "q2", "", "", AT, world.flow.fingerprint)
+    generations.decide(world.home, decided)
+    folder, came = world.home.checkpoint(2, 1), {"generation": 1, "batch": 2, **evidence}
+    start = generations.Start(2, folder, 0, {}, {}, (), None, 1, AT, came)
+    generations.begin(world.home, start)
+    write_checkpoint(world.home.storage, folder, decided, batches, 2, source=source)
+    world.commit({"txn": {"appId": "q2", "version": 1, "lastUpdated": 1}})
 
 
 def test_a_source_that_is_read_again_after_a_time_goes_on_where_it_stood(stands: World) -> None:
@@ -371,6 +377,26 @@ def test_a_source_that_is_read_again_after_a_time_goes_on_where_it_stood(stands:
     assert "Sources that an earlier generation read go on where it ended: events_raw." in notes(found)
     again = plan(stands, "earliest").flows[0].impacts[0].repeated
     assert (again.files, again.rows) == (3, 6), "the table has them from then"
+
+
+@pytest.mark.parametrize(
+    ("then", "unread"), [("other", 2), ("", 5)], ids=["elsewhere", "it was within that path, and left out"]
+)
+def test_a_path_that_a_source_reads_again_goes_on_with_the_files_read_there(
+    then: str, unread: int, stands: World
+) -> None:
+    """The files log of the generation between has none of another path."""
+    batches = [[stands.root / "data" / "other" / name] for name in ("a.json", "b.json")]
+    for [file] in batches:
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("{}\n")
+    second(
+        stands, "after-last", batches, "events_raw", paths={"events_raw": str(stands.root / "data" / then)}
+    )
+    found = plan(stands)
+    assert (impact(found).repeated.files, refused(found)) == (0, [])
+    assert f"{unread} unread files will be read" in impact(found).notes
+    assert impact(plan(stands, "earliest")).repeated.files == 5 - unread
 
 
 def test_what_an_emptied_table_had_is_not_in_it(stands: World) -> None:

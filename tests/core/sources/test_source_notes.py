@@ -4,6 +4,7 @@ settings.
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -365,7 +366,8 @@ OWN, WITHIN = "transformWithStateInPySparkExec", "dedupeWithinWatermark"
     ("operator", "first", "asked", "said", "impact"),
     [
         (OWN, 0, {}, "replayed in the 3 batches that it came in", None),
-        (OWN, 1, {}, replay_steps.OWN_STATE, None),
+        (OWN, 1, {}, replay_steps.OWN_STATE, UNKNOWN_IMPACT),
+        (OWN, 1, {"accept": (UNKNOWN_IMPACT,)}, replay_steps.OWN_STATE, None),
         (OWN, 1, {"state": "empty"}, None, None),
         ("dedupe", 1, {}, other_batches.REBUILT_OTHERWISE, None),
         (WITHIN, 0, {}, "replayed in the 3 batches that it came in", None),
@@ -388,6 +390,25 @@ def test_a_history_that_comes_in_other_batches_than_it_came_is_said_and_impactd(
         assert other_batches.REBUILT_OTHERWISE in notes(found) or "empty" in asked.values()
     unknown = [item for item in found.refusals if item.covers == ("batches of old",)]
     assert [item.impact for item in unknown] == ([] if impact is None else [impact])
+
+
+@pytest.mark.parametrize(("time_mode", "asks"), [("NoTime", 0), ("ProcessingTime", 1), ("EventTime", 1)])
+def test_a_state_of_ones_own_has_an_impact_by_its_batches_if_it_goes_by_a_time(
+    world: World, time_mode: str, asks: int
+) -> None:
+    """Without a time mode, Spark refuses timers and times to live."""
+    start = world.processed(3, operators=(OWN,))
+    world.home.storage.remove(f"{start.checkpoint}/offsets/0")
+    metadata = {
+        "operatorInfo": {"operatorId": 0, "operatorName": OWN},
+        "stateStoreInfo": [{"storeName": "default", "numPartitions": 2}],
+        "operatorPropertiesJson": json.dumps({"timeMode": time_mode, "outputMode": "Append"}),
+    }
+    file = f"{start.checkpoint}/state/0/_metadata/v2/0"
+    world.home.storage.overwrite(file, b"v2\n" + json.dumps(metadata).encode())
+    texts = [item.message for item in plan(world).refusals if item.impact == UNKNOWN_IMPACT]
+    assert len(texts) == asks
+    assert all("timers and times to live" in text and "A copied state is exact" in text for text in texts)
 
 
 def test_a_full_refresh_says_that_its_rows_come_in_other_batches(world: World) -> None:

@@ -114,6 +114,39 @@ def test_a_file_that_goes_before_its_planned_batch_read_it_parks_the_flow(make_b
     bed.holds([event(1), event(2)])
 
 
+REMOVES = """
+@F.udf("int")
+def removing(n):
+    import os
+    if n == 0:
+        os.remove({path!r})
+    return n
+"""
+
+
+def test_a_file_that_goes_while_a_driver_runs_fails_its_batch_and_parks_the_next_driver(
+    make_bed: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was listed together with the file before it, whose batch removes it."""
+    bed = make_bed(STATELESS)
+    bed.arrive(0)
+    gone = bed.arrive(10)
+    bed.arrive(20)
+    removes = REMOVES.format(path=str(gone))
+    bed.declare(pipeline(view='.withColumn("n", removing("n"))', more=removes, files=1))
+    text = gone.read_text()
+    assert bed.run() is Outcome.FAILED
+    output = capsys.readouterr().out
+    assert str(gone) in output and "removed before it was read" in output
+    assert bed.run() is Outcome.PARKED
+    assert f"no longer exist, such as {gone}" in bed.park().details["message"]
+    bed.holds([event(0)])
+    gone.write_text(text)
+    holds.release(bed.home, holds.PARK)
+    assert bed.run() is Outcome.STOPPED
+    bed.holds(bed.events)
+
+
 SECOND = f'dp.create_source("second", format="json", path="{{data}}/second", schema="{SCHEMA}")'
 
 

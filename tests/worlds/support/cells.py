@@ -321,6 +321,11 @@ SHAPE = f"{STREAM}/test_states.py::test_a_state_goes_on_over_restarts_and_is_mad
 FRUIT = f"{SHIPPED}/test_fruit_counts.py::test_counts_are_those_of_the_oracle_after_each_recovery"
 SHIPMENTS = f"{SHIPPED}/test_order_shipments.py"
 GIVEN = f"{STREAM}/test_initial_state.py"
+TIMED = (
+    "tests/core/sources/test_source_notes.py"
+    "::test_a_state_of_ones_own_has_an_impact_by_its_batches_if_it_goes_by_a_time"
+)
+_IN_BATCHES = "yes, in the batches that it came in; where these are not known, at an unknown impact"
 _LOST = weaker("what it had collected is lost, at an impact", COUNTED)
 _UNTRIED = Cell("not tried by itself", SHAPE)
 
@@ -377,7 +382,7 @@ STATES = Part(
         "`dropDuplicatesWithinWatermark`": (
             yes(f"{OF_OLD}::test_a_key_is_forgotten_when_it_was_and_not_before"),
             weaker(
-                "yes, in the batches that it came in; where these are not known, at an unknown impact",
+                _IN_BATCHES,
                 f"{OF_OLD}::test_where_the_batches_are_not_known_the_impact_must_be_accepted",
             ),
             _UNTRIED,
@@ -385,13 +390,13 @@ STATES = Part(
         ),
         "`transformWithState`: timers": (
             yes(SHAPE),
-            weaker("in the batches that are known; before these, timers fire at their end", SHAPE),
+            weaker(_IN_BATCHES, TIMED),
             yes(COUNTED),
             _LOST,
         ),
         "`transformWithState`: time to live": (
             yes(SHAPE),
-            weaker("counts from the batches that are known", SHAPE),
+            weaker(_IN_BATCHES, TIMED),
             _UNTRIED,
             _LOST,
         ),
