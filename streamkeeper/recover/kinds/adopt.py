@@ -323,7 +323,7 @@ def _written_again(flow: Flow, query: OldQuery) -> Amount | None:
     return NONE
 
 
-def _copy(checkpoint: Checkpoint, home: FlowHome, number: int, of: int) -> CopyPlan:
+def _copy(checkpoint: Checkpoint, home: FlowHome, number: int, total: int) -> CopyPlan:
     """Return the amount of a checkpoint: an upper bound of what is copied, unless it has more files than are
     counted.
     """
@@ -332,7 +332,7 @@ def _copy(checkpoint: Checkpoint, home: FlowHome, number: int, of: int) -> CopyP
         sizes.append(size)
         if len(sizes) == _COUNTED:
             break
-    name = "the checkpoint" if of == 1 else f"the checkpoint of {home.full_name}"
+    name = "the checkpoint" if total == 1 else f"the checkpoint of {home.full_name}"
     return CopyPlan(
         name,
         checkpoint.path(),

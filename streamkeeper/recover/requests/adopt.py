@@ -122,9 +122,9 @@ def _places(values: Mapping[str, Any], asking: Asking) -> dict[str, Any]:
     return places
 
 
-def _place(flow: str, text: Any, of: int, wrong: list[str]) -> str:
+def _place(flow: str, text: Any, total: int, wrong: list[str]) -> str:
     """Return a checkpoint's place in one spelling, with the flow's names filled in."""
-    name = "checkpoint" if of == 1 else f"checkpoint of {flow}"
+    name = "checkpoint" if total == 1 else f"checkpoint of {flow}"
     pipeline, _, own = flow.partition(".")
     filled = str(text).replace("{pipeline}", pipeline).replace("{flow}", own)
     place = normal_place(filled)
@@ -136,13 +136,13 @@ def _place(flow: str, text: Any, of: int, wrong: list[str]) -> str:
 
 
 def _sources(
-    given: Mapping[str, Any], checkpoints: Mapping[str, str], asking: Asking
+    names_by_key: Mapping[str, Any], checkpoints: Mapping[str, str], asking: Asking
 ) -> dict[str, dict[str, str]]:
     """Return by flow what its checkpoint's sources are; checked against the flow's."""
     flows = {flow.full_name: flow for flow in asking.manifest.flows() if flow.full_name in checkpoints}
-    by_flow = dict(given)
-    if given and len(flows) == 1 and not any(isinstance(names, Mapping) for names in given.values()):
-        by_flow = dict.fromkeys(flows, given)
+    by_flow = dict(names_by_key)
+    if names_by_key and len(flows) == 1 and not any(isinstance(one, Mapping) for one in by_flow.values()):
+        by_flow = dict.fromkeys(flows, names_by_key)
     for name, names in by_flow.items():
         if name in flows and isinstance(names, Mapping):
             asking.wrong += _misfits(names, flows[name])
