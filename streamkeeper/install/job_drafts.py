@@ -107,12 +107,12 @@ def _draft(job: Job) -> str:
 
 
 def _table_of(job: Job) -> str:
-    target = job.query and job.query.target
+    target = None if job.query is None else job.query.target
     return _word((target or job.task).rstrip("/").rpartition("/")[2].rpartition(".")[2])
 
 
 def _checkpoint_of(job: Job) -> str:
-    return (job.query and job.query.checkpoint) or _UNKNOWN
+    return (None if job.query is None else job.query.checkpoint) or _UNKNOWN
 
 
 def _names(readings: Sequence[Reading]) -> dict[str, Reading]:
