@@ -18,7 +18,7 @@ from streamkeeper_airflow.flow.gate import HoldGate
 from streamkeeper_airflow.flow.supervise import FlowOperator
 from streamkeeper_airflow.table_asset import table_asset
 
-from streamkeeper.manifest.manifest import Flow, Manifest, read_manifest
+from streamkeeper.manifest.manifest import Flow, Manifest, read_manifest, settings_of
 from streamkeeper.settings import Settings
 
 # Any past date will do. Without one, a @continuous DAG's second run gets the logical date of its first, and
@@ -34,6 +34,7 @@ def flow_dag(flows: list[Flow], manifest: Manifest) -> DAG:
     names = [flow.full_name for flow in flows]
     tables = dict.fromkeys(flow.declaration.target for flow in flows if flow.sink is None)
     which: dict[str, Any] = {"flows": names} if flows[0].pipeline.shared_driver else {"flow": names[0]}
+    settings = settings_of(SETTINGS, [flows[0].pipeline])
     with DAG(
         dag_id=flows[0].dag_id,
         dag_display_name=name_of_flows(flows),
@@ -44,12 +45,13 @@ def flow_dag(flows: list[Flow], manifest: Manifest) -> DAG:
         catchup=False,
         allowed_run_types=["scheduled", *AGAIN] if once else ["scheduled"],  # type: ignore[list-item]  # the enum is private, its values not
         disable_bundle_versioning=True,
-        **dag_options(SETTINGS, "flow", flows[0].pipeline.name),
+        **dag_options(settings, "flow", flows[0].pipeline.name),
         doc_md=documentation(flows, manifest),
     ) as dag:
         gate = HoldGate(task_id="gate", **which)
         outlets = [table_asset(table) for table in tables]
-        gate >> FlowOperator(task_id="run", once=once, pool=SETTINGS.pool, outlets=outlets, **which)
+        which |= {"pool": settings.pool, "connection": settings.connection}
+        gate >> FlowOperator(task_id="run", once=once, outlets=outlets, **which)
     return dag
 
 

@@ -12,7 +12,7 @@ from streamkeeper_airflow.timetables import by_the_clock
 
 from streamkeeper import settings
 from streamkeeper.declare.model import Pipeline, Schedule
-from streamkeeper.manifest.manifest import read_manifest
+from streamkeeper.manifest.manifest import read_manifest, settings_of
 from streamkeeper.recover.plans.schedules import conf_of, dag_id
 from streamkeeper.settings import Settings
 
@@ -32,7 +32,7 @@ def schedule_dag(pipeline: Pipeline, schedule: Schedule) -> DAG:
         schedule=by_the_clock(schedule.cron),
         catchup=False,
         max_active_runs=1,
-        **dag_options(SETTINGS, "schedule", pipeline.name),
+        **dag_options(settings_of(SETTINGS, [pipeline]), "schedule", pipeline.name),
         doc_md=__doc__,
     ) as dag:
         TriggerDagRunOperator(

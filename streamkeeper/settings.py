@@ -80,7 +80,8 @@ _BACKUPS_IN = (
 )
 _PREFIX = re.compile(r"[A-Za-z0-9_.-]{0,50}")
 _TABLE = re.compile(r"[A-Za-z][A-Za-z0-9_]*(?:\.[A-Za-z][A-Za-z0-9_]*)?")
-_NAME = re.compile(r"[A-Za-z0-9_. -]{1,100}")
+AIRFLOW_NAME = re.compile(r"[A-Za-z0-9_. -]{1,100}")
+"""An owner, a tag, a queue, a pool or a connection of Airflow's."""
 _PAGE = re.compile(r"https?://[^\s/@]+(?:/[^\s@]*)?")
 _USER = re.compile(r"[^\s,\x00-\x1f]{1,256}")
 _VARIABLES = re.compile(r"[A-Za-z_*][A-Za-z0-9_*]*")
@@ -213,8 +214,9 @@ class Settings:
     ``AWS_*`` where the login of S3 stands in the environment. By default those of the shipped pipelines.
     """
     pipeline_connections: tuple[str, ...] = ()
-    """Airflow's connections, or patterns of their names, whose values ``{conn:NAME.FIELD}`` may take, with
-    commas; empty means all. Those of Streamkeeper's own tasks, ``streamkeeper_*``, are never among them.
+    """Airflow's connections, or patterns of their names, whose values ``{conn:NAME.FIELD}`` may take and that
+    ``connection=`` of a pipeline may name, with commas; empty means all. Those of Streamkeeper's own tasks,
+    ``streamkeeper_*``, are never among them.
     """
 
     @classmethod
@@ -668,7 +670,7 @@ def _prefix(name: str, text: str | None, default: str) -> str:
 
 
 def _name(name: str, text: str | None, default: str) -> str:
-    if text and not _NAME.fullmatch(text):
+    if text and not AIRFLOW_NAME.fullmatch(text):
         raise SettingsError(
             f"{name} is {text!r}. Allowed are 1 to 100 letters, digits, blanks and _ . -, with commas between"
             " several tags. Correct it, or unset it."

@@ -112,7 +112,7 @@ def adopt(
     Files are read, and nothing is run or imported. You complete a draft; `streamkeeper plan adopt` then says
     what its adoption would do.
     """
-    from streamkeeper.install.job_drafts import write_drafts
+    from streamkeeper.install.job_drafts import CHECKPOINTS, write_drafts
     from streamkeeper.install.job_scan import scan as scanned
 
     folder_scan = scanned(scan)
@@ -130,6 +130,11 @@ def adopt(
     ]
     lines = [f"not read: {file}: {reason}" for file, reason in folder_scan.unread.items()]
     lines += [f"{name}: drafted {file}" for name, file in drafts.items()]
+    if write is not None and len(drafts) > 1:
+        lines.append(
+            f'adopt all in one plan: streamkeeper plan adopt --checkpoints "$(cat {write / CHECKPOINTS})"'
+            " --old-job-is-stopped"
+        )
     show(
         {
             "jobs": [{"job": item.name, **asdict(item)} for item in folder_scan.jobs],

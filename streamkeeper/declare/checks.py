@@ -37,7 +37,7 @@ from streamkeeper.declare.model import (
 from streamkeeper.declare.registry import Registry, listed
 from streamkeeper.errors import DeclarationError
 from streamkeeper.redaction import redact
-from streamkeeper.settings import pipeline_connections, pipeline_env, why_refused_place
+from streamkeeper.settings import AIRFLOW_NAME, pipeline_connections, pipeline_env, why_refused_place
 from streamkeeper.support import connections
 from streamkeeper.support.ddl import Column, as_json, columns_of
 from streamkeeper.support.user_environment import variables_in, why_refused
@@ -248,6 +248,28 @@ def share(subject: str, value: object, location: Location) -> float | None:
             " None."
         )
     return float(value)
+
+
+def airflow_name(subject: str, value: object, location: Location) -> str:
+    """Return the name of something of Airflow's; empty for None."""
+    if value is None:
+        return ""
+    if not isinstance(value, str) or not AIRFLOW_NAME.fullmatch(value):
+        raise DeclarationError(
+            f"{location}: {subject} is {value!r}. Allowed are 1 to 100 letters, digits, blanks and _ . -."
+        )
+    return value
+
+
+def spark_connection(value: object, location: Location) -> str:
+    """Return the name of the connection by which drivers are submitted; empty for None."""
+    name = airflow_name("connection", value, location)
+    if " " in name:
+        raise DeclarationError(f"{location}: connection is {value!r}. Leave the blanks out: no id has any.")
+    refused = connections.why_refused([f"{name}.host"] if name else (), pipeline_connections())
+    if refused is not None:
+        raise DeclarationError(f"{location}: connection: {refused}.")
+    return name
 
 
 def expectations_of(

@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 from streamkeeper.declare.auto_cdc import names_of, read_spec
 from streamkeeper.declare.checkpoint_window import with_window
 from streamkeeper.declare.checks import (
+    airflow_name,
     asset_every_of,
     check_named_table,
     check_new,
@@ -48,6 +49,7 @@ from streamkeeper.declare.checks import (
     schema_columns,
     share,
     spark_conf_of,
+    spark_connection,
 )
 from streamkeeper.declare.driver import NEEDS, Driver, driver_of
 from streamkeeper.declare.model import (
@@ -863,6 +865,10 @@ def configure_pipeline(
     late_above: float | None = DEFAULT_LATE,
     rehearse: Sequence[str] = (),
     driver: Driver | None = None,
+    owner: str | None = None,
+    tags: Sequence[str] = (),
+    pool: str | None = None,
+    connection: str | None = None,
 ) -> None:
     """Configure all flows of the pipeline, once a file.
 
@@ -877,6 +883,12 @@ def configure_pipeline(
         watermark; None for no such alert.
     :param rehearse: recoveries that are refused unless they were rehearsed, such as ``["full_refresh"]``.
     :param driver: what the driver of each flow needs, or the shared one (:func:`driver`).
+    :param owner: of the tasks of the flows and schedules, such as ``"team a"``; None for the setting
+        ``STREAMKEEPER_DAG_OWNER``.
+    :param tags: of their DAGs, besides those of ``STREAMKEEPER_DAG_TAGS``.
+    :param pool: Airflow's pool of the drivers' tasks; None for ``STREAMKEEPER_POOL``.
+    :param connection: Airflow's connection to Spark's master, for the drivers and for recoveries of this
+        pipeline alone; None for ``STREAMKEEPER_CONNECTION``. A change counts from a driver's next start.
     """
     location = caller()
     registry = current(location)
@@ -906,7 +918,17 @@ def configure_pipeline(
         behind_for=_behind_for(behind_for, location),
         late_above=share("late_above", late_above, location),
         rehearse=tuple(rehearse),
+        owner=airflow_name("owner", owner, location),
+        tags=_tags(tags, location),
+        pool=airflow_name("pool", pool, location),
+        connection=spark_connection(connection, location),
     )
+
+
+def _tags(tags: object, location: Location) -> tuple[str, ...]:
+    if isinstance(tags, str) or not isinstance(tags, Sequence):
+        raise DeclarationError(f"{location}: tags is {tags!r}. Give a list of names, such as ['team_a'].")
+    return tuple(airflow_name("a tag", tag or "", location) for tag in tags)
 
 
 def _behind_for(text: object, location: Location) -> float:

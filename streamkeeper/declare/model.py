@@ -382,7 +382,8 @@ class Pipeline:
     ``no_progress_after`` is in seconds: an alert is sent when a flow has data to read and commits nothing for
     that long. None means no such alert. ``behind_above`` and ``behind_for``, in seconds: one is sent when a
     flow has been further behind for so long; ``late_above``: when more than this share of its rows was
-    dropped as late. ``rehearse`` names recoveries that must be rehearsed first.
+    dropped as late. ``rehearse`` names recoveries that must be rehearsed first. ``owner``, ``pool`` and
+    ``connection`` are empty where those of the settings count; ``tags`` are added to those.
     """
 
     name: str
@@ -400,6 +401,10 @@ class Pipeline:
     late_above: float | None = DEFAULT_LATE
     schedules: tuple[Schedule, ...] = ()
     rehearse: tuple[str, ...] = ()
+    owner: str = ""
+    tags: tuple[str, ...] = ()
+    pool: str = ""
+    connection: str = ""
 
     def source(self, name: str) -> Source | None:
         """Return a source by name, or None."""

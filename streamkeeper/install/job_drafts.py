@@ -6,6 +6,7 @@ function raises until that was done.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -26,12 +27,15 @@ from streamkeeper.storage import open_storage
 _OF_START = ("startingoffsets", "startingtimestamp", "startingversion", "path", "checkpointlocation")
 """Options that say where a query begins or keeps its state: the adopted checkpoint does."""
 _UNKNOWN = "TODO"
+CHECKPOINTS = "checkpoints.json"
+"""File of the checkpoints of several drafts, by the full names of their flows, for one adoption of all."""
 
 
 def write_drafts(
     scan: Scan, folder: Path, jobs: Sequence[str] = (), checkpoint: str | None = None
 ) -> dict[str, str]:
-    """Write a draft for each job with a query, and return their paths by the jobs' names.
+    """Write a draft for each job with a query, and return their paths by the jobs' names. Beside several
+    drafts, :data:`CHECKPOINTS` has what ``checkpoints`` of their adoption takes.
 
     :param jobs: as ``dag.task``; all by default.
     :param checkpoint: of the one job, where its text does not tell it.
@@ -57,12 +61,16 @@ def write_drafts(
         ]
     folder = typed_path("--write", str(folder))
     drafts = {job.name: (folder / f"{_name_of(job, chosen)}.py", _draft(job)) for job in chosen}
-    existing = [str(file) for file, _ in drafts.values() if file.exists()]
+    texts = dict(drafts.values())
+    if len(chosen) > 1:
+        places = {f"{drafts[job.name][0].stem}.{_table_of(job)}_flow": _checkpoint_of(job) for job in chosen}
+        texts[folder / CHECKPOINTS] = json.dumps(places, indent=2) + "\n"
+    existing = [str(file) for file in texts if file.exists()]
     if existing:
         raise RequestError(
             f"{', '.join(existing)} is there already. Nothing was written. Give another folder."
         )
-    write_files(dict(drafts.values()))
+    write_files(texts)
     return {name: str(file) for name, (file, _) in drafts.items()}
 
 
@@ -84,8 +92,7 @@ def _word(text: str) -> str:
 def _draft(job: Job) -> str:
     query = job.query
     assert query is not None, "only jobs with a query are drafted"
-    table = _word((query.target or job.task).rstrip("/").rpartition("/")[2].rpartition(".")[2])
-    names = _names(job.readings)
+    table, names = _table_of(job), _names(job.readings)
     parts = [
         '"""' + _safe("\n".join(_heading(job, query, table))) + '\n"""',
         "from streamkeeper import pipelines as dp",
@@ -97,6 +104,15 @@ def _draft(job: Job) -> str:
         ),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _table_of(job: Job) -> str:
+    target = None if job.query is None else job.query.target
+    return _word((target or job.task).rstrip("/").rpartition("/")[2].rpartition(".")[2])
+
+
+def _checkpoint_of(job: Job) -> str:
+    return (None if job.query is None else job.query.checkpoint) or _UNKNOWN
 
 
 def _names(readings: Sequence[Reading]) -> dict[str, Reading]:
@@ -123,7 +139,7 @@ def _heading(job: Job, query: Query, table: str) -> Iterator[str]:
     yield "In this order, with the name of this file for PIPELINE:"
     yield f"1. streamkeeper hold {name} --reason adopt   (or leave its DAG paused)"
     yield f"2. Pause the DAG {job.dag} for good, and wait until its job has ended."
-    place = query.checkpoint or _UNKNOWN
+    place = _checkpoint_of(job)
     yield f"3. streamkeeper plan adopt --flow {name} --checkpoint {place} --old-job-is-stopped"
     yield "4. The same with recover instead of plan; then release the flow, and unpause its DAG."
 

@@ -14,7 +14,7 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -172,6 +172,24 @@ class Manifest:
                 raise RequestError(f"No flow fits the pattern {name!r}. Declared are: {declared_names}.")
             matches += fitting
         return list(dict.fromkeys(matches))
+
+
+def settings_of(settings: Settings, pipelines: Collection[Pipeline]) -> Settings:
+    """Return the settings with owner, tags, pool and connection of a pipeline; of several pipelines, with
+    those that all of them have.
+    """
+
+    def shared(name: str, default: Any) -> Any:
+        values = {getattr(pipeline, name) for pipeline in pipelines}
+        return (values.pop() if len(values) == 1 else None) or default
+
+    return replace(
+        settings,
+        dag_owner=shared("owner", settings.dag_owner),
+        dag_tags=(*settings.dag_tags, *shared("tags", ())),
+        pool=shared("pool", settings.pool),
+        connection=shared("connection", settings.connection),
+    )
 
 
 def files_key(settings: Settings) -> str:

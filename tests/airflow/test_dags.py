@@ -72,9 +72,28 @@ def test_what_all_tasks_have_in_common_is_that_of_the_settings(
     tasks = [task for dag in dags.values() for task in dag.tasks]
     assert {(task.owner, task.queue, task.priority_weight) for task in tasks} == {("data team", "spark", 7)}
     assert dags["flow__first__first_flow"].task_dict["run"].pool == "etl"
+    assert dags["flow__first__first_flow"].task_dict["run"].connection == "spark_default"
     step = next(task for task in dags["reset_checkpoint"].tasks if isinstance(task, SparkStep))
     assert step._conn_id == "spark_default"
     assert dags["tidy_tables"].tasks[0].retry_delay.total_seconds() == 300, "a DAG's own arguments stay"
+
+
+def test_owner_tags_pool_and_connection_of_a_pipelines_dags_are_those_that_it_names(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STREAMKEEPER_DAG_OWNER", "everybody")
+    configure(project, 'owner="team a", tags=["silver"], pool="team_a", connection="spark_a"')
+    with (project / "pipelines" / "first.py").open("a") as file:
+        file.write(SCHEDULES["first"])
+    dags = DagBag(str(PROJECT / "dags")).dags
+    own, other = dags["flow__first__first_flow"], dags["flow__second__second_flow"]
+    run, other_run = own.task_dict["run"], other.task_dict["run"]
+    assert (run.owner, run.pool, run.connection) == ("team a", "team_a", "spark_a")
+    assert own.tags == {"streamkeeper", "flow", "first", "silver"}
+    trigger = dags["schedule__first__reset_checkpoint__first_flow"].task_dict["trigger"]
+    assert (trigger.owner, trigger.pool) == ("team a", "default_pool")
+    expected = ("everybody", "streaming_flows", "streamkeeper_spark")
+    assert (other_run.owner, other_run.pool, other_run.connection) == expected
 
 
 def test_the_second_run_of_a_flow_does_not_get_the_logical_date_of_the_first(bag: DagBag) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from streamkeeper.settings import PROJECT
+from tests.airflow.conftest import configure
 
 UNPAUSED = ("backfill", "monitor_flows", "reset_checkpoint")
 
@@ -51,9 +52,10 @@ def test_what_airflow_lacks_is_said_and_made_once(fresh: Path) -> None:
     (database,) = of(rows(["doctor"]), "airflow database")
     assert database[0] == "fail" and "no such table: dag" in database[1]
     airflow("db", "migrate")
+    configure(fresh, 'pool="team_a", connection="spark_a"')
     before = rows(["doctor"])
-    assert [state for state, _ in of(before, "pool")] == ["fail"]
-    assert [state for state, _ in of(before, "connections")] == ["fail", "warn"]
+    assert [state for state, _ in of(before, "pool")] == ["fail", "fail"]
+    assert [state for state, _ in of(before, "connections")] == ["fail", "fail", "warn"]
     assert of(before, "plugin")[0][0] == of(before, "airflow settings")[0][0] == "ok"
     assert of(before, "dags") == [("fail", "Airflow knows no DAG of Streamkeeper's.")]
 
@@ -71,20 +73,23 @@ def test_what_airflow_lacks_is_said_and_made_once(fresh: Path) -> None:
     ]
     made = rows(command, stdin="s3cr3t\n")
     assert "s3cr3t" not in json.dumps(made)
-    assert [detail.split(",")[0] for _, detail in of(made, "pool")] == ["streaming_flows is made"]
+    pools = [detail.split(",")[0] for _, detail in of(made, "pool")]
+    assert pools == ["streaming_flows is made", "team_a is made"]
     assert [detail for _, detail in of(made, "connections")] == [
         "streamkeeper_spark is made, and leads to spark://master:7077",
+        "There is no connection 'spark_a', which first names, so no driver of it starts.",
         "streamkeeper_airflow is made, and leads to http://here:8080",
     ]
     assert of(made, "dags")[0][1].startswith("unpaused ")
 
+    airflow("connections", "add", "spark_a", "--conn-type", "spark", "--conn-host", "local[2]")
     again = rows(command, stdin="s3cr3t\n")
     assert next(detail for _, detail in of(again, "dags")) == "none that must run was paused"
-    assert all(
-        "was there already" in detail for name in ("pool", "connections") for _, detail in of(again, name)
-    )
+    assert [
+        detail for name in ("pool", "connections") for _, detail in of(again, name) if "already" not in detail
+    ] == ["spark_a leads to local[2]"]
     after = rows(["doctor"])
-    assert [state for state, _ in of(after, "pool") + of(after, "connections")] == ["ok", "ok", "ok"]
+    assert [state for state, _ in of(after, "pool") + of(after, "connections")] == ["ok"] * 5
     states = of(after, "dags")
     assert [state for state, _ in states] == ["ok", "warn"]
     assert "flow__first__first_flow" in states[1][1], "a flow is started by nobody but its owner"

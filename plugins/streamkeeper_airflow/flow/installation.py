@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -26,9 +27,10 @@ from airflow.utils.session import create_session
 from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
+from streamkeeper.declare.model import Pipeline
 from streamkeeper.install.airflow_side import MARK, page
 from streamkeeper.install.probes import FAIL, OK, WARN, Row, run_all
-from streamkeeper.manifest.manifest import read_manifest
+from streamkeeper.manifest.manifest import read_manifest, settings_of
 from streamkeeper.settings import DEFERRED, Settings
 from streamkeeper_airflow.dag_options import TAG
 from streamkeeper_airflow.flow.airflow_settings import check_airflow, check_database
@@ -129,19 +131,21 @@ def _plugin() -> Iterator[Row]:
 
 
 def _pool() -> Iterator[Row]:
-    settings, drivers = Settings.from_environment(), _drivers()
-    name = settings.pool
+    for name, drivers in _pools().items():
+        yield _pool_row(name, drivers)
+
+
+def _pool_row(name: str, drivers: int) -> Row:
     pool = Pool.get_pool(name)
     if pool is None:
-        detail = f"There is no pool {name!r}, so no flow's task is ever started."
-        yield Row("pool", FAIL, detail, "Run `streamkeeper setup`.")
-    elif settings.supervision == DEFERRED and not pool.include_deferred:
-        yield Row("pool", OK, f"{name} has {pool.slots} slots, and {drivers} drivers that work take none")
-    elif pool.slots < drivers:
+        detail = f"There is no pool {name!r}, so no task of a flow in it is ever started."
+        return Row("pool", FAIL, detail, "Run `streamkeeper setup`.")
+    if Settings.from_environment().supervision == DEFERRED and not pool.include_deferred:
+        return Row("pool", OK, f"{name} has {pool.slots} slots, and {drivers} drivers that work take none")
+    if pool.slots < drivers:
         detail = f"{name} has {pool.slots} slots for {drivers} drivers; the last ones wait for ever"
-        yield Row("pool", WARN, detail, f"Give it more: `airflow pools set {name} {drivers + 2} ''`.")
-    else:
-        yield Row("pool", OK, f"{name} has {pool.slots} slots for {drivers} drivers")
+        return Row("pool", WARN, detail, f"Give it more: `airflow pools set {name} {drivers + 2} ''`.")
+    return Row("pool", OK, f"{name} has {pool.slots} slots for {drivers} drivers")
 
 
 def _connections() -> Iterator[Row]:
@@ -151,6 +155,7 @@ def _connections() -> Iterator[Row]:
         yield Row("connections", FAIL, detail, "Run `streamkeeper setup --master MASTER`, such as local[2].")
     else:
         yield Row("connections", OK, f"{name} leads to {connection.host}")
+    yield from _pipelines_connections()
     if (connection := _connection(OWN_CONNECTION)) is None:
         detail = f"There is no connection {OWN_CONNECTION!r}, so parked runs have no note."
         advice = "Run `streamkeeper setup --airflow-url URL --login NAME`."
@@ -158,6 +163,18 @@ def _connections() -> Iterator[Row]:
     else:
         yield Row("connections", OK, f"{OWN_CONNECTION} leads to {connection.host}")
         yield page(address(connection))
+
+
+def _pipelines_connections() -> Iterator[Row]:
+    """Yield a row for each connection that pipelines name. None is made: each may lead elsewhere."""
+    named = {pipeline.connection: pipeline.name for pipeline in _pipelines() if pipeline.connection}
+    for name, pipeline in named.items():
+        if (connection := _connection(name)) is None:
+            detail = f"There is no connection {name!r}, which {pipeline} names, so no driver of it starts."
+            advice = f"Run `airflow connections add {name} --conn-type spark --conn-host MASTER`."
+            yield Row("connections", FAIL, detail, advice)
+        else:
+            yield Row("connections", OK, f"{name} leads to {connection.host}")
 
 
 def _dags() -> Iterator[Row]:
@@ -190,21 +207,26 @@ def set_up(request: Mapping[str, Any]) -> Iterator[Row]:
 
     :param request: ``master``, ``slots``, ``url``, ``login``, ``password``, ``flows``; each may lack.
     """
-    yield from _answer("pool", lambda: [_make_pool(request.get("slots"))])
+    yield from _answer("pool", lambda: _make_pools(request.get("slots")))
     yield from _answer("connections", lambda: [_make_spark(request.get("master"))])
+    yield from _answer("connections", _pipelines_connections)
     yield from _answer("connections", lambda: [_make_own(request)])
     yield from _answer("dags", lambda: _unpause(bool(request.get("flows"))))
 
 
-def _make_pool(slots: int | None) -> Row:
-    name = Settings.from_environment().pool
+def _make_pools(slots: int | None) -> Iterator[Row]:
+    for name, drivers in _pools().items():
+        yield _make_pool(name, drivers, slots if name == Settings.from_environment().pool else None)
+
+
+def _make_pool(name: str, drivers: int, slots: int | None) -> Row:
     pool = Pool.get_pool(name)
     if pool is not None:
         changed = (
             f"; it stays so: `airflow pools set {name} {slots} ''`" if slots not in (None, pool.slots) else ""
         )
         return Row("pool", OK, f"{name} was there already, with {pool.slots} slots{changed}")
-    slots = slots or max(SLOTS, _drivers() + 4)
+    slots = slots or max(SLOTS, drivers + 4)
     Pool.create_or_update_pool(name, slots, "One slot a running streaming flow", include_deferred=False)
     return Row("pool", OK, f"{name} is made, with {slots} slots")
 
@@ -280,9 +302,16 @@ def _our_dags() -> dict[str, tuple[bool, bool]]:
         }
 
 
-def _drivers() -> int:
-    """Return how many drivers the declared flows have."""
-    return len({flow.dag_id for flow in read_manifest(Settings.from_environment()).flows()})
+def _pools() -> dict[str, int]:
+    """Return how many drivers each pool has by the declared flows; that of the settings may have none."""
+    settings = Settings.from_environment()
+    flows = read_manifest(settings).flows()
+    drivers = {flow.dag_id: settings_of(settings, [flow.pipeline]).pool for flow in flows}
+    return {settings.pool: 0, **Counter(drivers.values())}
+
+
+def _pipelines() -> tuple[Pipeline, ...]:
+    return read_manifest(Settings.from_environment()).pipelines
 
 
 def _connection(name: str) -> Connection | None:

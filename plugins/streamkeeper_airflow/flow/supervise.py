@@ -90,6 +90,7 @@ class FlowOperator(BaseOperator):
     :param flow: ``pipeline.flow``; or
     :param flows: all flows of a pipeline that share a driver; read again from the manifest at each try.
     :param once: the flow runs once, and has a task of its own.
+    :param connection: Airflow's connection to Spark's master; empty for that of the settings.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class FlowOperator(BaseOperator):
         flow: str | None = None,
         flows: Sequence[str] = (),
         once: bool = False,
+        connection: str = "",
         **kwargs: Any,
     ) -> None:
         kwargs = {
@@ -110,6 +112,7 @@ class FlowOperator(BaseOperator):
         super().__init__(**kwargs)
         self.flow = flow or ", ".join(flows)
         self.flows, self.shared, self.once = [flow] if flow else list(flows), not flow, once
+        self.connection = connection
         self._driver: Driver | None = None
         self._before: dict[str, int] = {}
         self._reported = ""
@@ -191,7 +194,9 @@ class FlowOperator(BaseOperator):
         if epochs is None:
             self._find_sharers(settings)
         homes, by = [open_home(settings, flow) for flow in self.flows], name_of(context)
-        submitting.trust_pages(settings.connection)
+        # The driver that runs may have been started before its pipeline named a connection.
+        for connection in {settings.connection, self.connection or settings.connection}:
+            submitting.trust_pages(connection)
         heart = Heart(homes, settings.supervisor_timeout, by, self.log.warning)
         heart.go_on()
         known = deferral.take_up(settings, homes, epochs or {}, shared=self.shared)
@@ -330,7 +335,8 @@ class FlowOperator(BaseOperator):
             )
         before, log = _newest_epochs(homes), self._log_file(context, submit.application_name(flows))
         try:
-            command, environment = submitting.prepare(settings, flows, settings.connection, log, take_over)
+            connection = self.connection or settings.connection
+            command, environment = submitting.prepare(settings, flows, connection, log, take_over)
         except (AirflowFailException, SettingsError) as error:
             # Airflow also says that there is no connection where its API server failed to tell.
             self._tell_wrong(settings, error)

@@ -14,6 +14,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from streamkeeper.drivers import stopping, waves
 from streamkeeper.errors import StreamkeeperError
 from streamkeeper.flows.files import open_home
+from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover.requests.hold_flows import HoldRequest, ReleaseRequest, describe_release
 from streamkeeper.settings import Settings
 from streamkeeper_airflow import forms
@@ -55,7 +56,9 @@ class StopDrivers(BaseOperator):
         hold = context["ti"].xcom_pull(task_ids=HOLD)
         settings = Settings.from_environment()
         homes = [open_home(settings, flow) for flow in hold["flows"]]
-        self.trust(settings.connection)
+        declared = {pipeline.connection for pipeline in read_manifest(settings).pipelines}
+        for connection in filter(None, {settings.connection, *declared}):
+            self.trust(connection)
         try:
             stops = stopping.stop_all(homes, hold["deadline"], term=settings.lease_term, say=self.log.warning)
         except StreamkeeperError as error:

@@ -22,7 +22,7 @@ from streamkeeper.errors import (
     TableLocked,
     UsageError,
 )
-from streamkeeper.manifest.manifest import Manifest, read_manifest
+from streamkeeper.manifest.manifest import Manifest, read_manifest, settings_of
 from streamkeeper.recover import course, engine
 from streamkeeper.recover.plans import approvers, explain
 from streamkeeper.recover.plans import plan as plans
@@ -102,6 +102,7 @@ class PlanRecovery(BaseOperator, SkipMixin):
             "consent": explain.consent(plan),
             "impacts": sorted({item.impact for item in plan.refusals if item.impact is not None}),
             "go": _go(plan),
+            "connection": _connection(settings, plan, manifest),
             "once_dags": sorted(
                 {manifest.find(flow.flow).dag_id for flow in plan.flows if flow.once and flow.next_generation}
             ),
@@ -146,6 +147,12 @@ class PlanRecovery(BaseOperator, SkipMixin):
             if not asks:
                 tell_undone(_named(plan, kind(plan.recovery), manifest), context, f"did not start: {error}")
             raise
+
+
+def _connection(settings: Settings, plan: Plan, manifest: Manifest) -> str:
+    """Return the connection of a recovery's jobs: the one that its pipelines share, else the settings'."""
+    pipelines = filter(None, map(manifest.pipeline, plan.pipelines))
+    return settings_of(settings, list(pipelines)).connection
 
 
 def _go(plan: Plan) -> dict[str, Any] | None:
@@ -267,6 +274,7 @@ class SparkStep(SubmitJob):
         except StreamkeeperError as error:
             _fail(self.task_id, context, error, final=isinstance(error, FINAL) and not self.patient)
         if evidence is None:
+            self._conn_id = plan["connection"]
             try:
                 self.take(lambda master: submission.recovery_step(*step_key, master))
             except StreamkeeperError as error:

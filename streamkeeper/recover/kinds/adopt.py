@@ -1,4 +1,4 @@
-"""``adopt``: the checkpoint of another job becomes the first generation of a declared flow.
+"""``adopt``: the checkpoints of other jobs become the first generations of declared flows.
 
 Planning changes nothing. A rehearsal before the approval tries the declaration on a copy of the checkpoint.
 The flow's next driver copies the checkpoint up to its last batch that is in the table; the original is only
@@ -7,7 +7,7 @@ read. The old job's query is fenced in the table first, so that its late commits
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,10 @@ from streamkeeper.recover.moves.present import FlowNow, is_safe_to_repeat
 from streamkeeper.recover.plans.consent import refusals_of
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.move import Move
-from streamkeeper.recover.plans.plan import CopyPlan, FlowPlan, Plan, Refusal
+from streamkeeper.recover.plans.plan import CopyPlan, FlowPlan, Plan, Planned, Refusal
+from streamkeeper.recover.plans.several import plan_each
 from streamkeeper.recover.requests.adopt import AdoptRequest
+from streamkeeper.recover.requests.form import refuse
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
 from streamkeeper.sources.impacts import impact_of
@@ -90,13 +92,45 @@ class OldQuery:
 
 
 def plan(settings: Settings, manifest: Manifest, request: AdoptRequest, recovery_id: str) -> Plan:
-    """Plan an adoption.
+    """Plan an adoption of one checkpoint or several, each by a flow of its own.
 
-    :raises RequestError: the flow has a generation that began, the checkpoint is one of Streamkeeper's, its
-        sources are not the flow's, or it has no batch to continue after.
+    :raises RequestError: the flow has a generation that began, the checkpoint is one of Streamkeeper's or
+        another flow's of the plan, its sources are not the flow's, or it has no batch to continue after. Of
+        several flows, each that cannot be planned is named.
     :raises CheckpointError: there is no checkpoint, or it cannot be read as far as the plan needs it.
     """
-    flow = manifest.find(request.flow)
+    flows = {name: manifest.find(name) for name in request.checkpoints}
+    adopted = plan_each(
+        flows, lambda flow: _plan_one(settings, manifest, flow, request), AdoptRequest.refused
+    )
+    _check_each_once([planned for (planned, _), _ in adopted])
+    owners = {flow.declaration.target: flow.pipeline.name for flow in flows.values()}
+    planned = [one for one, _ in adopted]
+    draft = KIND.draft(request, recovery_id, next(iter(owners.values())), tuple(sorted(owners)), planned)
+    return replace(draft, copies=tuple(copy for _, copy in adopted), owners=owners)
+
+
+def _check_each_once(planned: Sequence[FlowPlan]) -> None:
+    """Check that no two flows continue the same query, whose rows both would write.
+
+    :raises RequestError: two do.
+    """
+    flows = dict[str, list[FlowPlan]]()
+    for flow in planned:
+        flows.setdefault(str(flow.start.query_id), []).append(flow)
+    wrong = [
+        f"{' and '.join(flow.flow for flow in same)} would continue the same query {query_id}, from"
+        f" {' and '.join(dict.fromkeys(str(flow.start.checkpoint) for flow in same))}. Give each flow a"
+        " checkpoint of its own."
+        for query_id, same in flows.items()
+        if len(same) > 1
+    ]
+    refuse(AdoptRequest.refused, wrong)
+
+
+def _plan_one(
+    settings: Settings, manifest: Manifest, flow: Flow, request: AdoptRequest
+) -> tuple[Planned, CopyPlan]:
     home = open_home(settings, flow.full_name)
     newest = _check_new(home)
     check_by_path(settings, opened_flow(flow, settings, opened_if_possible))
@@ -117,10 +151,10 @@ def plan(settings: Settings, manifest: Manifest, request: AdoptRequest, recovery
         )
         for source in flow.sources
     )
-    number = 1 if newest is None else newest + 1
+    number, place = 1 if newest is None else newest + 1, request.checkpoints[flow.full_name]
     safe, stateful = is_safe_to_repeat(flow, query.operators), bool(query.operators)
     present = FlowNow(number - 1, query.standing, entry.sources, query.operators, stateful, safe, None)
-    start = StartAt(ADOPTED, checkpoint=request.checkpoint, query_id=query.query_id, sources=query.names)
+    start = StartAt(ADOPTED, checkpoint=place, query_id=query.query_id, sources=query.names)
     notes = tuple(adopt_notes.notes(settings, flow, request, query))
     again = _written_again(flow, query)
     planned = next_plan(flow, present, Move(start, COPIED), impacts, notes, again=again)
@@ -129,9 +163,7 @@ def plan(settings: Settings, manifest: Manifest, request: AdoptRequest, recovery
     )
     refusals = (*_refusals(settings, flow, request, query), *refusals_of(impacts, from_last, False))
     refused = tuple(replace(refusal, flow=flow.full_name) for refusal in refusals)
-    tables, copy = (flow.declaration.target,), _copy(query.standing.checkpoint, home, number)
-    draft = KIND.draft(request, recovery_id, flow.pipeline.name, tables, [(planned, refused)])
-    return replace(draft, copies=(copy,))
+    return (planned, refused), _copy(query.standing.checkpoint, home, number, len(request.checkpoints))
 
 
 def _check_new(home: FlowHome) -> int | None:
@@ -151,29 +183,30 @@ def _check_new(home: FlowHome) -> int | None:
 
 def _look(settings: Settings, manifest: Manifest, flow: Flow, request: AdoptRequest) -> OldQuery:
     """Look at a checkpoint, and at what the table's log says of its query."""
-    _check_outside(settings, request.checkpoint)
-    raw = Checkpoint(open_storage(request.checkpoint), "")
+    place = request.checkpoints[flow.full_name]
+    _check_outside(settings, place)
+    raw = Checkpoint(open_storage(place), "")
     raw.require()
     query_id = raw.query_id()
-    _check_not_ours(settings, manifest, flow, query_id, request.checkpoint)
+    _check_not_ours(settings, manifest, flow, query_id, place)
     table = settings.table_path(flow.declaration.target)
     sink = delta_log.last_transaction(table, query_id)
     bare = standing_of(raw, query_id, raw.last_commit(), sink)
     planned = max(raw.offset_batches(), default=-1)
     if bare.batch is None:
         raise RequestError(
-            f"The checkpoint at {request.checkpoint} has no committed batch, so there is nothing to"
+            f"The checkpoint at {place} has no committed batch, so there is nothing to"
             f" continue: start the flow without it (its DAG, or streamkeeper run {flow.full_name}). Nothing"
             " was changed."
         )
     if bare.is_older_copy:
         raise CheckpointError(
             f"The table at {table} has batch {bare.last_transaction} of the query {query_id}, which"
-            f" {request.checkpoint} never planned: the checkpoint is an older copy. Nothing was changed."
+            f" {place} never planned: the checkpoint is an older copy. Nothing was changed."
             " Give the newer one."
         )
     sources = [opened_if_possible(source, settings) for source in flow.sources]
-    names = match_sources(raw, raw.offsets(bare.batch), sources, request.sources)
+    names = match_sources(raw, raw.offsets(bare.batch), sources, request.sources.get(flow.full_name))
     named = AdoptedCheckpoint(raw.storage, "", names)
     operators = tuple(operator.name for operator in raw.operators())
     return OldQuery(
@@ -290,7 +323,7 @@ def _written_again(flow: Flow, query: OldQuery) -> Amount | None:
     return NONE
 
 
-def _copy(checkpoint: Checkpoint, home: FlowHome, number: int) -> CopyPlan:
+def _copy(checkpoint: Checkpoint, home: FlowHome, number: int, total: int) -> CopyPlan:
     """Return the amount of a checkpoint: an upper bound of what is copied, unless it has more files than are
     counted.
     """
@@ -299,7 +332,7 @@ def _copy(checkpoint: Checkpoint, home: FlowHome, number: int) -> CopyPlan:
         sizes.append(size)
         if len(sizes) == _COUNTED:
             break
-    name = "the checkpoint"
+    name = "the checkpoint" if total == 1 else f"the checkpoint of {home.full_name}"
     return CopyPlan(
         name,
         checkpoint.path(),
@@ -323,9 +356,14 @@ def _sizes(checkpoint: Checkpoint, folder: str) -> Iterator[int]:
 
 
 def _see_still(work: Work) -> dict[str, Any]:
-    planned = work.plan.flows[0]
-    check_still(open_allowed(work.settings, planned.start), planned)
-    return {"checkpoint": planned.start.checkpoint, "batch": planned.position["batch"]}
+    for planned in work.plan.flows:
+        check_still(open_allowed(work.settings, planned.start), planned)
+    return {"batches": batches_of(work.plan)}
+
+
+def batches_of(plan: Plan) -> dict[str, Any]:
+    """Return the last batch of each checkpoint of a plan, by its place."""
+    return {str(flow.start.checkpoint): flow.position["batch"] for flow in plan.flows}
 
 
 def check_still(checkpoint: Checkpoint, planned: FlowPlan) -> None:
@@ -344,27 +382,27 @@ def check_still(checkpoint: Checkpoint, planned: FlowPlan) -> None:
 
 
 def remove_trials(work: Work) -> None:
-    """Remove what the recovery tried the declaration in: a JVM that is left of an attempt fails then."""
-    home = work.home(work.plan.flows[0])
-    home.storage.remove(f"{home.trials}/{work.plan.recovery_id}")
+    """Remove what the recovery tried declarations in: a JVM that is left of an attempt fails then."""
+    for home in map(work.home, work.plan.flows):
+        home.storage.remove(f"{home.trials}/{work.plan.recovery_id}")
 
 
 REHEARSE = StepKind(
     "rehearse",
-    "before the approval: try the declaration on a copy of the checkpoint, with an empty batch that is not"
+    "before the approval: try each declaration on a copy of its checkpoint, with an empty batch that is not"
     " written; then remove the copy",
     "streamkeeper_jobs.recover.adopt:act",
     unasked=True,
 )
 SEE_STILL = StepKind(
-    "see_still", "check that the checkpoint has not changed since: the old job must be stopped", _see_still
+    "see_still", "check that no checkpoint has changed since: the old jobs must be stopped", _see_still
 )
 
 KIND = Kind(
     name=RECOVERY,
     description=(
-        "Makes the checkpoint of another job the first generation of a flow: it is copied, and the flow"
-        " continues exactly after it."
+        "Makes the checkpoint of another job the first generation of a flow, or those of many jobs: each is"
+        " copied, and its flow continues exactly after it."
     ),
     request=AdoptRequest,
     plan=plan,

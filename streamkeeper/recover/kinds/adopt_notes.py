@@ -30,8 +30,8 @@ def notes(settings: Settings, flow: Flow, request: AdoptRequest, query: OldQuery
     """Return what a person should know who approves the plan."""
     position, raw = query.standing, _raw(query)
     yield (
-        f"The checkpoint at {request.checkpoint}, of the query {query.query_id}, is copied, and is not"
-        " changed."
+        f"The checkpoint at {request.checkpoints[flow.full_name]}, of the query {query.query_id}, is copied,"
+        " and is not changed."
     )
     yield from _sink_notes(settings.table_path(flow.declaration.target), query)
     if query.has_table and flow.sink is None:

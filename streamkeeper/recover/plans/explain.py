@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from streamkeeper.flows.generations import ADOPTED
 from streamkeeper.recover.plans.advice import TRADE_OFFS
 from streamkeeper.recover.plans.kind import kind
 from streamkeeper.recover.plans.plan import IN_THE_TABLE, NAMED, CopyPlan, FlowPlan, Plan, Refusal
@@ -67,7 +68,8 @@ def _becomes(flow: FlowPlan) -> str:
     if flow.next_generation is None:
         return "held during the recovery; it keeps its generation"
     previous = "none yet" if flow.previous is None else flow.previous
-    return f"generation {previous} → {flow.next_generation}, start {flow.start.mode}{_state(flow)}"
+    after = f" after batch {flow.position['batch']}" if flow.start.mode == ADOPTED else ""
+    return f"generation {previous} → {flow.next_generation}, start {flow.start.mode}{after}{_state(flow)}"
 
 
 def _state(flow: FlowPlan) -> str:
@@ -153,7 +155,8 @@ def _sum(plan: Plan) -> Iterator[str]:
         yield f"{len(plan.flows)} flows together: {costs}"
     if len(plan.copies) > 1:
         files, size = (sum(getattr(copy, name) for copy in plan.copies) for name in ("files", "bytes"))
-        yield f"{len(plan.copies)} tables together: {counted(files, 'files')}, {size_in_words(size)}"
+        things = "checkpoints" if plan.flows else "tables"  # of flows an adoption alone copies several
+        yield f"{len(plan.copies)} {things} together: {counted(files, 'files')}, {size_in_words(size)}"
 
 
 def _flow_markdown(flow: FlowPlan, several: bool) -> Iterator[str]:

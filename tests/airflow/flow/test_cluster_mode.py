@@ -270,6 +270,7 @@ def _empty_the_table() -> None:
     for step in plan.steps[: plan.steps.index("empty_tables")]:
         engine.carry_out(settings, *at, step)
     handed = {"kind": "full_refresh", "recovery": "r1", "pipeline": "first", "dry_run": False}
+    handed["connection"] = "streamkeeper_spark"
     ti = SimpleNamespace(xcom_pull=lambda task_ids: {PLAN: handed}[task_ids])
     SparkStep(kind_name="full_refresh", task_id="empty_tables").execute(cast("Context", {"ti": ti}))
 

@@ -96,10 +96,11 @@ def a_driver(project: Path) -> None:
     subprocess.run(command, env=environment, check=True)
 
 
-def a_step(project: Path) -> None:
+def a_step(project: Path, connection: str = "streamkeeper_spark") -> None:
     made = Plan("full_refresh", "r1", "first", ("first_clean",), {"by": "ada"}, (), ("empty_tables",), "now")
     engine.propose(Settings.from_environment(), made)
     plan = {"kind": "full_refresh", "recovery": "r1", "pipeline": "first", "dry_run": False}
+    plan["connection"] = connection
     try:
         SparkStep(kind_name="full_refresh", task_id="empty_tables").execute(handing_on(plan=plan))
     except AirflowException as error:  # the job was submitted, and what stands for it does nothing
@@ -243,6 +244,17 @@ def test_no_job_is_submitted_without_a_connection_or_where_drivers_are_not_super
     with pytest.raises(AirflowFailException, match=r"deploy mode cluster on.*yarn.*cluster-page"):
         job(project)
     assert recorder.calls == []
+
+
+def test_the_jobs_of_a_pipeline_with_a_connection_of_its_own_run_by_that(
+    project: Path, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_TEAM_A", '{"conn_type": "spark", "host": "local[3]"}')
+    a_step(project, "team_a")
+    assert [call.option("--master") for call in recorder.calls] == ["local[3]"]
+    operator = FlowOperator(task_id="run", flow="first.first_flow", connection="team_b")
+    with pytest.raises(WrongSettings, match="no connection 'team_b'"):
+        operator.execute(a_try())
 
 
 @pytest.mark.parametrize(

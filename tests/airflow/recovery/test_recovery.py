@@ -203,6 +203,12 @@ def test_a_step_in_spark_that_has_nothing_to_do_starts_no_spark(stands: World, c
     assert cluster.submitted == []
 
 
+def test_a_recovery_of_a_pipeline_runs_by_the_connection_that_the_pipeline_names(stands: World) -> None:
+    assert Run(RESET, flow=F).plan()["connection"] == "streamkeeper_spark"
+    stands.declare(f'{EVENTS}dp.configure_pipeline(connection="spark_a")\n')
+    assert Run(RESET, run_id="manual__2", flow=F).plan()["connection"] == "spark_a"
+
+
 @pytest.mark.parametrize("dry_run", [True, False])
 def test_a_dry_run_ends_after_what_is_tried_before_anybody_is_asked(
     dry_run: bool, stands: World, cluster: Cluster

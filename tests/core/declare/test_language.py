@@ -360,7 +360,7 @@ OPTIONS = """
 mail = dp.notifier("airflow.providers.smtp.notifications.smtp.SmtpNotifier", \
 to="ops@example.org", subject="{{ alert.subject }}")
 dp.configure_pipeline(shared_driver=True, notifiers=[mail], no_progress_after="2 hours", \
-rehearse=["rewind"])
+rehearse=["rewind"], owner="team a", tags=["silver"], pool="team_a", connection="spark_a")
 """
 
 
@@ -368,6 +368,8 @@ def test_a_pipeline_says_once_what_holds_for_all_its_flows(tmp_path: Path) -> No
     pipeline = load(tmp_path, GOOD + OPTIONS)
     assert (pipeline.shared_driver, pipeline.no_progress_after) == (True, 7200.0)
     assert pipeline.rehearse == ("rewind",)
+    names = (pipeline.owner, pipeline.tags, pipeline.pool, pipeline.connection)
+    assert names == ("team a", ("silver",), "team_a", "spark_a")
     assert pipeline.notifiers[0].classpath == "airflow.providers.smtp.notifications.smtp.SmtpNotifier"
     assert pipeline.notifiers[0].arguments == {"to": "ops@example.org", "subject": "{{ alert.subject }}"}
     assert pipeline_from_json(pipeline_to_json(pipeline)) == pipeline
@@ -380,7 +382,7 @@ def prints(folder: Path, body: str) -> str:
 
 
 def test_who_is_told_does_not_make_a_flow_another_one_but_its_driver_does(tmp_path: Path) -> None:
-    told = GOOD + "dp.configure_pipeline(no_progress_after=None, rehearse=['rewind'])"
+    told = GOOD + "dp.configure_pipeline(no_progress_after=None, rehearse=['rewind'], owner='a')"
     assert prints(tmp_path, GOOD) == prints(tmp_path, told)
     assert prints(tmp_path, GOOD) != prints(tmp_path, GOOD + "dp.configure_pipeline(shared_driver=True)")
 
@@ -404,6 +406,24 @@ BAD_OPTIONS = {
         "rehearse has 'clean_up'. Give a list of recoveries that can be rehearsed: reset_checkpoint",
     ),
     "no list": ("dp.configure_pipeline(rehearse='rewind')", "rehearse has 'rewind'. Give a list"),
+    "a pool with a slash": (
+        "dp.configure_pipeline(pool='a/b')",
+        r"line 2: pool is 'a/b'. Allowed are 1 to 100",
+    ),
+    "an empty owner": ("dp.configure_pipeline(owner='')", "owner is ''. Allowed are 1 to 100 letters"),
+    "no list of tags": ("dp.configure_pipeline(tags='a')", r"tags is 'a'. Give a list of names, such as"),
+    "a tag that is none": (
+        "dp.configure_pipeline(tags=['a', 1])",
+        "a tag is 1. Allowed are 1 to 100 letters",
+    ),
+    "a connection with blanks": (
+        "dp.configure_pipeline(connection='spark a')",
+        "connection is 'spark a'. Leave the blanks out",
+    ),
+    "the login of our own tasks": (
+        "dp.configure_pipeline(connection='streamkeeper_airflow')",
+        "connection: the connection 'streamkeeper_airflow' is Streamkeeper's own. Use one of another name",
+    ),
     "no path": ("dp.notifier('mail')", "the notifier 'mail' is no path of a class"),
     "a password": ("dp.notifier('a.B', password='abc')", "a.B has a secret in its argument 'password'"),
     "a token in a value": (

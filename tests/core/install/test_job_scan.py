@@ -141,6 +141,9 @@ def test_the_drafts_pass_check_and_hold_until_the_query_is_brought_over(
     )
     assert "s3cr3t" not in accounts and "startingOffsets" not in accounts
     assert "keys=['account_id', 'region']" in accounts and "once=True" in accounts
+    checkpoints = json.loads((world.root / "drafts" / "checkpoints.json").read_text())
+    assert checkpoints.keys() == {"events.events_flow", "accounts.accounts_flow"}
+    assert checkpoints["events.events_flow"] == str(CHECKPOINTS / "files_dedup")
     settings = type(world.settings).from_environment(
         {
             **world.environment,

@@ -422,10 +422,11 @@ def test_state_with_ids_must_be_declared(world: World) -> None:
 def test_a_checkpoint_is_given_by_an_absolute_path_or_a_url(world: World) -> None:
     with pytest.raises(RequestError, match=r"checkpoint is 'relative/folder'\. Allowed is an absolute path"):
         recoveries.asked(world, "adopt", flow=FLOW, checkpoint="relative/folder")
-    with pytest.raises(
-        RequestError, match=r"checkpoint is None; it must be of type string\. .*an absolute path, or a URL"
-    ):
-        recoveries.asked(world, "adopt", flow=FLOW)
+    for values, missing in (({"flow": FLOW}, "checkpoint"), ({}, "flow and checkpoint")):
+        with pytest.raises(
+            RequestError, match=f"- {missing}: nothing is given. .* an absolute path or a URL"
+        ):
+            recoveries.asked(world, "adopt", **values)
 
 
 @pytest.mark.parametrize(
@@ -438,7 +439,7 @@ def test_a_checkpoint_is_given_by_an_absolute_path_or_a_url(world: World) -> Non
     ],
 )
 def test_a_place_is_kept_in_one_spelling(world: World, given: str, kept: str) -> None:
-    assert recoveries.asked(world, "adopt", flow=FLOW, checkpoint=given).checkpoint == kept
+    assert recoveries.asked(world, "adopt", flow=FLOW, checkpoint=given).checkpoints == {FLOW: kept}
 
 
 # --- reading it as the flow's own
@@ -493,7 +494,7 @@ def test_adopting_decides_the_first_generation_under_the_flows_own_query_id(worl
     with pytest.raises(PlanRefused, match="of this recovery is not approved yet"):
         carry_out(world, "hold")
     engine.approve(world.settings, "events", "r1", "ada")
-    assert carry_out(world, "hold", "plan_again", "see_still") == {"checkpoint": str(folder), "batch": 2}
+    assert carry_out(world, "hold", "plan_again", "see_still") == {"batches": {str(folder): 2}}
     assert world.home.generations() == []
     carry_out(world, "decide", "verify_tables", "release")
     decided = generations.latest(world.home)

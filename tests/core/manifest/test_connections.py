@@ -11,7 +11,7 @@ from streamkeeper.errors import SettingsError
 from streamkeeper.manifest.environment import opened, opened_if_possible
 from streamkeeper.manifest.manifest import make_manifest
 from streamkeeper.support import connections
-from tests.worlds.small_world import World, write_manifest
+from tests.worlds.small_world import EVENTS, World, write_manifest
 
 KAFKA = """
 from streamkeeper import pipelines as dp
@@ -84,6 +84,9 @@ def test_a_pipeline_uses_the_connections_that_a_setting_names_and_never_streamke
 ) -> None:
     world.more["STREAMKEEPER_PIPELINE_CONNECTIONS"] = allowed
     world.declare(KAFKA.replace("{conn:other.extra.key}", f"{{conn:{name}.password}}"))
+    errors = write_manifest(world.settings).errors
+    assert (said in errors["events"]) if said else (errors == {})
+    world.declare(f"{EVENTS}dp.configure_pipeline(connection={name!r})\n")
     errors = write_manifest(world.settings).errors
     assert (said in errors["events"]) if said else (errors == {})
 

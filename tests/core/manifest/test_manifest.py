@@ -18,7 +18,7 @@ import pytest
 
 from streamkeeper.errors import RequestError, SettingsError, StorageError, StreamkeeperError
 from streamkeeper.manifest import import_all, manifest
-from streamkeeper.manifest.manifest import declared, read_manifest
+from streamkeeper.manifest.manifest import declared, read_manifest, settings_of
 from streamkeeper.storage import LocalStorage
 from tests.worlds.small_world import EVENTS, World, write_manifest
 
@@ -63,6 +63,21 @@ def test_the_key_knows_everything_that_declarations_depend_on(change: str, world
     else:
         settings = type(settings)(**{**vars(settings), "data": "/elsewhere"})
     assert manifest.files_key(settings) != before
+
+
+def test_what_a_pipeline_says_of_owner_pool_and_connection_goes_before_the_settings(world: World) -> None:
+    world.more |= {"STREAMKEEPER_POOL": "all", "STREAMKEEPER_DAG_TAGS": "prod"}
+    own = 'dp.configure_pipeline(owner="team a", tags=["silver"], pool="a", connection="spark_a")\n'
+    world.declare(f"{EVENTS}{own}")
+    world.declare(EVENTS.replace("events", "others").replace("raw", "rough"), "others.py")
+    settings, pipelines = world.settings, read_manifest(world.settings).pipelines
+    chosen = [settings_of(settings, each) for each in ([pipelines[0]], [pipelines[1]], pipelines)]
+    of_settings = ("", ("prod",), "all", "streamkeeper_spark")
+    assert [(one.dag_owner, one.dag_tags, one.pool, one.connection) for one in chosen] == [
+        ("team a", ("prod", "silver"), "a", "spark_a"),
+        of_settings,
+        of_settings,
+    ]
 
 
 def test_a_broken_file_keeps_its_last_declaration_and_the_others_go_on(world: World) -> None:

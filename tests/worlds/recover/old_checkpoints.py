@@ -21,15 +21,23 @@ OLD_ID = "11111111-2222-3333-4444-555555555555"
 
 
 def old_job(
-    world: World, batches: int = 3, committed: int | None = None, transactions: int | None = None, **also: Any
+    world: World,
+    batches: int = 3,
+    committed: int | None = None,
+    transactions: int | None = None,
+    *,
+    place: str = "old job",
+    query_id: str = OLD_ID,
+    **also: Any,
 ) -> Path:
     """Leave what a plain Spark job leaves: a checkpoint of one files source without a name, and its rows in
     the flow's table.
     """
-    folder, done = world.root / "old job", batches if committed is None else committed
-    write_old(world, folder, {"0": [world.add_files(1) for _ in range(batches)]}, done, **also)
+    folder, done = world.root / place, batches if committed is None else committed
+    sources = {"0": [world.add_files(1) for _ in range(batches)]}
+    write_old(world, folder, sources, done, query_id=query_id, **also)
     if transactions != 0:
-        world.write_table(OLD_ID, done if transactions is None else transactions)
+        world.write_table(query_id, done if transactions is None else transactions)
     return folder
 
 
@@ -38,11 +46,13 @@ def write_old(
     folder: Path,
     sources: dict[str, list[list[Path]]],
     committed: int,
+    *,
     conf: dict[str, str] | None = None,
+    query_id: str = OLD_ID,
 ) -> None:
     """Write a checkpoint in offset log v1: by source and batch the files that were read."""
     storage = LocalStorage(str(folder))
-    storage.overwrite("metadata", json.dumps({"id": OLD_ID}).encode())
+    storage.overwrite("metadata", json.dumps({"id": query_id}).encode())
     for batch in range(max(map(len, sources.values()))):
         for key, batches in sources.items():
             entries = [

@@ -25,9 +25,15 @@ def deduped(events: DataFrame) -> DataFrame:
     return events.dropDuplicates(["event_id"])
 
 
-def run_old_job(bed: Flowbed, query: Query = deduped, more: dict[str, str] | None = None) -> Path:
+def run_old_job(
+    bed: Flowbed,
+    query: Query = deduped,
+    more: dict[str, str] | None = None,
+    data: str = "events",
+    place: str = "checkpoint",
+) -> Path:
     """Run somebody's job over all that is there, as they would have written it, and give its checkpoint."""
-    return _run(bed, lambda: query(files_of(bed)), more)
+    return _run(bed, lambda: query(files_of(bed, data)), more, place=place)
 
 
 def run_declared_job(bed: Flowbed) -> Path:
@@ -49,8 +55,10 @@ def _run(
     more: dict[str, str] | None = None,
     writes: bool = True,
     mode: str = "append",
+    *,
+    place: str = "checkpoint",
 ) -> Path:
-    folder = bed.root / "old job" / "checkpoint"
+    folder = bed.root / "old job" / place
     own = bed.flow().declaration.spark_conf
     with confs(bed.spark, {**PLAIN, **own, **(more or {})}):
         writer = frame().writeStream.option("checkpointLocation", str(folder)).trigger(availableNow=True)

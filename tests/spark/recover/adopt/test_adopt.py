@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,28 @@ def forget_in_table(bed: Flowbed, version: int) -> None:
         f".{version:020d}.crc.crc",
     ):
         (bed.table / "_delta_log" / name).unlink(missing_ok=True)
+
+
+def test_jobs_of_two_pipelines_are_adopted_by_one_plan(make_bed: Make) -> None:
+    bed = make_bed(pipeline(files=1))
+    other = replace(bed, name="others.clean_others", target="others", events=[])
+    other.declare(pipeline(view="", files=1).replace("events", "others"))
+    (bed.root / "data" / "others").mkdir()
+    for numbers in ((1, 2), (2, 3)):
+        bed.arrive(*numbers)
+        other.arrive(*numbers, folder="others")
+    old_jobs = (run_old_job(bed), run_old_job(other, lambda rows: rows, data="others", place="others"))
+    places = dict(zip((NAME, other.name), map(str, old_jobs), strict=True))
+    bed.arrive(3, 4)
+    other.arrive(3, 4, folder="others")
+    values = {"checkpoints": places, "old_job_is_stopped": True}
+    evidence = Recoverer.of(bed).run("adopt", "r1", killed=True, **values)
+    assert evidence["rehearse"] == {"batches": dict.fromkeys(places.values(), 1), "operators": ["dedupe"]}
+    for one in (bed, other):
+        assert one.run() is Outcome.STOPPED
+        assert one.home.generations() == [1]
+    bed.holds(first_of_each(bed))
+    other.holds(all_rows(other.events))
 
 
 @pytest.mark.parametrize("store", long_after(1, [{}, {PROVIDER: ROCKS}]), ids=["HDFS-backed", "RocksDB"])
