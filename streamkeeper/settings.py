@@ -294,6 +294,17 @@ class Settings:
                 f" /srv/sk/warehouse.{_BACKUPS_IN if aside else ''}"
             )
 
+        for field in ("pipelines", "jars"):
+            folder = getattr(self, field)
+            for name, place in named.items():
+                relation = _nested(str(folder), place)
+                if name != "STREAMKEEPER_DATA" and relation in ("same", "inside"):
+                    raise SettingsError(
+                        f"{variable(field)} is {folder} and {name} {place}: {_NESTED[relation]} Streamkeeper"
+                        " writes and removes files in the second. Give each a folder of its own, such as"
+                        f" {_EXAMPLES[field]}."
+                    )
+
     def table_path(self, table: str) -> str:
         """Return the folder or URL of a table: that of :attr:`table_paths`, else ``{warehouse}/t`` for ``t``
         and ``{warehouse}/s/t`` for ``s.t``.

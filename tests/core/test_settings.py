@@ -110,6 +110,8 @@ def test_a_value_that_cannot_be_used_is_refused(name: str, value: str, message: 
         ({"STATE": "/w", "WAREHOUSE": "/w"}, "STATE is /w and STREAMKEEPER_WAREHOUSE /w: they are the same"),
         ({"STATE": "/w/state/", "WAREHOUSE": "/w"}, "the first is inside the second"),
         ({"STATE": "s3://b/a", "WAREHOUSE": "s3a://b//a/w"}, "the second is inside the first"),
+        ({"PIPELINES": "/w", "STATE": "/w/"}, "PIPELINES is /w and STREAMKEEPER_STATE /w: they are the same"),
+        ({"JARS": "/w/jars", "WAREHOUSE": "/w"}, "JARS is /w/jars and STREAMKEEPER_WAREHOUSE /w: the first"),
         ({"STATE": "file:///w", "DATA": "/w/data"}, "the second is inside the first"),
         ({"STATE": "s3://b/x", "BACKUPS": "s3://b/x"}, "STREAMKEEPER_BACKUPS s3://b/x: they are the same"),
         ({"WAREHOUSE": "/w", "BACKUPS": "/w/customers"}, "name that begins with an underscore"),
