@@ -10,8 +10,9 @@ from typing import Any
 
 from airflow.sdk import BaseOperator, Context, conf
 
+from streamkeeper.errors import StorageError
 from streamkeeper.flows import leases
-from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.files import FlowHome, clock_ahead
 from streamkeeper.flows.leases import Life, process_started
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import Settings
@@ -29,6 +30,9 @@ class RemoveDriverLogs(BaseOperator):
         settings = Settings.from_environment()
         folder = Path(conf.get("logging", "base_log_folder")) / "drivers"
         gone, size, remaining = [], 0, 0
+        if wrong := self._why_none(settings):
+            self.log.warning("No driver log is removed: %s.", wrong)
+            return {"removed": 0, "bytes": 0, "left": len(list(folder.glob("*/*.log")))}
         in_use = set(living_logs(settings))
         for log in sorted(folder.glob("*/*.log")):
             status = log.stat()
@@ -46,6 +50,13 @@ class RemoveDriverLogs(BaseOperator):
             "%d driver logs with %d bytes removed, %d left in %s.", len(gone), size, remaining, folder
         )
         return {"removed": len(gone), "bytes": size, "left": remaining}
+
+    def _why_none(self, settings: Settings) -> str | None:
+        try:
+            return clock_ahead(open_storage(settings.state))
+        except StorageError as error:  # a full disk, perhaps, which needs the room that old logs take
+            self.log.warning("This host's clock is compared with none: %s", error)
+            return None
 
 
 def living_logs(settings: Settings) -> Iterator[Path]:

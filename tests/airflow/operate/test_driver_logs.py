@@ -12,9 +12,11 @@ import pytest
 from airflow.sdk import Context
 from streamkeeper_airflow.operate.driver_logs import RemoveDriverLogs
 
+from streamkeeper.errors import StorageError
 from streamkeeper.flows import leases
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.leases import process_started
+from streamkeeper.storage import LocalStorage
 
 DAY = 86400
 LONG = 31 * DAY
@@ -72,6 +74,25 @@ def test_the_log_that_a_living_driver_s_lease_names_stays_and_goes_when_the_driv
     assert remove()["left"] == 1
     leases.leave(home, lease, "test")
     assert remove()["removed"] == 1
+
+
+def test_a_host_whose_clock_is_ahead_of_the_storages_removes_no_log(
+    logs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(logs / "20261001T000000-try1.log", DAY)
+    moment = time.time() + LONG
+    monkeypatch.setattr(time, "time", lambda: moment)
+    assert remove() == {"removed": 0, "bytes": 0, "left": 1}
+
+
+@pytest.mark.parametrize("age", [DAY, LONG])
+def test_a_full_disk_loses_its_old_logs(age: float, logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise StorageError("no space left on device")
+
+    write(logs / "20261001T000000-try1.log", age)
+    monkeypatch.setattr(LocalStorage, "overwrite", fail)
+    assert remove()["removed"] == int(age == LONG)
 
 
 def test_the_retention_is_a_setting(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
