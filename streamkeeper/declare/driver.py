@@ -12,6 +12,7 @@ from pathlib import Path, PurePath
 from urllib.parse import unquote
 
 from streamkeeper.declare.model import RESTART, AnyFlow, Location
+from streamkeeper.distribution.versions import delta_release
 from streamkeeper.errors import DeclarationError
 from streamkeeper.redaction import redact
 
@@ -56,10 +57,12 @@ _RESTARTED = (
     "Airflow starts the next driver, unless the flow is parked or held; a cluster that does so, too, would"
     " start it in vain again and again. Leave it out of spark_conf."
 )
-_FAST_LIST = (
+_FAST_LIST = "spark.hadoop.delta.enableFastS3AListFrom"
+_FAST_LIST_MENDED = (4, 4, 1)
+_FAST_LISTED = (
     "Delta 4.4.0 also lists the files of nested folders with it, and fails on a sound table or reads another"
     " one (delta-io/delta#7451), and Streamkeeper's own log store on S3 does not use it. Leave it out of"
-    " spark_conf."
+    " spark_conf, or install Delta 4.4.1."
 )
 REFUSED: Mapping[str, str] = {
     **dict.fromkeys(
@@ -77,12 +80,14 @@ REFUSED: Mapping[str, str] = {
         ("spark.sql.files.ignoreCorruptFiles", "spark.sql.files.ignoreMissingFiles"), _PASSED_OVER
     ),
     "spark.databricks.delta.properties.defaults.setTransactionRetentionDuration": _FORGETFUL,
-    "spark.hadoop.delta.enableFastS3AListFrom": _FAST_LIST,
+    _FAST_LIST: _FAST_LISTED,
     "spark.master": _PLACED,
     "spark.submit.deployMode": _PLACED,
     "spark.driver.supervise": _RESTARTED,
 }
-"""Settings that no pipeline may set, each with the reason and what to do."""
+"""Settings that no pipeline may set, each with the reason and what to do; Delta's fast listing only with a
+Delta before the one that mends it.
+"""
 
 LISTS = {
     "jars": "spark.jars",
@@ -163,7 +168,7 @@ def check_settings(subject: str, conf: Mapping[str, str], location: Location) ->
     :raises DeclarationError: one is Streamkeeper's to set, or a size does not parse.
     """
     for name, value in conf.items():
-        if name in REFUSED:
+        if name in REFUSED and not (name == _FAST_LIST and delta_release() >= _FAST_LIST_MENDED):
             raise DeclarationError(f"{location}: the {subject} sets {name}. {REFUSED[name]}")
         _check_size(f"the {subject} has {name}", name, value, location)
 

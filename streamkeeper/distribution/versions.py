@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
+from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from typing import Any
 
@@ -20,3 +22,14 @@ JAVA: int = VERSIONS["java"]["supported"][0]
 """The oldest Java that this Spark runs on."""
 AIRFLOW: str = VERSIONS["airflow"]["oldest"]
 """The first Airflow with retry policies (``airflow.sdk.RetryPolicy``), by which drivers are tried again."""
+
+
+def delta_release() -> tuple[int, ...]:
+    """Return the numbers of the release of Delta that is installed; where Delta's Python package is not,
+    those of the one that Streamkeeper was tested with.
+    """
+    try:
+        release = version("delta-spark")
+    except PackageNotFoundError:
+        release = VERSIONS["delta"]["tested"][-1]
+    return tuple(int(number) for number in re.findall(r"[0-9]+", release)[:3])

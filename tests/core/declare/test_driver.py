@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
 
 from streamkeeper.declare.driver import CHECKPOINT_MANAGER, OURS, heap_note, needs_of, packages_note
 from streamkeeper.declare.model import Pipeline
+from streamkeeper.distribution import versions
 from streamkeeper.drivers import submit
 from streamkeeper.errors import DeclarationError
 from streamkeeper.manifest.import_file import fingerprint
@@ -164,6 +167,24 @@ def test_what_a_driver_may_not_be_given_is_refused_with_its_line(
     with pytest.raises(DeclarationError, match=rf"^p\.py, line 5: .*{message}") as refused:
         one(tmp_path, needs)
     assert "s3cr3t" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("release", "is_refused"), [("4.4.0", True), ("4.4.1", False), ("4.10.0rc1", False), (None, True)]
+)
+def test_fast_listing_is_accepted_with_a_delta_that_lists_right(
+    release: str | None, is_refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def version(_: str) -> str:
+        if release is None:
+            raise PackageNotFoundError("delta-spark")
+        return release
+
+    monkeypatch.setattr(versions, "version", version)
+    refusal = pytest.raises(DeclarationError, match=r"install Delta 4\.4\.1")
+    outcome: AbstractContextManager[object] = refusal if is_refused else nullcontext()
+    with outcome:
+        one(tmp_path, "spark_conf={'spark.hadoop.delta.enableFastS3AListFrom': 'true'}")
 
 
 @pytest.mark.parametrize(
