@@ -67,7 +67,8 @@ def get(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Get]:
                 if role is not None:
                     user = SimpleAuthManagerUser(username=role, role=role, teams=list(teams))
                     headers["Authorization"] = f"Bearer {get_auth_manager().generate_jwt(user)}"
-                return client.get(path, headers=headers)
+                as_bytes = {name.encode(): value.encode("latin-1") for name, value in headers.items()}
+                return client.get(path, headers=as_bytes)
 
             yield ask
         purge_cached_app()
@@ -164,6 +165,15 @@ def queries(told: Callable[[str], None]) -> Iterator[None]:
         yield
     finally:
         event.remove(Engine, "before_cursor_execute", listener)
+
+
+def test_a_token_may_have_letters_of_any_language(get: Get, monkeypatch: pytest.MonkeyPatch) -> None:
+    token = "sésame Ж 開"
+    monkeypatch.setenv(TOKEN, token)
+    sent = f"Bearer {token}".encode().decode("latin-1")  # as clients that take bytes for a header
+    assert get(METRICS, Authorization=sent).status_code == 200
+    for wrong in ("Bearer sésame ? ?", sent[:-1]):
+        assert get(METRICS, Authorization=wrong).status_code == 401
 
 
 def test_the_database_is_asked_as_often_for_many_flows_as_for_one_and_never_for_metrics(

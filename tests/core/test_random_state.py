@@ -22,7 +22,7 @@ from streamkeeper.watch.batch_numbers import Batch
 from streamkeeper.watch.behind import Measured
 from tests.worlds.recover.recoveries import approve, plan_reset
 from tests.worlds.small_world import World
-from tests.worlds.states.nasty import NASTY, run
+from tests.worlds.states.nasty import NASTY, bounded_memory, run
 
 FLOW = "events.clean_events"
 COMMANDS = (
@@ -90,6 +90,7 @@ def lived(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 @pytest.mark.parametrize("cases", [150, pytest.param(1_000, marks=pytest.mark.long)])
+@bounded_memory()
 def test_whatever_a_state_file_holds_is_told_in_words(
     cases: int, lived: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -134,6 +135,7 @@ OF_TABLES = (
 
 
 @pytest.mark.parametrize("cases", [80, pytest.param(1_000, marks=pytest.mark.long)])
+@bounded_memory()
 def test_whatever_a_tables_log_holds_is_told_in_words(
     cases: int, lived: World, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import typer
@@ -41,6 +44,15 @@ def text(dice: random.Random) -> str:
     one, other = dice.choice(TEXTS), dice.choice(TEXTS)
     made = dice.choice([one, one, one[: dice.randrange(len(one) + 1)], f"{one}{other}"])
     return "s3://" if made.startswith("s3://") else made  # a bucket would be looked for
+
+
+@contextmanager
+def bounded_memory() -> Iterator[None]:
+    """Fail where this process takes 500 MB more than it ever had."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    yield
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert most < before + 500 * 1024, f"{(most - before) // 1024} MiB more"
 
 
 def run(arguments: list[str]) -> Exception | None:
