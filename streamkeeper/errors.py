@@ -83,9 +83,7 @@ class FileTooLarge(StorageError):
 
 
 class SourceError(StreamkeeperError):
-    """A source that cannot be inspected now: its broker does not answer, or its topic is missing. A retry may
-    help.
-    """
+    """A source that cannot be inspected now, such as one whose broker does not answer. A retry may help."""
 
 
 class CatalogError(StreamkeeperError):

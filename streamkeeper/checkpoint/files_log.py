@@ -33,9 +33,7 @@ _TAIL = 4096
 
 @dataclass(frozen=True)
 class FilesLog:
-    """Processed files of one source. ``folder`` is a name in the storage. Files are read only by the
-    methods.
-    """
+    """Processed files of one source; ``folder`` is a name in the storage. Only the methods read files."""
 
     storage: Storage
     folder: str
@@ -178,9 +176,7 @@ class FilesLog:
             )
 
     def _names(self, upto: int | None) -> list[tuple[str, int]]:
-        """Return the files to read, each with its batch: the newest usable compacted one, then every later
-        plain one.
-        """
+        """Return the files to read, by batch: the newest usable compacted one, then every later plain one."""
         plain, compact = self.batches()
         start, names = -1, []
         for number in reversed(compact):

@@ -35,9 +35,7 @@ class Cluster(Protocol):
         """Return the id of the driver that this process is; None if no such cluster started it."""
 
     def ended(self, driver: ClusterDriver) -> str | None:
-        """Return the final state of a driver; None if the cluster cannot prove that it ended. 'Gone' is no
-        proof.
-        """
+        """Return the final state of a driver; None if the cluster cannot prove that it ended."""
 
     def unbegun(self, driver: ClusterDriver) -> Unbegun:
         """Return what the cluster says of a driver that has taken no lease."""

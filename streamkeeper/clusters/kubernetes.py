@@ -202,9 +202,7 @@ def _pod_api(driver: ClusterDriver) -> Iterator[tuple[CoreV1Api, dict[str, Any]]
 
 
 def _configuration(page: str) -> Any:
-    """Return how a server is asked. Credentials go to the server alone that they are for, whatever a lease
-    names.
-    """
+    """Return how a server is asked. Credentials go only to the server that they are for, not to a lease's."""
     from kubernetes.client import Configuration
     from kubernetes.config import load_incluster_config, load_kube_config
 

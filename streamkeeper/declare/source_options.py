@@ -1,6 +1,4 @@
-"""Checks of the options of sources and sinks at the import of a pipeline file: see
-``pipelines.create_source`` and ``pipelines.create_sink``.
-"""
+"""Checks of the options of sources and sinks when a pipeline file is imported."""
 
 from __future__ import annotations
 
@@ -324,9 +322,7 @@ def _starts_well(source_kind: Format, kind: str, text: str) -> bool:
 
 
 def moment_ms(text: str) -> int | None:
-    """Return an ISO 8601 time with a time zone in epoch milliseconds; None if it is not one, or before
-    1970.
-    """
+    """Return an ISO 8601 time with a time zone in epoch milliseconds; None if it is none, or before 1970."""
     try:
         moment = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", text.strip()))
     except ValueError:

@@ -122,9 +122,7 @@ class Commit:
 
 @dataclass(frozen=True)
 class Between:
-    """Data between two positions: rows (None: unknown, for the ``reason``), files, and the versions that
-    changed rows.
-    """
+    """Data between two positions: rows (None: unknown, by ``reason``), files, versions that changed rows."""
 
     rows: int | None
     files: int
@@ -199,9 +197,7 @@ def is_gone(offset: JsonObject, history: History) -> str | None:
 
 
 def next_held(offset: JsonObject, history: History) -> int:
-    """Return the version at which a source continues after data loss: the next one still in the log, or the
-    one to come.
-    """
+    """Return the version at which a source continues after data loss: the next held, or the one to come."""
     return min(history.newest + 1, max(history.oldest, int(offset["reservoirVersion"])))
 
 
@@ -345,9 +341,7 @@ def commits(history: History, first: int, last: int, at_once: int = 1) -> Iterat
 
 
 def vacuumed(offset: JsonObject, history: History, change_feed: bool = False) -> str | None:
-    """Return which files of unread commits were removed, among the next :data:`LOOKED_AT`; None if none
-    was.
-    """
+    """Return which of the next :data:`LOOKED_AT` files of unread commits were removed; None if none was."""
     first = int(offset["reservoirVersion"]) + (1 if offset.get("isStartingVersion") else 0)
     gone = missing_files(history, first, LOOKED_AT, change_feed) if history.holds_from(first) else []
     if not gone:
@@ -359,9 +353,7 @@ def vacuumed(offset: JsonObject, history: History, change_feed: bool = False) ->
 
 
 def missing_files(history: History, first: int, limit: int, change_feed: bool = False) -> list[str]:
-    """Return missing files that a source reads of the commits from a version on, checking at most ``limit``
-    files.
-    """
+    """Return missing files that a source reads from a version on; at most ``limit`` files are checked."""
     storage = open_storage(history.path)
     paths = (
         path
@@ -430,9 +422,7 @@ def _time_of(storage: Storage, version: int, own_times: bool) -> int:
 
 
 def _table_id(storage: Storage, oldest: int, newest: int) -> str | None:
-    """Return a table's id: from the summary that Delta writes beside its newest commit, otherwise from the
-    newest commit that has it.
-    """
+    """Return a table's id: from the summary beside its newest commit, else from the newest commit with it."""
     summary = storage.read(f"{LOG}/{newest:020d}.crc")
     if summary is not None:
         try:

@@ -208,9 +208,7 @@ def record(home: Home, sample: Sample, began: Callable[[], float], ended: Callab
 
 @dataclass(frozen=True)
 class _File:
-    """Samples of an hour, after the last one before. ``before`` are the totals of the drivers
-    before that of ``epoch``.
-    """
+    """Samples of an hour, after the last one before; ``before`` are the totals of earlier epochs' drivers."""
 
     epoch: int
     before: Totals

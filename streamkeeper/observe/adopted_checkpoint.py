@@ -39,9 +39,7 @@ class AdoptedCheckpoint(Checkpoint):
         return super().name(name)
 
     def read(self, name: str) -> bytes:
-        """Read a file of the checkpoint; one of the offset log as v2, with the flow's names of the
-        sources.
-        """
+        """Read a file of the checkpoint, of the offset log as v2, with the flow's names of the sources."""
         content = super().read(name)
         if not name.startswith("offsets/"):
             return content
@@ -67,9 +65,7 @@ class AdoptedCheckpoint(Checkpoint):
 
 
 def normal_place(place: str) -> str:
-    """Return a checkpoint's path or URL in its normal form: without ``file:`` and a ``/`` at the end,
-    ``s3://`` for ``s3a://``.
-    """
+    """Return a checkpoint's path or URL without ``file:`` and a last ``/``, with ``s3://`` for ``s3a://``."""
     plain = place.strip()
     if plain.startswith("file:"):
         plain = "/" + plain.removeprefix("file:").lstrip("/")

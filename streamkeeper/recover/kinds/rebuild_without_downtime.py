@@ -125,9 +125,7 @@ def _cleaned(settings: Settings, writers: list[Flow]) -> dict[str, list[str]]:
 
 
 def _with_cleaned(flow: FlowPlan, sources: Collection[str]) -> FlowPlan:
-    """Say in the impacts of a flow that its sources may lose more until the table is put in place, and nobody
-    knows how much.
-    """
+    """Say in a flow's impacts that its sources may lose more until the table is put in place."""
     impacts = (
         replace(impact, lost=_and_more(impact.lost)) if impact.source in sources else impact
         for impact in flow.impacts

@@ -220,9 +220,7 @@ def _cost(plan: Plan, word: Impact) -> str:
 
 
 def _covered(plan: Plan, refusal: Refusal) -> list[Amount | None]:
-    """Return the amounts of all that a refusal covers; None for what no plan counts, such as commits of
-    others.
-    """
+    """Return the amounts that a refusal covers; None for what no plan counts, such as others' commits."""
     flow = plan.flow(refusal.flow or "")
     if flow is None:
         return [None]

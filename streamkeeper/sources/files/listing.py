@@ -124,9 +124,7 @@ def gone(source: Source, entries: Iterable[FileEntry]) -> list[str]:
 
 
 def _is_set_aside(source: Source, entry: FileEntry, path: str) -> bool:
-    """Return whether a local file has another name, by its time; a file of an object store is another one
-    then.
-    """
+    """Return whether a local file has another name, by its time; in object stores it is another file."""
     folder, pattern = Path(path).parent, source.option("pathGlobFilter")
     return "://" not in path and any(
         (_is_hidden(other.name) or (bool(pattern) and not _matches(other.name, pattern)))

@@ -24,9 +24,7 @@ from streamkeeper.sources.kafka.options import patience, start_options
 
 @dataclass(frozen=True)
 class KafkaLook:
-    """What the topics of a source hold, and the offsets of a time (epoch ms), which are asked for only when
-    needed.
-    """
+    """What a source's topics hold, and the offsets of a time (epoch ms), asked for only when needed."""
 
     topics: Topics
     at_time: Callable[[int], Offsets]
