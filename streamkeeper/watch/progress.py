@@ -134,7 +134,7 @@ def needs_listing(position: Position, before: Note | None, now: float, allowed: 
 
 @dataclass(frozen=True)
 class Look:
-    """One look at a flow. ``age``: seconds since the last commit; ``silent``: since input is known to wait."""
+    """One look at a flow: ``age`` is seconds since the last commit, ``silent`` since input first waited."""
 
     flow: str
     state: State
