@@ -1,7 +1,4 @@
-"""Every error that Streamkeeper raises on purpose.
-
-Each message says what was found, what is allowed, and what to do next.
-"""
+"""Every error raised on purpose; its message says what was found, what is allowed, and what to do next."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Checks of a declaration's values: what was found, what is allowed, and the line of the pipeline file.
-
-Every check here raises :class:`DeclarationError`.
-"""
+"""Checks of a declaration's values, each of which raises :class:`DeclarationError` with the file's line."""
 
 from __future__ import annotations
 

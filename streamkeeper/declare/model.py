@@ -260,10 +260,7 @@ FILE_SINKS = ("parquet", "json", "csv")
 """Kinds of sinks: the function that gets each batch, the topics of Kafka, and files in a folder."""
 
 APPEND, UPDATE, COMPLETE = "append", "update", "complete"
-"""Output modes of a flow's query.
-
-An update flow's rows replace those of the same key. Each batch of a complete flow replaces the whole table.
-"""
+"""Output modes: update replaces rows of the same key, complete with each batch the whole table."""
 
 AUTO_CDC = "auto_cdc"
 """With ``APPEND``, the values of a flow's ``kind`` in JSON: of one with a function, all have ``APPEND``, and

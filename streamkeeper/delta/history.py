@@ -274,10 +274,7 @@ def between(history: History, start: JsonObject, end: JsonObject, skips_changes:
 
 @dataclass(frozen=True)
 class Skipped:
-    """Commits that a source with ``skipChangeCommits`` passed over.
-
-    ``rows`` are at most so many that they added or changed, by their files; None if unknown.
-    """
+    """Commits that ``skipChangeCommits`` passed over; ``rows`` are an upper bound, None if unknown."""
 
     versions: tuple[int, ...]
     rows: int | None

@@ -1,7 +1,4 @@
-"""Size, protocol and metadata of a table's version, from the summary that Delta writes beside each commit.
-
-No JVM is started, and no data file is listed.
-"""
+"""Size, protocol and metadata of a table's version, from the summary that Delta writes beside each commit."""
 
 from __future__ import annotations
 

@@ -24,10 +24,7 @@ from streamkeeper.storage import open_storage
 
 @dataclass(frozen=True)
 class AdoptedCheckpoint(Checkpoint):
-    """Checkpoint whose sources have other names than in its files.
-
-    ``names_by_key`` maps the checkpoint's own name of each source to the flow's.
-    """
+    """Checkpoint whose sources have other names here; ``names_by_key`` maps its own names to the flow's."""
 
     names_by_key: Mapping[str, str] = field(default_factory=dict)
 

@@ -97,10 +97,7 @@ def plan_again(work: Work) -> dict[str, Any]:
 
 
 def remove_side_table(work: Work) -> dict[str, Any]:
-    """Remove what was built; the checkpoints stay where the flows continue in them.
-
-    What a driver that may still live works on is left to ``clean_up``.
-    """
+    """Remove what was built, but no checkpoint that a flow continues in, and nothing of a living driver."""
     return side_table.remove(work.settings, work.plan)
 
 

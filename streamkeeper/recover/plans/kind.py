@@ -98,10 +98,7 @@ class Work:
 
 
 Act = Callable[[Work], dict[str, Any]]
-"""Carries out a step and returns its evidence, a JSON object.
-
-An earlier run may have been killed at any moment: a step must detect what was done.
-"""
+"""Carries out a step that may have been killed half done; returns its evidence, a JSON object."""
 
 
 @dataclass(frozen=True)

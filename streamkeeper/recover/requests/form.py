@@ -94,10 +94,7 @@ class FormField:
 
 
 def form_field(type: str, title: str, description: str, default: Any = None, **more: Any) -> Any:
-    """Declare a field of a request with one form field, named as the dataclass field.
-
-    Parameters as those of FormField.
-    """
+    """Declare a request's field with one form field of its name; parameters as those of FormField."""
     return form_fields(FormField("", type, title, description, default, **more))
 
 
@@ -293,10 +290,7 @@ _PYTHON: dict[str, tuple[type[Any], ...]] = {
 
 
 def check_type(field: FormField, value: Any) -> list[str]:
-    """Return what is wrong with a value by itself; empty if it fits.
-
-    The name of one flow or table is looked up later, by full or short name.
-    """
+    """Return what is wrong with a value by itself; empty if it fits. A flow or table is looked up later."""
     if field.names in (FLOW, TABLE) and not field.many:
         return []
     if value is None and (field.nullable or field.many):
@@ -430,10 +424,7 @@ def chosen_once(values: Mapping[str, Any], things: str, wrong: list[str]) -> boo
 
 
 def find_table(name: Any, manifest: Manifest, wrong: list[str]) -> tuple[Pipeline, Table] | None:
-    """Return a table by ``pipeline.table``, or by its own name, which no two pipelines share.
-
-    Add to ``wrong`` why there is none.
-    """
+    """Return a table by ``pipeline.table`` or its own name; add to ``wrong`` why there is none."""
     for pipeline in manifest.pipelines:
         for table in pipeline.tables:
             if name in (table.name, f"{pipeline.name}.{table.name}"):
@@ -463,10 +454,7 @@ def declared_table(name: str, manifest: Manifest, refused: str) -> tuple[Pipelin
 
 
 def _names(entity: Named, manifest: Manifest) -> tuple[str, ...]:
-    """Return the declared flows, tables or pipelines by the names in forms:
-
-    `pipeline.flow`, `pipeline.table`.
-    """
+    """Return the declared flows, tables or pipelines by their names in forms, such as `pipeline.flow`."""
     if entity == FLOW:
         return tuple(flow.full_name for flow in manifest.flows())
     if entity == TABLE:

@@ -9,10 +9,7 @@ from typing import Any
 from streamkeeper.recover.requests.form import APPROVAL, PIPELINE, RUN, TABLE, Asking, Request, form_field
 
 LEAST_HOURS = 168.0
-"""Least retention in hours: a week, Delta's own default.
-
-With less, VACUUM may remove files that a running query still reads.
-"""
+"""Least hours of retention: Delta's own default. With less, VACUUM may take what a running query reads."""
 
 
 @dataclass(frozen=True)

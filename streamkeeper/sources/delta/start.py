@@ -38,10 +38,7 @@ class DeltaPosition:
         return int(self.offset["reservoirVersion"])
 
     def version_before(self, history: History) -> int:
-        """Return the version before the position.
-
-        The position's own version if the table no longer holds that one.
-        """
+        """Return the version before the position; the position's own if the former is no longer held."""
         return self.version - 1 if self.version > 0 and history.holds_from(self.version - 1) else self.version
 
     def replay_options(self, history: History) -> dict[str, str]:
@@ -57,10 +54,7 @@ class DeltaPosition:
 
     @property
     def replayed_version(self) -> int:
-        """The version of the table that a replay up to the offset reads first (source:
-
-        DeltaSource.getBatch).
-        """
+        """The table's version that a replay up to the offset reads first (DeltaSource.getBatch)."""
         return self.version if self.offset.get("isStartingVersion") else self.version - 1
 
 

@@ -29,10 +29,7 @@ from streamkeeper.settings import why_refused_place
 from streamkeeper.support.amounts import Amount
 
 COUNT_LIMIT = 64 * 1024 * 1024
-"""Bytes up to which rows of line-based files are counted for a plan.
-
-A larger source has only files and bytes.
-"""
+"""Bytes up to which rows of line-based files are counted for a plan, besides files and bytes."""
 
 
 _TIMES = ("LastModified", "last_modified")
