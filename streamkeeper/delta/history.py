@@ -19,6 +19,7 @@ from urllib.parse import unquote
 from streamkeeper.delta.log import COMMIT, LOG, action_in, rows_of
 from streamkeeper.errors import CheckpointError, SourceError
 from streamkeeper.storage import Storage, open_storage
+from streamkeeper.support.amounts import sum_known
 
 JsonObject = dict[str, Any]
 
@@ -90,8 +91,7 @@ class Commit:
 
         A file that it both removes and adds was there before, and only had rows marked as deleted.
         """
-        counts = [rows for path, rows in self.files if path not in self.removed]
-        return None if None in counts else sum(rows for rows in counts if rows is not None)
+        return sum_known([rows for path, rows in self.files if path not in self.removed])
 
     @property
     def removes(self) -> bool:
@@ -306,11 +306,8 @@ def skipped(history: History, start: JsonObject | None, end: JsonObject) -> Skip
     passed = [commit for commit in candidates if commit.removes]
     if not passed:
         return None
-    rows = [commit.new_rows for commit in passed]
-    return Skipped(
-        tuple(commit.version for commit in passed),
-        None if None in rows else sum(number for number in rows if number is not None),
-    )
+    versions = tuple(commit.version for commit in passed)
+    return Skipped(versions, sum_known([commit.new_rows for commit in passed]))
 
 
 def with_new_rows(history: History, first: int, last: int, skips_changes: bool) -> Iterator[Commit]:

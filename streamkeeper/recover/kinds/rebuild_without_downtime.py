@@ -21,7 +21,7 @@ from streamkeeper.recover.kinds import full_refresh
 from streamkeeper.recover.moves import side_table
 from streamkeeper.recover.moves.side_table import RECOVERY, SideTables
 from streamkeeper.recover.plans import plan as plans
-from streamkeeper.recover.plans.kind import Kind, StepKind, Work, kind
+from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.plan import CopyPlan, FlowPlan, Plan, Refusal
 from streamkeeper.recover.requests.form import declared_table
 from streamkeeper.recover.requests.full_refresh import Emptying, RebuildRequest
@@ -71,13 +71,8 @@ def plan_again(work: Work) -> dict[str, Any]:
 
     :raises RecoveryError: the declaration of a flow changed, or other flows write the table now.
     """
-    plan, manifest = work.plan, read_manifest(work.settings)
-    recovery_kind = kind(plan.recovery)
-    again = plans.as_stored(
-        recovery_kind.plan(
-            work.settings, manifest, recovery_kind.read_request(plan.request), plan.recovery_id
-        )
-    )
+    plan = work.plan
+    again = shared_steps.planned_now(work, read_manifest(work.settings))
     shared_steps.check_same_flows(plan, again)
     before = {flow.flow: flow for flow in plan.flows}
     changed = sorted(flow.flow for flow in again.flows if flow.fingerprint != before[flow.flow].fingerprint)

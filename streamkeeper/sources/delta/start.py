@@ -73,12 +73,6 @@ def after_last(
     return Resolved(position, (f"{reason}; it continues with version {version}",), lost=reason)
 
 
-def at(offset: dict[str, Any], history: History, change_feed: bool = False) -> Resolved[DeltaPosition]:
-    """Continue at a requested offset, of this table and of a version that is held with its files."""
-    reason = is_gone(offset, history) or vacuumed(offset, history, change_feed)
-    return Resolved(DeltaPosition(offset)) if reason is None else Resolved(wrong=reason)
-
-
 def at_end(history: History, old: Mapping[str, Any] | None = None) -> DeltaPosition:
     """Continue with the next commit."""
     return DeltaPosition(before(history, history.newest + 1, old))
@@ -147,7 +141,9 @@ class DeltaStarts(SourceFormat[History, DeltaPosition]):
         return at_moment(look(), moment_ms, before.offset)
 
     def at(self, source: Source, before: Before, look: Look, offset: Any) -> Resolved[DeltaPosition]:
-        return at(offset, look(), source.reads_change_feed)
+        history = look()
+        reason = is_gone(offset, history) or vacuumed(offset, history, source.reads_change_feed)
+        return Resolved(DeltaPosition(offset)) if reason is None else Resolved(wrong=reason)
 
     def is_there(self, source: Source) -> bool:
         return delta_log.exists(path_of(source))
