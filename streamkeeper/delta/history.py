@@ -3,6 +3,8 @@
 In an offset of Delta's source (``DeltaSourceOffset``) ``index`` -1 means that everything before
 ``reservoirVersion`` is done. An ``index`` from 0 on means that its files 0 to ``index`` are done too. With
 ``isStartingVersion``, the table as of that version is read first.
+
+What reads commits raises :class:`SourceError` where one is missing or damaged.
 """
 
 from __future__ import annotations
@@ -313,8 +315,6 @@ def skipped(history: History, start: JsonObject | None, end: JsonObject) -> Skip
 def with_new_rows(history: History, first: int, last: int, skips_changes: bool) -> Iterator[Commit]:
     """Yield the commits among some versions that added or changed rows; of a source that skips commits which
     change rows only those.
-
-    :raises SourceError: a commit is missing or damaged.
     """
     for commit in commits(history, first, last, _AT_ONCE):
         if commit.new_rows != 0 and (commit.removes or not skips_changes):

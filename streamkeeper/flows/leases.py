@@ -6,6 +6,8 @@ it counts as alive until its heartbeat has not changed for the lease's term by a
 clock: clocks of two machines are never compared. The observer records which heartbeat that was, so nobody
 waits for the term again while it is still the last. A wrong guess is harmless not because of the lease but
 because of the fence in the sink's log (docs/decisions/0002).
+
+What reads a lease or a heartbeat raises :class:`StorageError` where its file is damaged.
 """
 
 from __future__ import annotations
@@ -143,10 +145,7 @@ def current(home: FlowHome, known_epoch: int | None = None) -> Lease | None:
 
 
 def read(home: FlowHome, epoch: int) -> Lease | None:
-    """Read the lease of one epoch; None if there is none.
-
-    :raises StorageError: the file is damaged.
-    """
+    """Read the lease of one epoch; None if there is none."""
     value = read_json(home.storage, home.lease(epoch))
     if value is None:
         return None
@@ -217,10 +216,7 @@ def is_running(holder: Process) -> bool | None:
 
 
 def read_heartbeat(home: FlowHome, epoch: int) -> Heartbeat | None:
-    """Read the last heartbeat of an epoch's driver; None if there is none yet.
-
-    :raises StorageError: the file is damaged.
-    """
+    """Read the last heartbeat of an epoch's driver; None if there is none yet."""
     value = read_json(home.storage, home.heartbeat(epoch))
     try:
         return read_as(Heartbeat, _known_fields(Heartbeat, value)) if value else None
@@ -232,10 +228,7 @@ def read_heartbeat(home: FlowHome, epoch: int) -> Heartbeat | None:
 
 
 def present_heartbeat(home: FlowHome) -> Heartbeat | None:
-    """Read the last heartbeat of the driver whose lease holds; None if there is none.
-
-    :raises StorageError: the file is damaged.
-    """
+    """Read the last heartbeat of the driver whose lease holds; None if there is none."""
     lease = current(home)
     return None if lease is None else read_heartbeat(home, lease.epoch)
 
