@@ -182,8 +182,8 @@ class KafkaStarts(SourceFormat[KafkaLook, KafkaPosition]):
         # Limited to what the topics held when they were read.
         within = {
             topic: {
-                part: min(max(offsets.get(topic, {}).get(part, held.first), held.first), held.end)
-                for part, held in parts.items()
+                part: min(max(offsets.get(topic, {}).get(part, span.first), span.first), span.end)
+                for part, span in parts.items()
             }
             for topic, parts in topics.ranges.items()
         }
