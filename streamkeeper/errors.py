@@ -1,7 +1,4 @@
-"""Every error that Streamkeeper raises on purpose.
-
-Each message says what was found, what is allowed, and what to do next.
-"""
+"""Every error raised on purpose; its message says what was found, what is allowed, and what to do next."""
 
 from __future__ import annotations
 
@@ -83,9 +80,7 @@ class FileTooLarge(StorageError):
 
 
 class SourceError(StreamkeeperError):
-    """A source that cannot be inspected now: its broker does not answer, or its topic is missing. A retry may
-    help.
-    """
+    """A source that cannot be inspected now, such as one whose broker does not answer. A retry may help."""
 
 
 class CatalogError(StreamkeeperError):

@@ -9,7 +9,5 @@ from streamkeeper.declare.language import *  # noqa: F403
 
 
 def __getattr__(name: str) -> Any:
-    """Raise the error for a part of Lakeflow's language that is not offered here; it names the
-    alternative.
-    """
+    """Raise the error for a part of Lakeflow's language that is not offered; it names the alternative."""
     return getattr(language, name)

@@ -130,9 +130,7 @@ def _hidden(value: Any) -> Any:
 
 
 def redact_text(text: str) -> str:
-    """Return a text with its secrets hidden: after a key, in a JAAS configuration, in an address, or by their
-    form.
-    """
+    """Return a text with its secrets hidden: after a key, in JAAS or an address, or by their form."""
     for pattern in _BEFORE_LOGINS:
         text = pattern.sub(_after_key, text)
     text = _BEFORE_AT.sub(lambda run: _USER.sub(_after_key, run[0]), text)

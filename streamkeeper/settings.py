@@ -306,9 +306,7 @@ class Settings:
                     )
 
     def table_path(self, table: str) -> str:
-        """Return the folder or URL of a table: that of :attr:`table_paths`, else ``{warehouse}/t`` for ``t``
-        and ``{warehouse}/s/t`` for ``s.t``.
-        """
+        """Return a table's place: of :attr:`table_paths`, else ``{warehouse}/t`` or ``{warehouse}/s/t``."""
         return self._elsewhere().get(table) or "/".join([self.warehouse.rstrip("/"), *table.split(".")])
 
     def _elsewhere(self) -> dict[str, str]:
@@ -340,9 +338,7 @@ class Settings:
 
     @property
     def backups_path(self) -> str:
-        """Folder or URL of the backups of all tables, outside of every table's folder: dropping a table keeps
-        them.
-        """
+        """Folder or URL of all backups, outside of every table's folder: dropping a table keeps them."""
         return (self.backups or f"{self.warehouse.rstrip('/')}/{BACKUPS}").rstrip("/")
 
 
@@ -413,9 +409,7 @@ def with_airflows(environment: Mapping[str, str]) -> Mapping[str, str]:
 
 @lru_cache(maxsize=4)
 def _options(file: str, changed_ns: int) -> Mapping[str, str]:
-    """Return the options of :data:`SECTION` in a file of that time of change; those without a text are left
-    out.
-    """
+    """Return the options of :data:`SECTION` in a file of that time of change, without empty ones."""
     parser = configparser.ConfigParser(interpolation=None, strict=False)
     try:
         parser.read_string(Path(file).read_text("utf-8"))
@@ -496,9 +490,7 @@ def is_s3(location: str) -> bool:
 
 
 def file_system(path: str) -> str:
-    """Return the kind of file system, such as ``ext4``, that an absolute path without links is on; empty if
-    there is no table of mounts.
-    """
+    """Return the file system, such as ``ext4``, of an absolute path without links; empty if unknown."""
     try:
         lines = MOUNTS.read_text("utf-8", "surrogateescape").splitlines()
     except OSError:

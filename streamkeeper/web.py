@@ -75,9 +75,7 @@ def ask(
 
 
 class _Clock:
-    """Ends the connections of a request when its time is over: a server that sends a byte a second keeps each
-    single read short.
-    """
+    """Ends a request's connections when its time is over: single reads may go on for ever."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds, self._until = seconds, time.monotonic() + seconds

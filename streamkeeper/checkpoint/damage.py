@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from streamkeeper.checkpoint.reader import Checkpoint
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
-"""Severity. Error: the next start fails, or rows may be lost. Warning: Spark continues, a person should
-check. Note: harmless.
-"""
+"""Severity. Error: the next start fails, or rows may be lost. Warning: for a person. Note: harmless."""
 
 _TEMPORARY = re.compile(r"\.{1,2}.+\.[0-9a-f-]{36}(\.[A-Za-z0-9]+)*\.tmp(\.crc)?")
 _RESTORE = (
@@ -35,9 +33,7 @@ _ROOT = {"metadata", "offsets", "commits", "sources", "state"}
 
 @dataclass(frozen=True)
 class Problem:
-    """One finding. ``file`` is a name below the checkpoint's folder (empty: the folder itself), ``severity``
-    is one of the three above.
-    """
+    """One finding: ``file`` below the checkpoint's folder (empty: the folder itself), and its severity."""
 
     file: str
     description: str
@@ -103,9 +99,7 @@ def _metadata(checkpoint: Checkpoint, root: list[str]) -> Iterator[Problem]:
 
 
 def _gaps(log: str, batches: list[int]) -> Iterator[Problem]:
-    """Yield missing batches. To start, Spark needs the two newest offsets and the newest commit; older ones
-    serve rewinds.
-    """
+    """Yield missing batches: a start needs the newest two offsets and commit; a rewind, older ones."""
     if not batches:
         return
     missing = [
@@ -301,9 +295,7 @@ def _keeps_its_beginning(checkpoint: Checkpoint, source: str, logs: dict[str, li
 
 
 def _position(checkpoint: Checkpoint, source: str, logs: dict[str, list[int]]) -> int | None:
-    """Return the files log's batch at the newest readable offsets; None if the source is not a files
-    source.
-    """
+    """Return the files log's batch at the newest readable offsets; None if it is not a files source."""
     offset = _offset(checkpoint, source, logs)
     if isinstance(offset, dict) and isinstance(offset.get("logOffset"), int):
         return int(offset["logOffset"])

@@ -12,6 +12,8 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from io import BytesIO
+from typing import BinaryIO
 from urllib.parse import unquote, urlsplit
 
 from streamkeeper.checkpoint.log_entries import FileEntry, damaged, gaps, is_number, parse_file_entry
@@ -33,9 +35,7 @@ _TAIL = 4096
 
 @dataclass(frozen=True)
 class FilesLog:
-    """Processed files of one source. ``folder`` is a name in the storage. Files are read only by the
-    methods.
-    """
+    """Processed files of one source; ``folder`` is a name in the storage. Only the methods read files."""
 
     storage: Storage
     folder: str
@@ -152,10 +152,7 @@ class FilesLog:
         return None
 
     def _blocks(self, name: str) -> Iterator[bytes]:
-        if not isinstance(self.storage, LocalStorage):
-            yield self.storage.read(name) or b""
-            return
-        with self.storage.open(name) as file:
+        with _opened(self.storage, name) as file:
             while block := file.read(_BLOCK):
                 yield block
 
@@ -178,9 +175,7 @@ class FilesLog:
             )
 
     def _names(self, upto: int | None) -> list[tuple[str, int]]:
-        """Return the files to read, each with its batch: the newest usable compacted one, then every later
-        plain one.
-        """
+        """Return the files to read, by batch: the newest usable compacted one, then every later plain one."""
         plain, compact = self.batches()
         start, names = -1, []
         for number in reversed(compact):
@@ -218,14 +213,9 @@ class FilesLog:
 
     def _lines(self, name: str) -> Iterator[bytes]:
         """Yield the lines after the version."""
-        if isinstance(self.storage, LocalStorage):
-            with self.storage.open(name) as file:
-                self._check_version(name, file.readline())
-                yield from (line for line in file if line != b"\n")
-        else:
-            first, *lines = (self.storage.read(name) or b"").split(b"\n")
-            self._check_version(name, first)
-            yield from (line for line in lines if line)
+        with _opened(self.storage, name) as file:
+            self._check_version(name, file.readline())
+            yield from (line for line in file if line != b"\n")
 
     def _check_version(self, name: str, first: bytes) -> None:
         first = first.rstrip(b"\n")
@@ -234,13 +224,10 @@ class FilesLog:
 
     def _count_lines(self, name: str) -> int:
         self._check_ends(name)
-        if not isinstance(self.storage, LocalStorage):
-            return (self.storage.read(name) or b"").rstrip(b"\n").count(b"\n")
-        with self.storage.open(name) as file:
-            count, last = 0, b""
-            while block := file.read(_BLOCK):
-                count += block.count(b"\n")
-                last = block
+        count, last = 0, b""
+        for block in self._blocks(name):
+            count += block.count(b"\n")
+            last = block
         return count - (len(last) - len(last.rstrip(b"\n")))
 
     def _count_upto(self, name: str, upto: int) -> int:
@@ -263,12 +250,14 @@ def _odd_lines(content: bytes, end: int) -> Iterator[bytes]:
             start = after
 
 
+def _opened(storage: Storage, name: str) -> BinaryIO:
+    """Return a file to read: a local one is not read whole, one of a store is, by one request."""
+    return storage.open(name) if isinstance(storage, LocalStorage) else BytesIO(storage.read(name) or b"")
+
+
 def _head_and_tail(storage: Storage, name: str, size: int = _TAIL) -> tuple[bytes, bytes]:
     """Return the first and the last bytes of a file; a local file is not read whole."""
-    if not isinstance(storage, LocalStorage):
-        content = storage.read(name) or b""
-        return content[:size], content[-size:]
-    with storage.open(name) as file:
+    with _opened(storage, name) as file:
         head = file.read(size)
         file.seek(max(0, file.seek(0, 2) - size))
         return head, file.read()

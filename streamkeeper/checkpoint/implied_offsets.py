@@ -61,9 +61,7 @@ def implied(
 
 
 def newest_before(checkpoint: Checkpoint, batch: int, began: Ends, names: Collection[str]) -> str | None:
-    """Return the newest known offsets before a batch, as JSON that a request takes as explicit offsets; None
-    if some source has none.
-    """
+    """Return the newest known offsets before a batch, as JSON for a request; None if some source has none."""
     sources = dict(_around(checkpoint, batch, began)[0].sources)
     return json.dumps(sources) if sources and sources.keys() >= {*names} else None
 

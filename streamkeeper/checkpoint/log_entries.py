@@ -48,9 +48,7 @@ PINNED: Mapping[str, str] = {
     "spark.sql.streaming.stateStore.rowChecksum.enabled": "false",
     "spark.sql.streaming.statefulOperator.useStrictDistribution": "true",
 }
-"""Spark's own values of what it pins (Spark 4.2.0; tests/spark/checkpoint/test_pins.py compares them with a
-header that Spark wrote).
-"""
+"""Spark's own values of what it pins (Spark 4.2.0; compared in tests/spark/checkpoint/test_pins.py)."""
 KNOWN_PINS = {
     *PINNED,
     PARTITIONS,
@@ -85,9 +83,7 @@ class OffsetEntry:
 
 @dataclass(frozen=True)
 class CommitEntry:
-    """One file of ``commits/``: a finished batch. ``state_unique_ids`` (v2) are keyed by operator, then by
-    partition and store; None in v1.
-    """
+    """One file of ``commits/``. ``state_unique_ids`` (v2): by operator, partition and store; None in v1."""
 
     batch: int
     version: int
@@ -97,9 +93,7 @@ class CommitEntry:
 
 @dataclass(frozen=True)
 class FileEntry:
-    """One processed file in a files source's log: its URL, its modification time (epoch ms), and the log's
-    batch that read it.
-    """
+    """One processed file in a files source's log: URL, modification time (epoch ms), batch that read it."""
 
     path: str
     timestamp_ms: int
@@ -232,9 +226,7 @@ def write_offsets(entry: OffsetEntry) -> bytes:
 
 
 def write_initial_offsets(offsets: Any) -> bytes:
-    """Return the bytes of a Kafka source's first offsets, as Spark writes them: a zero byte for Spark 2.1,
-    then v1.
-    """
+    """Return the bytes of a Kafka source's first offsets as Spark writes them: a zero byte, then v1."""
     return b"\0v1\n" + _compact(offsets).encode()
 
 
@@ -257,16 +249,12 @@ def write_files_log(entries: Iterable[FileEntry]) -> Iterable[bytes]:
 
 
 def is_number(name: str) -> bool:
-    """Return whether a file's name is a number as Spark writes it: ASCII digits, no leading zero, at most a
-    BIGINT.
-    """
+    """Return whether a file's name is a number of Spark's: ASCII digits, no leading zero, within BIGINT."""
     return _NUMBER.fullmatch(name) is not None and int(name) < 2**63
 
 
 def gaps(numbers: Sequence[int], first: int, upto: int) -> Iterator[range]:
-    """Yield the gaps in ascending numbers, from ``first`` to just before ``upto``: one range for each gap, of
-    any width.
-    """
+    """Yield the gaps in ascending numbers from ``first`` to before ``upto``: one range each, of any width."""
     expected = first
     for number in (*(number for number in numbers if first <= number < upto), upto):
         if number > expected:

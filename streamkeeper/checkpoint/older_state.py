@@ -30,9 +30,7 @@ if TYPE_CHECKING:
     from streamkeeper.checkpoint.reader import Checkpoint
 
 VERSIONED = re.compile(r"([0-9]+)(_[0-9a-f-]{36})?\.(delta|snapshot|changelog|zip)(\.crc)?")
-"""File of one version of a state store (Spark 4.2.0), for the default provider and RocksDB; with an id in
-checkpoint format 2.
-"""
+"""File of one version of a state store (Spark 4.2.0, both providers); with an id in checkpoint format 2."""
 MOST_SUMMED = 1 << 24
 """Bytes of a file up to which its checksum is made: some 20 ms."""
 _CLOCKS, _ZONES = 600, 2 * 86_400

@@ -163,18 +163,14 @@ class Checkpoint:
         return tuple(parse_operator(self.read(file), self.path(file)) for file in files if file is not None)
 
     def operator_file(self, operator: int) -> str | None:
-        """Return the file of an operator's metadata: the newest of ``v2/<batch>``, or ``metadata``; None if
-        there is none.
-        """
+        """Return the file of an operator's metadata: the newest ``v2/<batch>`` or ``metadata``, or None."""
         folder = f"state/{operator}/_metadata"
         names = self.names(folder)
         newest = numbers(self.names(f"{folder}/v2"))[-1:] if "v2" in names else []
         return f"{folder}/v2/{newest[0]}" if newest else f"{folder}/metadata" if "metadata" in names else None
 
     def sources(self) -> tuple[str, ...]:
-        """Return the sources that keep files of their own, by name (named sources) or number. Delta sources
-        may be missing.
-        """
+        """Return the sources with files of their own, by name or number; Delta sources may be missing."""
         sources = [name for name in self.names("sources") if not name.startswith(".")]
         return tuple(
             sorted(sources, key=lambda name: (0, int(name), "") if is_number(name) else (1, 0, name))

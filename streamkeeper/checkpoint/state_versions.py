@@ -37,10 +37,7 @@ _NOT_A_ZIP = (
 )
 """What zipfile raises for bytes that are none, and what reading the metadata of another one raises."""
 _SHARED = (("sstFiles", "SSTs", "dfsSstFileName"), ("logFiles", "logs", "dfsLogFileName"))
-"""Files that RocksDB versions share: list in the version's metadata, folder, key of the name.
-
-Source: Spark 4.2.0, RocksDBFileManager.
-"""
+"""Files that RocksDB versions share: metadata list, folder, name's key (Spark 4.2.0, RocksDBFileManager)."""
 
 
 def missing_state(checkpoint: Checkpoint, version: int) -> str | None:

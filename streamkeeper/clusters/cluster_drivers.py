@@ -2,6 +2,8 @@
 
 A driver's id tells which kind of cluster it is: each module of :data:`KINDS` knows its own. The word of a
 cluster proves an end only where the process is known to be over: else the lease's term is waited for.
+
+What asks a cluster raises :class:`OSError` where its page does not answer.
 """
 
 from __future__ import annotations
@@ -35,9 +37,7 @@ class Cluster(Protocol):
         """Return the id of the driver that this process is; None if no such cluster started it."""
 
     def ended(self, driver: ClusterDriver) -> str | None:
-        """Return the final state of a driver; None if the cluster cannot prove that it ended. 'Gone' is no
-        proof.
-        """
+        """Return the final state of a driver; None if the cluster cannot prove that it ended."""
 
     def unbegun(self, driver: ClusterDriver) -> Unbegun:
         """Return what the cluster says of a driver that has taken no lease."""
@@ -85,8 +85,6 @@ def ended(driver: ClusterDriver) -> str | None:
     """Return the state in which a driver ended; None if its cluster does not prove that it did.
 
     A driver that the cluster knows no more is :data:`GONE`, where that is no proof.
-
-    :raises OSError: a page does not answer.
     """
     with _kind(driver) as kind:
         return kind.ended(driver)
@@ -136,19 +134,13 @@ def end(driver: ClusterDriver) -> None:
 
 
 def output(driver: ClusterDriver, start: int, size: int) -> tuple[bytes, int]:
-    """Return about ``size`` bytes of a driver's output from a position on, and the position behind them.
-
-    :raises OSError: a page does not answer.
-    """
+    """Return about ``size`` bytes of a driver's output from a position on, and the position behind them."""
     with _kind(driver) as kind:
         return kind.output(driver, start, size)
 
 
 def near_end(driver: ClusterDriver, size: int) -> int:
-    """Return the position of a driver's output that has ``size`` bytes behind it, or 0 if it has less.
-
-    :raises OSError: a page does not answer.
-    """
+    """Return the position of a driver's output that has ``size`` bytes behind it, or 0 if it has less."""
     with _kind(driver) as kind:
         return kind.near_end(driver, size)
 

@@ -5,6 +5,8 @@ kubelet, which reports each container of the pod as terminated. A pod that is go
 proves nothing. So a driver is ended by a deadline (``activeDeadlineSeconds``), not by a delete: the pod
 stays, with its end and its log. Credentials are those of spark-submit: a context of the kubeconfig whose
 server is the cluster's, or the account of the pod that asks.
+
+What asks the API server raises :class:`OSError` where that does not answer, or refuses.
 """
 
 from __future__ import annotations
@@ -61,8 +63,6 @@ def own_id() -> str | None:
 def ended(driver: ClusterDriver) -> str | None:
     """Return the state in which a driver ended; None if no kubelet says that it did, :data:`GONE` if its pod
     is not there any more.
-
-    :raises OSError: the API server does not answer, or refuses.
     """
     pod = _pod(driver)
     if pod is None:
@@ -81,8 +81,6 @@ def ended(driver: ClusterDriver) -> str | None:
 def unbegun(driver: ClusterDriver) -> Unbegun:
     """Return what the API server says of a pod whose driver has no lease: it is over if the pod has ended by
     anybody's word, is being removed, or is not there.
-
-    :raises OSError: the API server does not answer, or refuses.
     """
     pod = _pod(driver)
     if pod is None:
@@ -106,10 +104,7 @@ def unbegun(driver: ClusterDriver) -> Unbegun:
 
 
 def end(driver: ClusterDriver) -> None:
-    """Have a driver's pod end at once: its kubelet sends SIGTERM, and SIGKILL after the pod's grace period.
-
-    :raises OSError: the API server does not answer, or refuses.
-    """
+    """Have a driver's pod end at once: its kubelet sends SIGTERM, and SIGKILL after the grace period."""
     with _pod_api(driver) as (api, at):
         api.patch_namespaced_pod(**at, body={"spec": {"activeDeadlineSeconds": 1}}, _request_timeout=ANSWER)
 
@@ -117,8 +112,6 @@ def end(driver: ClusterDriver) -> None:
 def output(driver: ClusterDriver, start: int, size: int) -> tuple[bytes, int]:
     """Return whole lines of a driver's output from a position on, of ``size`` bytes or a line, and the
     position behind them. A position is the time of the last line before it, in nanoseconds since 1970.
-
-    :raises OSError: the API server does not answer, or refuses.
     """
     text, position = b"", start
     age = max(1, int(time.time() - start / _SECOND)) + _SKEW
@@ -132,10 +125,7 @@ def output(driver: ClusterDriver, start: int, size: int) -> tuple[bytes, int]:
 
 
 def near_end(driver: ClusterDriver, size: int) -> int:
-    """Return the position of a driver's output that has ``size`` bytes behind it, or 0 if it has less.
-
-    :raises OSError: the API server does not answer, or refuses.
-    """
+    """Return the position of a driver's output that has ``size`` bytes behind it, or 0 if it has less."""
     remaining = size
     # A line has a byte at least.
     for stamp, line in reversed([*_lines(driver, tail_lines=size + 1)]):
@@ -202,9 +192,7 @@ def _pod_api(driver: ClusterDriver) -> Iterator[tuple[CoreV1Api, dict[str, Any]]
 
 
 def _configuration(page: str) -> Any:
-    """Return how a server is asked. Credentials go to the server alone that they are for, whatever a lease
-    names.
-    """
+    """Return how a server is asked. Credentials go only to the server that they are for, not to a lease's."""
     from kubernetes.client import Configuration
     from kubernetes.config import load_incluster_config, load_kube_config
 

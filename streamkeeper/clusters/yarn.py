@@ -3,6 +3,8 @@
 It is asked by its REST interface (``yarn.resourcemanager.webapp.address``, 8088). What it says of an end is
 proven by the node alone on which the driver's container ran, since the resource manager also gives up
 applications of nodes that it does not hear any more, whose processes may run on.
+
+What asks YARN raises :class:`OSError` where a page does not answer.
 """
 
 from __future__ import annotations
@@ -99,18 +101,13 @@ def end(driver: ClusterDriver) -> None:
 def output(driver: ClusterDriver, start: int, size: int) -> tuple[bytes, int]:
     """Return up to ``size`` bytes of a driver's output from byte ``start`` on, by its node, and the byte
     behind them.
-
-    :raises OSError: a page does not answer.
     """
     text = _output(driver, start)[:size]
     return text, start + len(text)
 
 
 def near_end(driver: ClusterDriver, size: int) -> int:
-    """Return the byte of a driver's output that has ``size`` bytes behind it, or 0 if it has less.
-
-    :raises OSError: a page does not answer.
-    """
+    """Return the byte of a driver's output that has ``size`` bytes behind it, or 0 if it has less."""
     attempt = _newest(driver)
     return max(0, _size(attempt) - size) if attempt else 0
 

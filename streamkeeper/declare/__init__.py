@@ -1,4 +1,1 @@
-"""Language of pipeline files and the checks of what they declare.
-
-Sources, views, tables and flows are plain values.
-"""
+"""Language of pipeline files, and checks: sources, views, tables and flows are plain values."""

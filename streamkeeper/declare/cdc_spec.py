@@ -16,9 +16,7 @@ BOOKKEEPING = "__streamkeeper"
 """Last column of every AUTO CDC target: the change that a row comes from."""
 
 START_AT, END_AT = "__START_AT", "__END_AT"
-"""Columns that SCD type 2 adds: the sequence of the change that begins a version, and of the one that ends
-it.
-"""
+"""Columns that SCD type 2 adds: the sequences of the changes that begin and that end a version."""
 
 RESERVED = (BOOKKEEPING, START_AT, END_AT)
 """Names, in any case, that no column of a source may have."""
@@ -76,9 +74,7 @@ class CdcSpec:
     change_feed: bool = False
 
     parts_may_be_null: ClassVar[bool] = False
-    """Whether parts of a sequence after the first are null, as for a literal beside several columns; never
-    declared.
-    """
+    """Whether parts of a sequence after the first are null, as for a literal by columns; never declared."""
     one_row_a_key: ClassVar[bool] = False
     """Whether a batch with two rows of a key is refused; never declared."""
 

@@ -32,9 +32,7 @@ def batches_to_retain(window: float, trigger: str) -> int:
 
 
 def reach(conf: Mapping[str, str], trigger: str) -> float:
-    """Return the seconds that a checkpoint reaches back at least, at one batch a trigger; 0 if ``conf`` has
-    no such setting.
-    """
+    """Return the seconds that a checkpoint reaches back at least, at one batch a trigger; 0 if not set."""
     retained = conf.get(RETAIN, "")
     return int(retained) * trigger_seconds(trigger) if _COUNT.fullmatch(retained) else 0.0
 

@@ -1,7 +1,4 @@
-"""Checks of a declaration's values: what was found, what is allowed, and the line of the pipeline file.
-
-Every check here raises :class:`DeclarationError`.
-"""
+"""Checks of a declaration's values, each of which raises :class:`DeclarationError` with the file's line."""
 
 from __future__ import annotations
 
@@ -134,9 +131,7 @@ def check_named_table(name: object, location: Location) -> None:
 
 
 def check_table_name(registry: Registry, name: object, location: Location) -> None:
-    """Check a table's name: valid, not Streamkeeper's own, and with a folder that no other table's folder
-    contains.
-    """
+    """Check a table's name: valid, not Streamkeeper's own, its folder neither in nor around another's."""
     check_named_table(name, location)
     for other, taken in registry.tables.items():
         if other == name:
@@ -192,9 +187,7 @@ def are_nested(one: str, other: str) -> bool:
 
 
 def nested(location: Location, name: str, other: str, declared: Location) -> str:
-    """Return the error of a table of which one's folder lies in another's; ``declared`` says where that is
-    declared.
-    """
+    """Return the error of nested tables; ``declared`` is where the other one is declared."""
     return (
         f"{location}: the table {name} and the table {other} ({declared}) would lie in one another's"
         " folder, where a VACUUM of one removes the files of the other. Rename one of the two, or"
@@ -408,9 +401,7 @@ def _holds_secret(key: str, value: str) -> bool:
 
 
 def check_variables(subject: str, options: Mapping[str, str], location: Location) -> None:
-    """Check that pipelines may see every environment variable and connection in some options, and that each
-    value of a connection is well-formed.
-    """
+    """Check that pipelines may see the variables and connections in options, and their fields."""
     values = options.values()
     refused = why_refused(variables_in(values), pipeline_env()) or connections.why_refused(
         connections.names_in(values), pipeline_connections()
@@ -517,9 +508,7 @@ def inputs_of(
     location: Location,
     initial_state: GivenState | None = None,
 ) -> tuple[str, ...]:
-    """Return the inputs of a function, after a check that it takes one parameter for each, and a last one
-    for its initial state, if it has one.
-    """
+    """Return a function's inputs, after a check that it takes a parameter for each, the state's last."""
     if (
         isinstance(sources, str)
         or not isinstance(sources, Sequence)

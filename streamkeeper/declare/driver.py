@@ -174,9 +174,7 @@ def check_settings(subject: str, conf: Mapping[str, str], location: Location) ->
 
 
 def needs_of(conf: Mapping[str, str]) -> dict[str, str | list[str]]:
-    """Return what is needed by the settings of a flow: by the names of spark-submit's options, then the other
-    settings by their own.
-    """
+    """Return what a flow's settings say of its driver: by spark-submit's options, then the other settings."""
     named: dict[str, str | list[str]] = {
         name: conf[setting].split(",") if name in LISTS else conf[setting]
         for name, setting in NEEDS.items()
@@ -295,9 +293,7 @@ def _place(name: str, text: str, location: Location) -> str:
 
 
 FAIR = {"spark.scheduler.mode": "FAIR"}
-"""Spark's mode in which the queries of an application take turns, each in a pool of its own (Spark's "Job
-Scheduling", default pools).
-"""
+"""Spark's mode in which queries take turns, each in a pool of its own (Spark's "Job Scheduling")."""
 
 _OF_SESSIONS = ("spark.sql.", "spark.databricks.delta.")
 CATALOG, HIVE = "spark.sql.catalogImplementation", "hive"
@@ -311,9 +307,7 @@ _STATIC = (
     "spark.sql.streaming.streamingQueryListeners",
     "spark.sql.warehouse.dir",
 )
-"""Settings of Spark's ``StaticSQLConf`` that users know. Spark itself refuses any other when the flow's
-session is created.
-"""
+"""Static settings that users know. Spark refuses any other when the flow's session is created."""
 
 
 def is_of_session(name: str) -> bool:

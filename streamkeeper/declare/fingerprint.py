@@ -52,9 +52,7 @@ def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
 
 
 def called(node: ast.AST) -> str:
-    """Return the last part of the name in a call: ``append_flow`` for ``dp.append_flow(…)``; empty if
-    ``node`` is no such call.
-    """
+    """Return the last part of a call's name: ``append_flow`` for ``dp.append_flow(…)``; empty if none."""
     if not isinstance(node, ast.Call):
         return ""
     return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
@@ -63,7 +61,5 @@ def called(node: ast.AST) -> str:
 def without_decorators(
     function: ast.FunctionDef | ast.AsyncFunctionDef, which: Callable[[str], bool]
 ) -> None:
-    """Remove the decorators whose name ``which`` accepts. The others change what a function does, and
-    stay.
-    """
+    """Remove the decorators whose name ``which`` accepts; others change what a function does, and stay."""
     function.decorator_list = [item for item in function.decorator_list if not which(called(item))]

@@ -556,9 +556,7 @@ def expect_or_drop(
 
 @known_parameters
 def expect_or_fail(name: str, condition: str) -> Callable[[Function], Function]:
-    """Expect a condition, as :func:`expect` does; a batch with a row that fails it is not written, and parks
-    the flow.
-    """
+    """Expect a condition as :func:`expect`; a row that fails it parks the flow, and no batch is written."""
     return _expects({name: condition}, FAIL)
 
 

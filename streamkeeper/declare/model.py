@@ -149,9 +149,7 @@ class Source:
 
 @dataclass(frozen=True)
 class View:
-    """Function from one DataFrame per source to one DataFrame; the sources are names of sources or of other
-    views.
-    """
+    """Function from one DataFrame per source to one DataFrame; sources are names of sources or views."""
 
     name: str
     sources: tuple[str, ...]
@@ -262,10 +260,7 @@ FILE_SINKS = ("parquet", "json", "csv")
 """Kinds of sinks: the function that gets each batch, the topics of Kafka, and files in a folder."""
 
 APPEND, UPDATE, COMPLETE = "append", "update", "complete"
-"""Output modes of a flow's query.
-
-An update flow's rows replace those of the same key. Each batch of a complete flow replaces the whole table.
-"""
+"""Output modes: update replaces rows of the same key, complete with each batch the whole table."""
 
 AUTO_CDC = "auto_cdc"
 """With ``APPEND``, the values of a flow's ``kind`` in JSON: of one with a function, all have ``APPEND``, and
@@ -315,9 +310,7 @@ class AppendFlow:
 
 @dataclass(frozen=True)
 class AutoCdcFlow:
-    """Flow that applies the changes of its one source or view to its target, by ``spec``; otherwise as
-    :class:`AppendFlow`.
-    """
+    """Flow that applies the changes of its source to its target, by ``spec``; else as :class:`AppendFlow`."""
 
     name: str
     target: str
@@ -432,9 +425,7 @@ class Pipeline:
         return next((flow for flow in self.flows if flow.name == name), None)
 
     def inputs(self, flow: AnyFlow) -> tuple[Source | View, ...]:
-        """Return every source and view that a flow reads, directly or through views, each once, inputs before
-        their readers.
-        """
+        """Return every source and view that a flow reads, also through views, each once, inputs first."""
         inputs_by_name: dict[str, Source | View] = {}
 
         def visit(name: str) -> None:

@@ -1,6 +1,4 @@
-"""Errors for parts of Lakeflow's and Spark's language that are not offered here; each names the
-alternative.
-"""
+"""Errors for parts of Lakeflow's and Spark's language that are not offered; each names the alternative."""
 
 from __future__ import annotations
 

@@ -24,9 +24,7 @@ _BEFORE_ALL = (-1, -100)
 
 
 def kind_of(offset: Any) -> str:
-    """Return the kind of an offset by its JSON's shape: ``files``, ``kafka``, ``delta``, ``rate`` or
-    ``unknown``.
-    """
+    """Return the kind of an offset by its shape: ``files``, ``kafka``, ``delta``, ``rate`` or ``unknown``."""
     if is_whole(offset):
         return RATE
     if not isinstance(offset, dict) or not offset:
@@ -65,9 +63,7 @@ def describe(offset: Any) -> str:
 
 
 def check_fits(source_format: str, offset: Any) -> str | None:
-    """Return why an offset does not fit a source of this format; None if it does. The offset None (nothing
-    read yet) fits every source.
-    """
+    """Return why an offset does not fit a source of this format; None if it does, as None always does."""
     if source_format not in FORMATS:
         return f"No offsets of a {source_format!r} source are known. Allowed are {', '.join(FORMATS)}."
     expected_kind = FORMATS[source_format].offsets

@@ -222,9 +222,7 @@ _current: ContextVar[Registry | None] = ContextVar("streamkeeper_registry", defa
 
 @contextmanager
 def collecting(registry: Registry) -> Iterator[Registry]:
-    """Collect the declarations made inside the ``with`` block in ``registry``; outside of one they are
-    checked and dropped.
-    """
+    """Collect the declarations made in the ``with`` block; outside of one they are checked and dropped."""
     token = _current.set(registry)
     try:
         yield registry
@@ -233,9 +231,7 @@ def collecting(registry: Registry) -> Iterator[Registry]:
 
 
 def current(location: Location) -> Registry:
-    """Return the registry of the file being imported; outside of :func:`collecting` an empty one that is
-    dropped.
-    """
+    """Return the registry of the file being imported; outside of :func:`collecting` an empty one."""
     return _current.get() or Registry("unnamed", location.file, "/data")
 
 

@@ -1,5 +1,6 @@
-"""Checks of the options of sources and sinks at the import of a pipeline file: see
-``pipelines.create_source`` and ``pipelines.create_sink``.
+"""Checks of the options of sources and sinks when a pipeline file is imported.
+
+Each raises :class:`DeclarationError`, with file, line, what was found and what is allowed.
 """
 
 from __future__ import annotations
@@ -109,10 +110,7 @@ _DELTA_VALUES = {
 
 
 def check_kafka(name: str, options: Mapping[str, str], location: Location) -> None:
-    """Check the options of a Kafka source.
-
-    :raises DeclarationError: with file, line, what was found and what is allowed.
-    """
+    """Check the options of a Kafka source."""
     subject = f"{location}: the Kafka source {name}"
     options_by_name = _checked_options(subject, options, _KAFKA_REFUSED, _KAFKA_VALUES)
     _check_broker(subject, options_by_name)
@@ -126,10 +124,7 @@ def check_kafka(name: str, options: Mapping[str, str], location: Location) -> No
 
 
 def check_kafka_sink(name: str, options: Mapping[str, str], location: Location) -> None:
-    """Check the options of a Kafka sink.
-
-    :raises DeclarationError: with file, line, what was found and what is allowed.
-    """
+    """Check the options of a Kafka sink."""
     subject = f"{location}: the Kafka sink {name}"
     _check_broker(subject, _checked_options(subject, options, _KAFKA_SINK_REFUSED, {}))
     others = [key for key in options if key.lower() != "topic" and not key.lower().startswith("kafka.")]
@@ -157,10 +152,7 @@ def _check_broker(subject: str, options_by_name: Mapping[str, tuple[str, str]]) 
 
 
 def check_delta(name: str, options: Mapping[str, str], location: Location) -> None:
-    """Check the options of a Delta source.
-
-    :raises DeclarationError: with file, line, what was found and what is allowed.
-    """
+    """Check the options of a Delta source."""
     subject = f"{location}: the Delta source {name}"
     options_by_name = _checked_options(subject, options, _DELTA_REFUSED, _DELTA_VALUES)
     on = [options_by_name[key][0] for key in _FEEDS if options_by_name.get(key, ("", ""))[1] == "true"]
@@ -172,18 +164,12 @@ def check_delta(name: str, options: Mapping[str, str], location: Location) -> No
 
 
 def check_files(name: str, options: Mapping[str, str], location: Location) -> None:
-    """Check the options of a source of files.
-
-    :raises DeclarationError: with file, line, what was found and what is allowed.
-    """
+    """Check the options of a source of files."""
     _checked_options(f"{location}: the source {name}", options, _FILES_REFUSED, {})
 
 
 def check_socket(name: str, options: Mapping[str, str], location: Location) -> None:
-    """Check the options of a socket source.
-
-    :raises DeclarationError: with file, line, what was found and what is allowed.
-    """
+    """Check the options of a socket source."""
     subject = f"{location}: the socket source {name}"
     options_by_name = _checked_options(subject, options, {}, {})
     for key, like in (("host", "localhost"), ("port", "9999")):
@@ -217,10 +203,7 @@ SINKS: dict[str, Callable[[str, Mapping[str, str], Location], None]] = {
 
 
 def check_start(name: str, source_format: str, start: object, location: Location) -> str | dict[str, Any]:
-    """Return the declared start of a source's first generation, after a check that it is valid.
-
-    :raises DeclarationError: with file, line, what was found and what is allowed.
-    """
+    """Return the declared start of a source's first generation, after a check that it is valid."""
     if start == "earliest":
         return "earliest"
     subject = f"{location}: the source {name} ({source_format}) has start {start!r}"
@@ -244,10 +227,7 @@ def check_start(name: str, source_format: str, start: object, location: Location
 
 
 def check_no_echo(pipeline: Pipeline) -> None:
-    """Check that no flow reads the table that it writes.
-
-    :raises DeclarationError: a flow does.
-    """
+    """Check that no flow reads the table that it writes."""
     for flow in pipeline.flows:
         # Each of its batches would be input of a later one, without end.
         echo = next((source for source in pipeline.sources_of(flow) if source.table == flow.target), None)
@@ -262,8 +242,6 @@ def check_no_echo(pipeline: Pipeline) -> None:
 def check_no_repeats(pipeline: Pipeline) -> None:
     """Check that no flow but one of AUTO CDC, where an older change of a key does nothing, is given rows of
     a Delta table again.
-
-    :raises DeclarationError: a flow is.
     """
     for flow in pipeline.flows:
         for source in pipeline.sources_of(flow):
@@ -278,10 +256,7 @@ def check_no_repeats(pipeline: Pipeline) -> None:
 
 
 def check_no_takers(pipeline: Pipeline) -> None:
-    """Check that no flow removes or moves the files that another one reads, which may not have done so yet.
-
-    :raises DeclarationError: a flow does.
-    """
+    """Check that no flow removes or moves files that another one reads, perhaps later."""
     reads = [(flow, source) for flow in pipeline.flows for source in pipeline.sources_of(flow)]
     for taker, taken in ((flow, source) for flow, source in reads if source.takes_files):
         for flow, source in reads:
@@ -303,10 +278,7 @@ def _share_files(one: Source, other: Source) -> bool:
 
 
 def check_connections(pipeline: Pipeline) -> None:
-    """Check that no flow that runs once reads a source that has nothing before it is connected.
-
-    :raises DeclarationError: a flow does.
-    """
+    """Check that no flow that runs once reads a source that has nothing before it is connected."""
     for flow in pipeline.flows:
         connected = next((source for source in pipeline.sources_of(flow) if source.kind.connection), None)
         if flow.once and connected is not None:
@@ -324,9 +296,7 @@ def _starts_well(source_kind: Format, kind: str, text: str) -> bool:
 
 
 def moment_ms(text: str) -> int | None:
-    """Return an ISO 8601 time with a time zone in epoch milliseconds; None if it is not one, or before
-    1970.
-    """
+    """Return an ISO 8601 time with a time zone in epoch milliseconds; None if it is none, or before 1970."""
     try:
         moment = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", text.strip()))
     except ValueError:

@@ -39,16 +39,12 @@ FEATURES = frozenset(
         "variantType-preview", "variantShredding-preview",
     }
 )  # fmt: skip
-"""Table features under which the files and one commit are the whole table. For others, such as a catalog's
-commits, this is unknown.
-"""
+"""Table features with which the files and one commit are the whole table; of others this is unknown."""
 
 
 @dataclass(frozen=True)
 class CopiedFile:
-    """File of a version, by its name below the table's folder. ``size`` in bytes; None if the log does not
-    have it.
-    """
+    """File of a version, below the table's folder; ``size`` in bytes, None if the log does not have it."""
 
     name: str
     size: int | None

@@ -3,6 +3,8 @@
 In an offset of Delta's source (``DeltaSourceOffset``) ``index`` -1 means that everything before
 ``reservoirVersion`` is done. An ``index`` from 0 on means that its files 0 to ``index`` are done too. With
 ``isStartingVersion``, the table as of that version is read first.
+
+What reads commits raises :class:`SourceError` where one is missing or damaged.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from urllib.parse import unquote
 from streamkeeper.delta.log import COMMIT, LOG, action_in, rows_of
 from streamkeeper.errors import CheckpointError, SourceError
 from streamkeeper.storage import Storage, open_storage
+from streamkeeper.support.amounts import sum_known
 
 JsonObject = dict[str, Any]
 
@@ -90,8 +93,7 @@ class Commit:
 
         A file that it both removes and adds was there before, and only had rows marked as deleted.
         """
-        counts = [rows for path, rows in self.files if path not in self.removed]
-        return None if None in counts else sum(rows for rows in counts if rows is not None)
+        return sum_known([rows for path, rows in self.files if path not in self.removed])
 
     @property
     def removes(self) -> bool:
@@ -122,9 +124,7 @@ class Commit:
 
 @dataclass(frozen=True)
 class Between:
-    """Data between two positions: rows (None: unknown, for the ``reason``), files, and the versions that
-    changed rows.
-    """
+    """Data between two positions: rows (None: unknown, by ``reason``), files, versions that changed rows."""
 
     rows: int | None
     files: int
@@ -199,9 +199,7 @@ def is_gone(offset: JsonObject, history: History) -> str | None:
 
 
 def next_held(offset: JsonObject, history: History) -> int:
-    """Return the version at which a source continues after data loss: the next one still in the log, or the
-    one to come.
-    """
+    """Return the version at which a source continues after data loss: the next held, or the one to come."""
     return min(history.newest + 1, max(history.oldest, int(offset["reservoirVersion"])))
 
 
@@ -278,10 +276,7 @@ def between(history: History, start: JsonObject, end: JsonObject, skips_changes:
 
 @dataclass(frozen=True)
 class Skipped:
-    """Commits that a source with ``skipChangeCommits`` passed over.
-
-    ``rows`` are at most so many that they added or changed, by their files; None if unknown.
-    """
+    """Commits that ``skipChangeCommits`` passed over; ``rows`` are an upper bound, None if unknown."""
 
     versions: tuple[int, ...]
     rows: int | None
@@ -313,18 +308,13 @@ def skipped(history: History, start: JsonObject | None, end: JsonObject) -> Skip
     passed = [commit for commit in candidates if commit.removes]
     if not passed:
         return None
-    rows = [commit.new_rows for commit in passed]
-    return Skipped(
-        tuple(commit.version for commit in passed),
-        None if None in rows else sum(number for number in rows if number is not None),
-    )
+    versions = tuple(commit.version for commit in passed)
+    return Skipped(versions, sum_known([commit.new_rows for commit in passed]))
 
 
 def with_new_rows(history: History, first: int, last: int, skips_changes: bool) -> Iterator[Commit]:
     """Yield the commits among some versions that added or changed rows; of a source that skips commits which
     change rows only those.
-
-    :raises SourceError: a commit is missing or damaged.
     """
     for commit in commits(history, first, last, _AT_ONCE):
         if commit.new_rows != 0 and (commit.removes or not skips_changes):
@@ -345,9 +335,7 @@ def commits(history: History, first: int, last: int, at_once: int = 1) -> Iterat
 
 
 def vacuumed(offset: JsonObject, history: History, change_feed: bool = False) -> str | None:
-    """Return which files of unread commits were removed, among the next :data:`LOOKED_AT`; None if none
-    was.
-    """
+    """Return which of the next :data:`LOOKED_AT` files of unread commits were removed; None if none was."""
     first = int(offset["reservoirVersion"]) + (1 if offset.get("isStartingVersion") else 0)
     gone = missing_files(history, first, LOOKED_AT, change_feed) if history.holds_from(first) else []
     if not gone:
@@ -359,9 +347,7 @@ def vacuumed(offset: JsonObject, history: History, change_feed: bool = False) ->
 
 
 def missing_files(history: History, first: int, limit: int, change_feed: bool = False) -> list[str]:
-    """Return missing files that a source reads of the commits from a version on, checking at most ``limit``
-    files.
-    """
+    """Return missing files that a source reads from a version on; at most ``limit`` files are checked."""
     storage = open_storage(history.path)
     paths = (
         path
@@ -430,9 +416,7 @@ def _time_of(storage: Storage, version: int, own_times: bool) -> int:
 
 
 def _table_id(storage: Storage, oldest: int, newest: int) -> str | None:
-    """Return a table's id: from the summary that Delta writes beside its newest commit, otherwise from the
-    newest commit that has it.
-    """
+    """Return a table's id: from the summary beside its newest commit, else from the newest commit with it."""
     summary = storage.read(f"{LOG}/{newest:020d}.crc")
     if summary is not None:
         try:

@@ -59,9 +59,7 @@ class Transactions:
 
 
 def exists(table_path: str) -> bool:
-    """Return whether there is a Delta table at a path or URL: whether its log has a commit or a
-    checkpoint.
-    """
+    """Return whether there is a Delta table at a path or URL: whether its log has a commit or checkpoint."""
     return any(
         COMMIT.fullmatch(name) or ".checkpoint" in name for name in open_storage(table_path).names(LOG)
     )
@@ -182,9 +180,7 @@ def _commit(storage: Storage, version: int) -> LogCommit:
 
 
 def rows_of(added: dict[str, Any]) -> int | None:
-    """Return the number of rows of an added file, by its statistics and its deletion vector; None if
-    unknown.
-    """
+    """Return the rows of an added file, by its statistics and its deletion vector; None if unknown."""
     try:
         record_count = json.loads(added.get("stats") or "{}").get("numRecords")
         deleted = (added.get("deletionVector") or {}).get("cardinality", 0)

@@ -152,10 +152,7 @@ def emptied(action: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def restored_since(log: Storage, since: int, newest: int) -> int | None:
-    """Return the newest version after ``since`` that a RESTORE made; None if there is none.
-
-    Commits that Delta removed from its log are left out.
-    """
+    """Return the newest version after ``since`` that a RESTORE in the log made; None if there is none."""
     for version in range(newest, since, -1):
         content = log.read(f"_delta_log/{version:020d}.json")
         if content and any(b'"operation":"RESTORE"' in line for line in content.splitlines()[:5]):

@@ -1,7 +1,4 @@
-"""Size, protocol and metadata of a table's version, from the summary that Delta writes beside each commit.
-
-No JVM is started, and no data file is listed.
-"""
+"""Size, protocol and metadata of a table's version, from the summary that Delta writes beside each commit."""
 
 from __future__ import annotations
 
@@ -15,9 +12,7 @@ from streamkeeper.support.json_values import parse
 
 _APPEND_ONLY = "delta.appendOnly"
 _EXPLICIT = "delta.identity.allowExplicitInsert"
-"""Property of an identity column in the schema: false for GENERATED ALWAYS, true for BY DEFAULT. Other
-columns lack it.
-"""
+"""Property of an identity column: false for GENERATED ALWAYS, true for BY DEFAULT. Others lack it."""
 FORGETFUL = "delta.setTransactionRetentionDuration"
 """Property of a table by which Delta removes from its log which batches it has, after so long."""
 MAPPED, UNMAPPED = "delta.columnMapping.mode", "none"
@@ -80,9 +75,7 @@ def newest_summary(path: str) -> Summary | None:
 
 
 def mapping_of(metadata: dict[str, Any]) -> str:
-    """Return a table's column mapping, from its metadata as in the log: ``name``, ``id`` or
-    :data:`UNMAPPED`.
-    """
+    """Return a table's column mapping from its metadata: ``name``, ``id`` or :data:`UNMAPPED`."""
     return str(metadata.get("configuration", {}).get(MAPPED, UNMAPPED))
 
 

@@ -92,9 +92,7 @@ def out_of_memory(causes: Iterable[Cause]) -> Cause | None:
 
 
 def remedy(causes: Sequence[Cause]) -> str | None:
-    """Return what helps where the input is at fault, so that each try fails the same way; None if it may pass
-    by itself.
-    """
+    """Return what helps where the input is at fault, so that each try fails; None if it may pass."""
     for number, cause in enumerate(causes):
         below = " ".join(f"{one.type}: {one.message}" for one in causes[number + 1 :])
         family = (cause.condition or "").partition(".")[0]

@@ -422,9 +422,7 @@ def _start(failure: Failure) -> str:
 
 
 def read(details: Mapping[str, Any]) -> Failure | None:
-    """Return the failure in the details of a park; None where a park has none that was classed, or another
-    process changed it.
-    """
+    """Return the failure in the details of a park; None if they have none, or another process changed it."""
     names = {field.name for field in fields(Failure)}
     try:
         return read_as(Failure, {name: value for name, value in details.items() if name in names})

@@ -45,9 +45,7 @@ class By(Enum):
 
 @dataclass(frozen=True)
 class Stop:
-    """Result of stopping a flow: ``flow`` is its full name, ``epoch`` that of its last driver (None if there
-    never was one).
-    """
+    """Result of stopping a flow; ``epoch`` is that of its last driver (None if there never was one)."""
 
     flow: str
     by: By
@@ -128,9 +126,7 @@ def _check_held(home: FlowHome) -> None:
 
 
 def _signal(home: FlowHome, number: signal.Signals, waited: float, say: Callable[[str], None]) -> None:
-    """Signal the driver that has the lease: only itself by SIGTERM, its whole process group by SIGKILL; none
-    if it is gone.
-    """
+    """Signal the driver with the lease: itself by SIGTERM, its process group by SIGKILL; none if gone."""
     lease = leases.current(home)
     if lease is None:
         return

@@ -49,14 +49,10 @@ TAKE_OVER = "--take-over"
 """Argument of a driver that tries a changed declaration, and takes over from the driver that runs."""
 
 LOG_VARIABLE = "STREAMKEEPER_DRIVER_LOG"
-"""Variable with the file of a driver's output. The driver's lease passes it on to processes that attach to
-the driver.
-"""
+"""Variable with the file of a driver's output, which its lease passes on to processes that attach to it."""
 
 SUPERVISED_VARIABLE = "STREAMKEEPER_SUPERVISED"
-"""Variable that is ``1`` for a supervised driver: without its supervisor's heartbeat it stops by itself
-(streamkeeper.drivers.supervision).
-"""
+"""Variable that is ``1`` for a supervised driver: it stops without its supervisor's heartbeat."""
 
 YARN = "yarn"
 """Master of a YARN cluster, whose address is in Hadoop's configuration (``HADOOP_CONF_DIR``)."""
@@ -94,9 +90,7 @@ def spark_settings(settings: Settings, flow: AnyFlow, master: str = DEFAULT_MAST
 
 
 def shared_settings(settings: Settings, pipeline: Pipeline, master: str = DEFAULT_MASTER) -> dict[str, str]:
-    """Return the ``--conf`` values of the application that all flows of a pipeline share: settings that all
-    declare alike, and FAIR scheduling.
-    """
+    """Return the ``--conf`` values of a shared application: settings that all flows share, and FAIR."""
     return {**_application(settings, common_conf(pipeline.flows), master), **FAIR}
 
 
@@ -110,16 +104,12 @@ def application_settings(settings: Settings, flow: Flow, master: str = DEFAULT_M
 def job_settings(
     settings: Settings, flows: Sequence[AnyFlow], master: str = DEFAULT_MASTER
 ) -> dict[str, str]:
-    """Return the ``--conf`` values of an application that runs no flow, but works on tables or checkpoints of
-    some.
-    """
+    """Return the ``--conf`` values of an application that works on tables or checkpoints and runs no flow."""
     return _application(settings, job_conf(flows), master)
 
 
 def application_name(flows: Sequence[Flow]) -> str:
-    """Return the name in Spark of the application of some flows of one pipeline: the flow's, or the
-    pipeline's if it is shared.
-    """
+    """Return an application's name in Spark: the flow's, or the pipeline's if it is shared."""
     return flows[0].pipeline.name if flows[0].pipeline.shared_driver else flows[0].full_name
 
 
@@ -318,9 +308,7 @@ def partitions(master: str) -> int | None:
 
 
 def why_partitions(flow: AnyFlow, master: str, number: str, stateful: bool) -> str:
-    """Return a sentence with the partitions of a new generation's shuffles and state, their origin, and
-    whether the number is fixed.
-    """
+    """Return a sentence with a new generation's shuffle partitions, their origin, and if they are fixed."""
     if flow.spark_conf.get(PARTITIONS) == number:
         origin = "as declared"
     elif str(partitions(master)) == number:
@@ -368,9 +356,7 @@ def _event_log(folder: str) -> dict[str, str]:
 
 
 def _checkpoints(state: str) -> dict[str, str]:
-    """Return the setting for checkpoints in a state folder; none of Spark's own managers keeps two queries
-    apart on S3 (docs/decisions/0037).
-    """
+    """Return the setting for checkpoints on S3, for which Spark has no manager (docs/decisions/0037)."""
     return {CHECKPOINT_MANAGER: S3_CHECKPOINT_MANAGER} if is_s3(state) else {}
 
 

@@ -61,9 +61,7 @@ class Absence:
         self._last = home.storage.read(home.supervisor)
 
     def look(self) -> str | None:
-        """Return as text that the driver is unsupervised, or None. The file is read at most a dozen times in
-        the timeout.
-        """
+        """Return as text that the driver is unsupervised, or None; reads at most 12 times in the timeout."""
         passed = self._monotonic() - self._looked
         if passed < self._between:
             return None

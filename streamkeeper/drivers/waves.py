@@ -31,9 +31,7 @@ Release = Callable[[FlowHome], tuple[list[str], list[Hold]]]
 
 @dataclass(frozen=True)
 class Released:
-    """A released flow: ``owners`` whose hold was removed, ``holds`` that stay, and epoch and count of the
-    newest heartbeat before.
-    """
+    """A released flow: ``owners`` of removed holds, ``holds`` that stay, and its newest heartbeat before."""
 
     home: FlowHome
     owners: list[str]

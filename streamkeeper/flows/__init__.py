@@ -1,3 +1,1 @@
-"""State of each flow beside its checkpoint: generations, leases, holds, the ledger, and the position
-reached.
-"""
+"""State of each flow beside its checkpoint: generations, leases, holds, ledger, and position."""

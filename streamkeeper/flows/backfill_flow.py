@@ -33,9 +33,7 @@ _GLOB, _NO_FILE = "pathGlobFilter", "_"
 
 
 def name_of(flow: str, recovery: str) -> str:
-    """Return the name of a backfill's own flow: its flow's name, a mark that no other name has, and the end
-    of the recovery's id.
-    """
+    """Return the name of a backfill's own flow: its flow's name, a reserved mark, the recovery id's end."""
     return f"{flow[:80]}{_MARK}{_mark_of(recovery)}"
 
 
@@ -80,9 +78,7 @@ def is_silent(source: Source) -> bool:
 
 
 SEQUENCE, KIND = "backup__sequence", "backup__kind"
-"""Columns of a backup's changes that are not stored: the parts of a row's sequence (``backup__sequence0``,
-…), and its kind.
-"""
+"""Columns of a backup's changes that are not stored: the parts of a row's sequence, and its kind."""
 
 
 def check_backup_fits(flow: Flow) -> None:

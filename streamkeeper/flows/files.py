@@ -360,9 +360,7 @@ def kept_pipelines(storage: Storage) -> list[str]:
 
 
 def kept_flows(storage: Storage, pipeline: str) -> Iterator[FlowHome]:
-    """Return all flows of a pipeline that something is kept of, by their present names, whether they are
-    declared or not.
-    """
+    """Return all flows of a pipeline that something is kept of, by their present names, declared or not."""
     name_history = names.read(storage)
     folder = name_history.folder(pipeline)
     flow_folders = (name for name in storage.names(folder) if name not in OUR_FOLDERS)

@@ -58,9 +58,7 @@ class InitialState(StrEnum):
     """Rebuilt from history, with the sink muted."""
     EMPTY = "empty"
     COPIED = "copied"
-    """Copied with the checkpoint of the generation before, up to its last batch. The same query continues
-    under another id.
-    """
+    """Copied with the checkpoint of the generation before; the query continues under another id."""
 
 
 REBUILT, EMPTY, COPIED = InitialState.REBUILT, InitialState.EMPTY, InitialState.COPIED
@@ -102,9 +100,7 @@ class Restart:
 
 
 INITIAL_STATE = "initial_state"
-"""Key in the evidence of a start: name, table, table version and columns of the initial state that the
-generation was given.
-"""
+"""Key in a start's evidence: name, table, version and columns of the generation's initial state."""
 
 
 def given_before(
@@ -230,9 +226,7 @@ def first(home: FlowHome, fingerprint: str) -> Generation:
 
 
 def after_takeover(home: FlowHome, before: Generation, fingerprint: str, reason: str) -> Generation:
-    """Return the decision of a driver that takes over while another driver of the generation may still be
-    alive.
-    """
+    """Return the decision of a driver that takes over while the generation's former driver may be alive."""
     start = read_start(home, before.number)
     return Generation(
         number=before.number + 1,
@@ -284,9 +278,7 @@ def begin(home: FlowHome, start: Start) -> Start:
 
 
 def end(home: FlowHome, number: int, last_commit: int | None) -> int | None:
-    """Write the last commit of a generation's checkpoint, *before* the generation is fenced. Return the first
-    one written.
-    """
+    """Write the last commit of a generation's checkpoint, *before* its fence; return the first written."""
     # After the fence, a driver that was thought gone may still commit batches to its checkpoint that the sink
     # skips silently. They were never written, so the next generation must not count them.
     home.storage.create(home.over(number), _end(last_commit))
@@ -312,18 +304,14 @@ def _end(last_commit: int | None) -> bytes:
 
 
 def end_adopted(home: FlowHome, number: int, last_commit: int | None) -> int | None:
-    """Write and return as :func:`end`, for the query whose checkpoint a generation adopts: it is fenced
-    before the generation begins.
-    """
+    """Write and return as :func:`end`, for the query of an adopted checkpoint, before it is fenced."""
     name = home.adopted(number)
     home.storage.create(name, _end(last_commit))
     return _last_commit(home, name, last_commit)
 
 
 def is_over(home: FlowHome, number: int) -> bool:
-    """Return whether a generation was fenced in its table, or is about to be: then no driver may write in
-    it.
-    """
+    """Return whether a generation is fenced in its table or about to be: no driver may write in it."""
     return read_once(home.storage, home.over(number)) is not None
 
 
@@ -339,9 +327,7 @@ def is_gone(home: FlowHome, number: int) -> bool:
 
 
 def finish(home: FlowHome, number: int, last_commit: int | None) -> None:
-    """Record that a once flow has read all its input in a generation. It does not run again until there is a
-    next one.
-    """
+    """Record that a once flow has read all its input in a generation: it runs again only in a next one."""
     home.storage.create(home.done(number), _end(last_commit))
 
 

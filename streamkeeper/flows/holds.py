@@ -134,9 +134,7 @@ def _in_words(owner: str) -> str:
 
 
 def _occasion(owner: str, mark: str) -> list[str]:
-    """Return what identifies a hold among events: a recovery holds a flow once, however often it puts the
-    hold.
-    """
+    """Return what identifies a hold among events: a recovery holds a flow once, however often it puts it."""
     return [owner] if owner.startswith(recovery("")) else [owner, mark]
 
 
@@ -193,9 +191,7 @@ def _read(home: FlowHome, owner: str) -> Hold | None:
 
 
 def _is_of_type(name: str, value: object) -> bool:
-    """Return whether a detail is what its readers take it for; a file that was changed by hand may hold
-    all.
-    """
+    """Return whether a detail has the type that its readers expect; a person may have changed the file."""
     if name == "operators":
         return isinstance(value, list) and all(isinstance(operator, str) for operator in value)
     return value is None or isinstance(value, _DETAIL_TYPES.get(name, object))

@@ -6,6 +6,8 @@ it counts as alive until its heartbeat has not changed for the lease's term by a
 clock: clocks of two machines are never compared. The observer records which heartbeat that was, so nobody
 waits for the term again while it is still the last. A wrong guess is harmless not because of the lease but
 because of the fence in the sink's log (docs/decisions/0002).
+
+What reads a lease or a heartbeat raises :class:`StorageError` where its file is damaged.
 """
 
 from __future__ import annotations
@@ -36,9 +38,7 @@ LEFT, DEAD, SILENT = "left", "dead", "silent"
 
 @dataclass(frozen=True)
 class Process:
-    """One process on one boot of one host. ``started`` is its start time in clock ticks since boot; it
-    distinguishes reused pids.
-    """
+    """One process on one boot of one host; ``started`` (clock ticks since boot) distinguishes reused pids."""
 
     host: str
     boot_id: str
@@ -71,9 +71,7 @@ UNPROTECTED_SECONDS = 86400.0
 
 @dataclass(frozen=True)
 class ClusterDriver:
-    """Driver that a cluster started: its id there, and the address of the cluster's pages
-    (:mod:`streamkeeper.clusters`).
-    """
+    """Driver that a cluster started: its id, and the address of the cluster's pages."""
 
     page: str
     id: str
@@ -147,10 +145,7 @@ def current(home: FlowHome, known_epoch: int | None = None) -> Lease | None:
 
 
 def read(home: FlowHome, epoch: int) -> Lease | None:
-    """Read the lease of one epoch; None if there is none.
-
-    :raises StorageError: the file is damaged.
-    """
+    """Read the lease of one epoch; None if there is none."""
     value = read_json(home.storage, home.lease(epoch))
     if value is None:
         return None
@@ -195,9 +190,7 @@ def life(home: FlowHome, lease: Lease) -> Life:
 
 
 def may_run(home: FlowHome) -> bool:
-    """Return whether a driver of a flow may be alive. One that is not visible counts if it beat within
-    :data:`UNPROTECTED_SECONDS`.
-    """
+    """Return whether a driver may be alive; one out of sight if it beat in :data:`UNPROTECTED_SECONDS`."""
     lease = current(home)
     if lease is None:
         return False
@@ -212,9 +205,7 @@ def may_run(home: FlowHome) -> bool:
 
 
 def is_running(holder: Process) -> bool | None:
-    """Return whether a process runs; None if that is not visible: on another host or boot, or in another pid
-    namespace.
-    """
+    """Return whether a process runs; None if that is not visible, as on another host or boot."""
     here = (_boot_id(), _pid_namespace())
     if _UNTOLD in here or (holder.boot_id, holder.pid_namespace) != here:
         return None
@@ -225,10 +216,7 @@ def is_running(holder: Process) -> bool | None:
 
 
 def read_heartbeat(home: FlowHome, epoch: int) -> Heartbeat | None:
-    """Read the last heartbeat of an epoch's driver; None if there is none yet.
-
-    :raises StorageError: the file is damaged.
-    """
+    """Read the last heartbeat of an epoch's driver; None if there is none yet."""
     value = read_json(home.storage, home.heartbeat(epoch))
     try:
         return read_as(Heartbeat, _known_fields(Heartbeat, value)) if value else None
@@ -240,10 +228,7 @@ def read_heartbeat(home: FlowHome, epoch: int) -> Heartbeat | None:
 
 
 def present_heartbeat(home: FlowHome) -> Heartbeat | None:
-    """Read the last heartbeat of the driver whose lease holds; None if there is none.
-
-    :raises StorageError: the file is damaged.
-    """
+    """Read the last heartbeat of the driver whose lease holds; None if there is none."""
     lease = current(home)
     return None if lease is None else read_heartbeat(home, lease.epoch)
 
@@ -268,9 +253,7 @@ class Silence:
         self._lasts = self._count is not None and self._noted_seconds() >= term
 
     def lasts(self) -> bool:
-        """Return whether the heartbeat has not changed for the term; ``beats`` says that it has changed since
-        this was made.
-        """
+        """Return whether the heartbeat is unchanged for the term; ``beats`` says that it changed since."""
         count = self._last_count()
         if count != self._count:
             self._count, self._since, self._lasts, self.beats = count, self._monotonic(), False, True
@@ -472,9 +455,7 @@ def _check_gone(
 
 
 def _hidden(pid: int) -> bool:
-    """Return whether a process exists whose ``/proc`` entry this user may not see (a mount with ``hidepid``);
-    zombies excluded.
-    """
+    """Return whether a process exists whose ``/proc`` entry is hidden (``hidepid``); zombies excluded."""
     if Path(f"/proc/{pid}").exists():
         return False
     try:
@@ -487,9 +468,7 @@ def _hidden(pid: int) -> bool:
 
 
 _UNTOLD = "unknown"
-"""Placeholder for the boot or pid namespace on a system without ``/proc``: then no process is proven dead or
-alive.
-"""
+"""Placeholder for boot or pid namespace without ``/proc``: no process is then proven dead or alive."""
 
 
 @cache
@@ -508,9 +487,7 @@ def _pid_namespace() -> str:
 
 
 def process_started(pid: int) -> int | None:
-    """Return a process's start time in clock ticks since boot; None if it is gone or a zombie (proc(5), stat,
-    fields 3 and 22).
-    """
+    """Return a process's start in clock ticks since boot; None if gone or a zombie (proc(5), stat)."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     except OSError:

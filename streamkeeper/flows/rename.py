@@ -21,9 +21,7 @@ from streamkeeper.storage import Storage, open_storage
 
 @dataclass(frozen=True)
 class Renamed:
-    """Result of a rename: the renamed flows with the numbers of their newest generations; none if it was done
-    before.
-    """
+    """Result of a rename: the flows with their newest generations; none if it was done before."""
 
     old: str
     new: str

@@ -161,9 +161,7 @@ def _backups(home: FlowHome, table: str) -> list[dict[str, Any]]:
 
 
 def _declaration(flow: Flow) -> dict[str, Any]:
-    """Return what is declared of a flow: itself, what its driver needs, its sources, its views without code,
-    and its table.
-    """
+    """Return what is declared of a flow, its driver, sources, views without code, and its table."""
     plain = pipeline_to_json(flow.pipeline)
     read = {item.name for item in flow.pipeline.inputs(flow.declaration)}
     own = next(item for item in plain["flows"] if item["name"] == flow.name)

@@ -38,9 +38,7 @@ class Output(Protocol):
         ...
 
     def read(self, start: int) -> tuple[bytes, int]:
-        """Return bytes from a position on, about :data:`CHUNK` at most, and the position behind them; none
-        if there are none yet.
-        """
+        """Return bytes from a position on, about :data:`CHUNK` at most, and the position behind them."""
         ...
 
 

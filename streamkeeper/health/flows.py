@@ -172,9 +172,7 @@ def _newest_failure(observed: Observed) -> str | None:
 
 
 def _detail(state: str, detail: str, failing: Failures | None, failed: str | None) -> str:
-    """Return why a flow is in its state: where drivers fail one after the other, first how many did, and what
-    ended the newest of them.
-    """
+    """Return why a flow is in its state: how many drivers failed, what ended the newest, and the detail."""
     if failing is None or state not in _FAILS:
         return detail
     number = len(failing.times)

@@ -1,7 +1,4 @@
-"""Content of a checkpoint: the query's position, and problems.
-
-The cost does not grow with the query's history.
-"""
+"""Content of a checkpoint: the query's position, and problems, read at a cost that history does not raise."""
 
 from __future__ import annotations
 

@@ -23,6 +23,8 @@ from streamkeeper.support.json_values import read_as
 KEPT_HOURS = 7 * 24
 """Hours of which minutes are kept."""
 _MINUTES = "minutes"
+_COUNTS = ("batches", "rows", "late", "skipped_commits", "skipped_rows", "ties")
+"""Fields of :class:`Totals` that are whole numbers, and always known."""
 
 
 class Home(Protocol):
@@ -67,14 +69,14 @@ class Totals:
         return self._with(earlier, -1)
 
     def _with(self, other: Totals, sign: int) -> Totals:
-        row_counts = [item for item in (self.rows_out, other.rows_out) if item is not None]
-        out = max(0, (self.rows_out or 0) + sign * (other.rows_out or 0)) if row_counts else None
+        counts: dict[str, Any] = {
+            name: max(0, getattr(self, name) + sign * getattr(other, name)) for name in _COUNTS
+        }
+        is_told = self.rows_out is not None or other.rows_out is not None
         return Totals(
-            batches=max(0, self.batches + sign * other.batches),
-            rows=max(0, self.rows + sign * other.rows),
+            **counts,
             seconds=_rounded(self.seconds + sign * other.seconds),
-            late=max(0, self.late + sign * other.late),
-            rows_out=out,
+            rows_out=max(0, (self.rows_out or 0) + sign * (other.rows_out or 0)) if is_told else None,
             phases={
                 name: _rounded(self.phases.get(name, 0.0) + sign * other.phases.get(name, 0.0))
                 for name in {**self.phases, **other.phases}
@@ -88,9 +90,6 @@ class Totals:
                 ]
                 for name in {**self.expectations, **other.expectations}
             },
-            skipped_commits=max(0, self.skipped_commits + sign * other.skipped_commits),
-            skipped_rows=max(0, self.skipped_rows + sign * other.skipped_rows),
-            ties=max(0, self.ties + sign * other.ties),
         )
 
 
@@ -208,9 +207,7 @@ def record(home: Home, sample: Sample, began: Callable[[], float], ended: Callab
 
 @dataclass(frozen=True)
 class _File:
-    """Samples of an hour, after the last one before. ``before`` are the totals of the drivers
-    before that of ``epoch``.
-    """
+    """Samples of an hour, after the last one before; ``before`` are the totals of earlier epochs' drivers."""
 
     epoch: int
     before: Totals

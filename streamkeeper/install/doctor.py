@@ -33,9 +33,7 @@ _MEMINFO = Path("/proc/meminfo")
 
 
 def examine(deadline: float = DEADLINE) -> list[Row]:
-    """Return a row for each thing that an installation needs; nothing is written but a short-lived file of
-    the state folder.
-    """
+    """Return a row for each need of an installation; one short-lived file of the state is written."""
     try:
         settings = Settings.from_environment()
     except SettingsError as error:
@@ -119,9 +117,7 @@ def delta(settings: Settings, variables: Mapping[str, str]) -> Iterator[Row]:
 
 
 def state(settings: Settings) -> Iterator[Row]:
-    """Tell whether the state's store can be written and read and keeps create-if-absent, and how far its
-    clock is from this host's.
-    """
+    """Tell whether the state's store works and keeps create-if-absent, and how far apart the clocks are."""
     storage, began = open_storage(settings.state), time.time()
     written = check_create(storage, storage.create)
     yield Row("state", OK, f"{settings.state} is written, read, and refuses a second create of one file")
@@ -137,9 +133,7 @@ def state(settings: Settings) -> Iterator[Row]:
 
 
 def warehouse(settings: Settings) -> Iterator[Row]:
-    """Tell whether the warehouse, and each table elsewhere, can be reached, and written where it is a
-    folder.
-    """
+    """Tell whether warehouse and tables elsewhere can be reached, and written if they are folders."""
     for place in (settings.warehouse, *(entry.partition("=")[2] for entry in settings.table_paths)):
         yield _writable(place)
 

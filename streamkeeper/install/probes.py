@@ -15,9 +15,7 @@ STATES = (OK, WARN, FAIL)
 
 @dataclass(frozen=True)
 class Row:
-    """One line of an answer: what was looked at, its state (``ok``, ``warn`` or ``fail``), what it is, and
-    what to do.
-    """
+    """One line of an answer: its subject, its state (``ok``, ``warn`` or ``fail``), finding and advice."""
 
     name: str
     state: str

@@ -181,9 +181,7 @@ def _built(locks: tuple[Path, ...]) -> list[str]:
 
 
 def _build(jar: Path, folder: Path) -> None:
-    """Compile the sources of jvm/ against Spark's jars and those in a folder, and put them into a jar; a
-    wheel has that jar.
-    """
+    """Compile the sources of jvm/ against Spark's and a folder's jars, into a jar; a wheel has that jar."""
     if not CHECKOUT:
         shutil.copy2(_IN_WHEEL / jar.name, jar)
         return

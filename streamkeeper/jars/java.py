@@ -38,10 +38,7 @@ def find_java() -> Path:
 
 
 def find_javac() -> Path:
-    """Return the compiler beside the `java` that Spark's scripts would start, or the first on PATH.
-
-    Raises JavaError if there is none: a JRE has no compiler.
-    """
+    """Return the compiler beside `java`, or the first on PATH; raises JavaError if there is none."""
     java = find_java()
     beside = java.resolve().parent / "javac"
     javac = str(beside) if os.access(beside, os.X_OK) else shutil.which("javac")

@@ -250,9 +250,7 @@ def _to_json(imported: Imported) -> dict[str, Any]:
 
 
 def _imported(answer: Any, file: Path) -> Imported | None:
-    """Return what an answer says of a file; None if it says nothing of it: user code can write to the
-    descriptor of the answers.
-    """
+    """Return what an answer says of a file; None if nothing: user code can write to the same descriptor."""
     try:
         pipeline = pipeline_from_json(answer["pipeline"]) if answer["pipeline"] else None
         imported = read_as(Imported, {**answer, "pipeline": pipeline})
@@ -281,9 +279,7 @@ def _limit_memory(most: int) -> None:
 
 
 def _open_streams(output: int) -> None:
-    """Make standard output and error write where all output of user code goes: the file before may have
-    closed them.
-    """
+    """Point standard output and error at the output of user code: the file before may have closed them."""
     for number, name in ((1, "stdout"), (2, "stderr")):
         os.dup2(output, number)
         setattr(sys, name, os.fdopen(number, "w", 1, errors="backslashreplace", closefd=False))

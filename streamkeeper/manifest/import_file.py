@@ -1,6 +1,4 @@
-"""Import of a pipeline file. Only the driver and the manifest's own process do this; others read the
-manifest.
-"""
+"""Import of a pipeline file: done by drivers and the manifest's own process; others read the manifest."""
 
 from __future__ import annotations
 
@@ -205,9 +203,7 @@ def _forget(before: set[str], folder: Path) -> None:
 
 
 def _shared_code(file: Path) -> str:
-    """Return a hash of the code that any function of the file may use: all but declarations, and the modules
-    beside it.
-    """
+    """Return a hash of the code that any function of the file may use: all but declarations, and modules."""
     tree = ast.parse(file.read_bytes())
     used = set().union(*(_used(node) for node in tree.body)) if tree.body else set()
     own = hash_of(*(node for node in tree.body if not _is_declaration(node, used)))

@@ -46,9 +46,7 @@ CHECK_SCHEDULES = "streamkeeper.recover.plans.schedules:check_schedules"
 UNREADABLE = "unreadable"
 """Replaces the fingerprint of a flow whose pipeline file cannot be read."""
 FOLDER = "(all)"
-"""Key among a manifest's errors for all pipelines: the files cannot be read now, so all keep their last
-declaration.
-"""
+"""Key of the error that the files cannot be read now, so that all keep their last declaration."""
 
 Import = Callable[[Settings, Sequence[Path]], Iterator[Imported]]
 _ASKED_FOR = re.compile(rb"\bonly_where_set\(\s*[\"']([A-Za-z_][A-Za-z0-9_]*)[\"']")
@@ -299,9 +297,7 @@ def _build(settings: Settings, import_files: Import, before: Manifest | None) ->
 
 
 class _Building:
-    """Builder of a manifest. A pipeline file that cannot be read keeps its declaration from ``before``, the
-    last one.
-    """
+    """Builder of a manifest; a file that cannot be read keeps its last declaration, from ``before``."""
 
     def __init__(self, settings: Settings, before: Manifest | None) -> None:
         self.settings = settings

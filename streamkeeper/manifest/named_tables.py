@@ -17,9 +17,7 @@ _WAY = "Remove it: the next start of a driver writes it anew."
 
 @dataclass(frozen=True)
 class Registration:
-    """A table's name in the session catalog, and which columns (:func:`columns_mark`) it was registered
-    with.
-    """
+    """A table's name in the session catalog, and the columns (:func:`columns_mark`) given with it."""
 
     name: str
     location: str

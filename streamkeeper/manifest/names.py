@@ -47,9 +47,7 @@ class Names:
         return next((folder for folder, later in self.pipelines.items() if pipeline in later), pipeline)
 
     def flow_folder(self, pipeline: str, flow: str) -> str:
-        """Return the folder of a flow below the state folder, by any names that it and its pipeline ever
-        had.
-        """
+        """Return a flow's folder below the state folder, by any names that it and its pipeline ever had."""
         below = self.folder(pipeline)
         folders = (
             folder for folder, later in self.flows.items() if flow in later and folder.startswith(f"{below}/")

@@ -24,10 +24,7 @@ from streamkeeper.storage import open_storage
 
 @dataclass(frozen=True)
 class AdoptedCheckpoint(Checkpoint):
-    """Checkpoint whose sources have other names than in its files.
-
-    ``names_by_key`` maps the checkpoint's own name of each source to the flow's.
-    """
+    """Checkpoint whose sources have other names here; ``names_by_key`` maps its own names to the flow's."""
 
     names_by_key: Mapping[str, str] = field(default_factory=dict)
 
@@ -39,9 +36,7 @@ class AdoptedCheckpoint(Checkpoint):
         return super().name(name)
 
     def read(self, name: str) -> bytes:
-        """Read a file of the checkpoint; one of the offset log as v2, with the flow's names of the
-        sources.
-        """
+        """Read a file of the checkpoint, of the offset log as v2, with the flow's names of the sources."""
         content = super().read(name)
         if not name.startswith("offsets/"):
             return content
@@ -67,9 +62,7 @@ class AdoptedCheckpoint(Checkpoint):
 
 
 def normal_place(place: str) -> str:
-    """Return a checkpoint's path or URL in its normal form: without ``file:`` and a ``/`` at the end,
-    ``s3://`` for ``s3a://``.
-    """
+    """Return a checkpoint's path or URL without ``file:`` and a last ``/``, with ``s3://`` for ``s3a://``."""
     plain = place.strip()
     if plain.startswith("file:"):
         plain = "/" + plain.removeprefix("file:").lstrip("/")

@@ -117,9 +117,7 @@ class Observed:
         return holds.parked(self.home)
 
     def position(self, table_path: str) -> CommittedPosition | None:
-        """The position of the newest generation that began, from its checkpoint and its table's log; None
-        before the first.
-        """
+        """The position of the generation that began last, by checkpoint and table's log; None without one."""
         if self.begun is None:
             return None
         if table_path not in self._positions:

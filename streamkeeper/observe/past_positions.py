@@ -63,9 +63,7 @@ class Place:
         return self.batch + 1 if self.batch in self.checkpoint.commit_batches() else self.batch
 
     def lacking_state(self) -> str | None:
-        """Return the first file missing for a copy of its state, or replaced by an older one; None if there
-        is none, or no state.
-        """
+        """Return the first file lacking for a copy of its state, or replaced by an older one, or None."""
         return missing_state(self.checkpoint, self.version) or replaced_state(self.checkpoint, self.version)
 
     def offsets(self) -> OffsetEntry:

@@ -38,9 +38,7 @@ class CommittedPosition:
     last_transaction: int | None
     fenced: bool
     sink_known: bool = True
-    """Whether the sink's log reaches back far enough for the last transaction; otherwise the driver asks
-    Spark before it fences.
-    """
+    """Whether the sink's log reaches back to the last transaction; else the driver asks Spark."""
     sources: tuple[str, ...] = ()
     """Sources that the last driver of the generation read; none if nobody wrote them down."""
     home: FlowHome | None = None
@@ -59,9 +57,7 @@ class CommittedPosition:
 
     @property
     def is_older_copy(self) -> bool:
-        """Whether the sink has batches that this checkpoint never planned: then the rows of these are
-        unknown.
-        """
+        """Whether the sink has batches that this checkpoint never planned: their rows are unknown."""
         planned = max((*self.checkpoint.offset_batches(), *self.checkpoint.commit_batches()), default=-1)
         return self.last_transaction is not None and self.last_transaction > planned
 
@@ -79,9 +75,7 @@ class CommittedPosition:
 
     @property
     def missing_in_sink(self) -> str | None:
-        """Batches, as text, that the checkpoint committed but the sink lacks; None if it lacks none, or that
-        is unknown.
-        """
+        """Batches, as text, that the checkpoint committed but the sink lacks; None for none, or unknown."""
         first = 0 if self.start.seed_batch is None else self.start.seed_batch + 1
         if self.last_transaction is not None:
             first = max(first, self.last_transaction + 1)

@@ -1,6 +1,4 @@
-"""Status of each flow, from its holds, its lease and its checkpoint. Nothing is changed, no JVM is
-started.
-"""
+"""Status of each flow, from its holds, lease and checkpoint. Nothing is changed, no JVM is started."""
 
 from __future__ import annotations
 
@@ -127,9 +125,7 @@ def _far_away(home: FlowHome, lease: Lease, state: FlowState) -> tuple[FlowState
 
 
 REBUILDING = "rebuilding"
-"""Phase of a driver that rebuilds a state from history; its heartbeat's details then have ``rebuild``: step,
-of, rows, epoch.
-"""
+"""Phase of a driver that rebuilds a state; its heartbeat has ``rebuild``: step, of, rows, epoch."""
 
 
 def rebuild_progress(home: FlowHome, first: int = 0) -> str | None:

@@ -89,10 +89,7 @@ def asks_at(stage: Approval, evidence: dict[str, Any], *, asks: bool) -> bool:
 
 
 def trial(plan: Plan) -> tuple[StepKind, ...]:
-    """Return the steps to carry out before the approval, with which a dry run ends.
-
-    None if the plan cannot be carried out, whatever is accepted.
-    """
+    """Return the steps before the approval, with which a dry run ends; none if the plan is impossible."""
     return () if any(item.impact is None for item in plan.refusals) else engine.unasked_steps(plan)
 
 

@@ -155,10 +155,7 @@ def carry_out(
 
 
 def without_spark(settings: Settings, pipeline: str, recovery: str, step: str) -> dict[str, Any] | None:
-    """Return the evidence of a Spark step that is done, not in its plan, or idle by it; else None.
-
-    A step with nothing to do is recorded as done.
-    """
+    """Return the evidence of a Spark step that is done, left out, or has nothing to do; else None."""
     evidence = evidence_of(settings, pipeline, recovery, step)
     if evidence is not None:
         return evidence
@@ -180,10 +177,7 @@ def evidence_of(settings: Settings, pipeline: str, recovery: str, step: str) -> 
 
 
 def why_failed(settings: Settings, pipeline: str, recovery: str, step: str) -> str | None:
-    """Return the last error of a step, as ``type: message``.
-
-    None if it never failed, or was started again since.
-    """
+    """Return a step's last error, as ``type: message``; None if it never failed, or was started again."""
     failed = f"{step}.failed"
     events = ledger.open(open_storage(settings.state), pipeline, recovery).events()
     last = next((event for event in reversed(events) if event.event in (failed, f"{step}.started")), None)

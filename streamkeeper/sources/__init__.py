@@ -1,4 +1,1 @@
-"""Contents of sources, the position of a start in them, and the cost of moving there.
-
-One package or module for each format: files, Kafka, Delta, rate, socket.
-"""
+"""Contents of sources, a start's position in them, and the cost of moving there, by format."""

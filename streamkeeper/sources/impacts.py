@@ -1,7 +1,4 @@
-"""Impact of a reset, and of a move to an earlier place, in each source: what is lost, repeated or replayed.
-
-Sources are only read.
-"""
+"""Impact of a reset, and of a move to an earlier place, in each source: what is lost, repeated, replayed."""
 
 from __future__ import annotations
 

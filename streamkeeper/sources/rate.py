@@ -27,10 +27,7 @@ from streamkeeper.support.amounts import NONE, Amount, SourceImpact, unknown
 
 @dataclass(frozen=True)
 class RatePosition:
-    """Seconds of the rate source that count as processed.
-
-    They are counted from the time that a file of the old checkpoint, ``key``, holds.
-    """
+    """Seconds of the rate source that count as processed, from the time that the file ``key`` holds."""
 
     checkpoint: Checkpoint
     key: str

@@ -109,10 +109,7 @@ def own_files(source: Source) -> int:
 
 
 def cut_offsets(first: Offsets, end: Offsets, records: int) -> list[Offsets]:
-    """Cut the records between two positions in Kafka; return the end of each step.
-
-    In each step every partition advances by its share.
-    """
+    """Cut the records between two positions into steps, each a share of every partition; return the ends."""
     span = {
         (topic, part): upto - first.get(topic, {}).get(part, 0)
         for topic, parts in end.items()

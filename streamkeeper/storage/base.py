@@ -49,15 +49,11 @@ class Storage(Protocol):
         ...
 
     def names(self, folder: str = "") -> list[str]:
-        """Return the names (without the folder) of files and folders right below ``folder``, sorted; empty if
-        it does not exist.
-        """
+        """Return the names of files and folders right below ``folder``, sorted; empty without the folder."""
         ...
 
     def modified(self, name: str) -> float | None:
-        """Return the time of a file's last write, in seconds since the epoch by the storage's clock; None if
-        it does not exist.
-        """
+        """Return a file's last write, in epoch seconds by the storage's clock; None if it does not exist."""
         ...
 
     def size(self, name: str) -> int | None:
@@ -65,9 +61,7 @@ class Storage(Protocol):
         ...
 
     def sizes(self, folder: str = "") -> dict[str, int]:
-        """Return the size in bytes of every file below ``folder``, at any depth, by its name below it; empty
-        if the folder does not exist.
-        """
+        """Return the bytes of every file below ``folder``, by its name below it; empty without the folder."""
         ...
 
     def bring(self, source: Storage, name: str, target: str) -> None:

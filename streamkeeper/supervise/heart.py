@@ -60,9 +60,7 @@ class Heart:
                 self._count, self.shown = last.count, dict(last.shown)
 
     def beat(self, *, at_once: bool = False) -> None:
-        """Send a heartbeat if the last one is at least an interval old, or ``at_once``: before another one
-        takes over the watch.
-        """
+        """Send a heartbeat if the last is an interval old, or ``at_once``: before the watch changes hands."""
         now = self._monotonic()
         if now - self._last < self._interval and not at_once:
             return

@@ -56,6 +56,11 @@ class Amount:
         return not self.files and not self.rows and self.rows_unknown is None
 
 
+def sum_known(counts: Sequence[int | None]) -> int | None:
+    """Return the sum of some numbers; None where one of them is unknown."""
+    return None if None in counts else sum(count for count in counts if count is not None)
+
+
 NONE = Amount()
 
 

@@ -11,10 +11,7 @@ _MARKS = re.compile(r"([\\`*\[\]<|~]|^[#>=]|^-(?=-)|\b_(?!\w)|(?<!\w)_)")
 
 
 def plain(text: str) -> str:
-    """Return a text escaped as Markdown, in one line: it makes no link, image, table or heading.
-
-    Code in backticks is kept.
-    """
+    """Return a text escaped as Markdown in one line, without links and headings; `code` is kept."""
     parts = _CODE.split(" ".join(visible(text).split()))
     return "".join(part if number % 2 else _MARKS.sub(r"\\\1", part) for number, part in enumerate(parts))
 

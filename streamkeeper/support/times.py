@@ -18,9 +18,7 @@ def now() -> str:
 
 
 def in_iso(seconds: float, timespec: str = "seconds") -> str:
-    """Return a time in seconds since 1970 in UTC, to the second, in ISO 8601; as seconds where no calendar
-    has it (year 0, year 10000).
-    """
+    """Return epoch seconds in ISO 8601, UTC, to the second; as seconds where no calendar has them."""
     try:
         return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec=timespec)
     except (ValueError, OverflowError, OSError):

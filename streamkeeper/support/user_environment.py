@@ -63,9 +63,7 @@ def environment(settings: Settings, inherited: Mapping[str, str] | None = None) 
 
 
 def variables_in(texts: Iterable[str]) -> tuple[str, ...]:
-    """Return the environment variables that ``{env:NAME}`` names in some texts, each once, in order of
-    appearance.
-    """
+    """Return the environment variables that ``{env:NAME}`` names in texts, each once, in order."""
     return tuple(dict.fromkeys(match[1] for text in texts for match in PLACEHOLDER.finditer(text)))
 
 

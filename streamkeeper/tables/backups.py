@@ -39,9 +39,7 @@ _ENTRY, _REMOVED = ".json", ".removed.json"
 
 @dataclass(frozen=True)
 class Checksum:
-    """Checksum of all rows of a table in any order: their number, and sum and exclusive or of a 64-bit hash
-    of each.
-    """
+    """Checksum of a table's rows in any order: their number, and sum and XOR of a 64-bit hash of each."""
 
     rows: int
     sum: str
@@ -50,9 +48,7 @@ class Checksum:
 
 @dataclass(frozen=True)
 class CopiedTable:
-    """Table that is copied, from ``path`` into ``folder``; ``flows`` of the pipeline were declared to write
-    it.
-    """
+    """Table that is copied from ``path`` into ``folder``; ``flows`` were declared to write it."""
 
     pipeline: str
     table: str
@@ -151,9 +147,7 @@ class Backup:
         return self.copy.bytes
 
     def expires(self) -> datetime | None:
-        """Return the time at which its age expires; None without ``kept_days``, or if the time is beyond the
-        calendar.
-        """
+        """Return when its age expires; None without ``kept_days``, or beyond the calendar."""
         if self.kept_days is None:
             return None
         try:
@@ -347,9 +341,7 @@ def needed_by(storage: Storage, backup: Backup) -> list[str]:
 
 
 def needed_generations(storage: Storage) -> dict[str, set[int]]:
-    """Return the generations that a restore may start from, by ``pipeline.flow``: clean-up keeps them while
-    the backup exists.
-    """
+    """Return the generations that restores may start from, by ``pipeline.flow``, which clean-up keeps."""
     generations_by_flow: dict[str, set[int]] = {}
     for backup in every(storage):
         for flow in backup.flows:
@@ -385,9 +377,7 @@ def _names(storage: Storage, backup: Backup, recovery: str) -> bool:
 
 
 def _is_open(storage: Storage, pipeline: str, recovery: str) -> bool:
-    """Return whether a recovery was approved or begun, and neither ended nor given up. A mere plan needs no
-    backup.
-    """
+    """Return whether a recovery was approved or begun, and is not over: a mere plan needs no backup."""
     names = set(ledger.open(storage, pipeline, recovery).names())
     begun = any(name.startswith("approved") or name.endswith(".started") for name in names)
     return begun and names.isdisjoint(ledger.OVER)

@@ -84,9 +84,7 @@ class _Around:
         self.gone: dict[str, str] = {}
 
     def taken_name(self, pipeline: Pipeline) -> str | None:
-        """Return the error of a pipeline with a former name of another, or with such a flow; None if there is
-        none.
-        """
+        """Return the error of a pipeline with a former name of another, or with such a flow; None if none."""
         present = self.name_history.pipeline_in(self.name_history.folder(pipeline.name))
         if present != pipeline.name:
             return (
@@ -160,9 +158,7 @@ class _Around:
         return None
 
     def taken_table(self, pipeline: Pipeline) -> str | None:
-        """Return the error of a pipeline with a table of another pipeline, which keeps it; None if there is
-        none.
-        """
+        """Return the error of a pipeline with a table that another pipeline keeps; None if there is none."""
         last = self.before.pipeline(pipeline.name)
         for table in pipeline.tables:
             claimants = [other.name for other in self.read.pipelines if other.table(table.name) is not None]

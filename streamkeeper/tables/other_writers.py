@@ -1,6 +1,4 @@
-"""Other writers of a table: rows and changes that its declared flows could not produce again from their
-sources.
-"""
+"""Other writers of a table: rows and changes that its flows could not produce again."""
 
 from __future__ import annotations
 
@@ -32,9 +30,7 @@ from streamkeeper.tables.past_versions import (
 )
 
 COMMITS = 10_000
-"""Most commits to read, newest first. Each is a file, read twice in a recovery, the second time while the
-flows are stopped.
-"""
+"""Most commits to read, newest first; a recovery reads each twice, once while the flows are stopped."""
 BACKFILL = "backfill"
 _AT_ONCE = 16
 _LISTED = 5
@@ -173,9 +169,7 @@ def _unread(path: str) -> str | None:
 
 
 def _named(storage: Storage, pipeline: str, declared: list[str]) -> dict[str, str]:
-    """Return the writers by query id: backfills, and flows of the pipeline that are not declared for the
-    table.
-    """
+    """Return the writers by query id: backfills, and flows of the pipeline declared for other tables."""
     backfills = (home for home in kept_flows(storage, pipeline) if is_backfill(home.flow))
     return {
         writer: home.flow
@@ -222,9 +216,7 @@ def _planned(storage: Storage, pipeline: str, name: str) -> Iterator[Event]:
 
 
 def _comes_again(planned: dict[str, Any], flows: Collection[str], name_history: Names) -> bool:
-    """Return whether a backfill loses nothing: its flow reads the rows again, or they were in the table
-    before a recovery emptied it.
-    """
+    """Return whether a backfill loses nothing: its rows are read again, or came before an emptying."""
     if planned["recovery"] != BACKFILL:
         return True
     return planned["request"]["read"] == HISTORY and name_history.present(planned["request"]["flow"]) in flows

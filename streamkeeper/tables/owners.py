@@ -154,9 +154,7 @@ def has_run(storage: Storage, pipeline: str) -> bool:
 
 
 def began(storage: Storage, pipeline: str) -> str | None:
-    """Return the time at which the first generation of a pipeline's flows was decided; None if it never
-    ran.
-    """
+    """Return when the first generation of a pipeline's flows was decided; None if it never ran."""
     decided = (generations.decided(home) for home in kept_flows(storage, pipeline))
     return min((item.at for items in decided for item in islice(items, 1)), default=None)
 
@@ -179,8 +177,6 @@ def _note(storage: Storage, pipeline: str) -> bytes:
 
 
 def _writers(storage: Storage, pipeline: str) -> Iterator[str]:
-    """Yield the query ids of all generations of a pipeline's flows, and those of the queries that they
-    adopted.
-    """
+    """Yield the query ids of all generations of a pipeline's flows, adopted queries included."""
     for home in kept_flows(storage, pipeline):
         yield from (*writers_of(home), *adopted_by(home))

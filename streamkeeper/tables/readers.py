@@ -1,6 +1,4 @@
-"""Streaming readers of a table: what removed rows mean for each, and the oldest version that each still
-needs.
-"""
+"""Streaming readers of a table: what removed rows mean for each, and the oldest version it needs."""
 
 from __future__ import annotations
 
@@ -87,9 +85,7 @@ def _may_lose(flow: Flow, source: Source) -> bool:
 
 @dataclass(frozen=True)
 class Need:
-    """Version whose files, and all later ones, a reader still needs; ``reason`` names the reader, and says
-    why.
-    """
+    """Version whose files, and all later ones, a reader still needs; ``reason`` names it, and says why."""
 
     version: int
     reason: str
@@ -130,9 +126,7 @@ class _Reader:
     history: History
 
     def version(self, offset: Any) -> int | None:
-        """Return the version to be read next after an offset, or being read; None if it needs no existing
-        version.
-        """
+        """Return the version to be read after an offset, or being read; None if no existing one is needed."""
         if offset is None or misfit_of(self.source.format, offset) is not None:
             return None
         version = int(offset["reservoirVersion"])

@@ -33,9 +33,7 @@ class _Note:
 
 @contextmanager
 def noted(storage: Storage, pipeline: str, table: str, jvm: Process | None) -> Iterator[None]:
-    """Note a running VACUUM inside the ``with`` block: that of this process, and of the JVM that carries it
-    out.
-    """
+    """Note a running VACUUM inside the ``with`` block: that of this process and of its JVM."""
     name = f"{vacuums_folder(storage, pipeline, table)}/{uuid.uuid4().hex}.json"
     processes = tuple(process for process in (Process.current(), jvm) if process is not None)
     storage.create(name, to_json(asdict(_Note(processes, now()))))

@@ -141,9 +141,7 @@ class WriteLock:
         return True
 
     def _may_displace(self, number: int, holder: Holder) -> bool:
-        """Return whether a lock that was not released is free now. That of a silent holder is, once the
-        holder is fenced out.
-        """
+        """Return whether an unreleased lock is free: a silent holder's is, once the holder is fenced."""
         match gone(self._locks, holder):
             case Gone.PROVEN:
                 return True

@@ -142,9 +142,7 @@ class PipelineTest:
         raise RequestError(f"{self._file.name} has no view or flow {name!r}. It has {', '.join(names)}.")
 
     def arrive(self, source: str, rows: Rows) -> None:
-        """Let rows arrive in a source: the next batch of each flow that reads it; or in the table of an
-        initial state.
-        """
+        """Let rows arrive in a source, for the next batch of its flows, or in an initial state's table."""
         if source in self._tables:
             path = self.settings.table_path(self._tables[source])
             self.frame(source, rows).write.format("delta").mode("append").save(path)
@@ -183,9 +181,7 @@ class PipelineTest:
         return recent(open_home(self.settings, self._full(flow)))
 
     def park(self, flow: str) -> Hold | None:
-        """Return why a flow is parked: its reason, and in ``details`` the error class and the recovery that
-        fits. None if it is not.
-        """
+        """Return why a flow is parked, with error class and recovery in ``details``; None if it is not."""
         return holds.parked(open_home(self.settings, self._full(flow)))
 
     def edit(self, old: str, new: str) -> None:

@@ -114,9 +114,7 @@ def write(home: FlowHome, change: Change, by: str = "driver") -> None:
 
 
 def last_runnable(home: FlowHome) -> LastRun | None:
-    """Return what ran last, if it can be run again: its files are known, and no newer generation is
-    decided.
-    """
+    """Return what ran last if it can run again: files known, and no newer generation decided."""
     observed = Observed(home)
     begun = observed.begun
     if begun is None or begun[0].number != observed.generations[-1]:
@@ -139,8 +137,6 @@ def instead_of(home: FlowHome, flow: Flow) -> LastRun | None:
 
 
 def to_run(home: FlowHome, flow: Flow) -> Flow:
-    """Return the flow as the next driver runs it: as declared, or as it ran before a change that is kept
-    out.
-    """
+    """Return the flow as the next driver runs it: as declared, or as before a change that is kept out."""
     ran = instead_of(home, flow)
     return flow if ran is None else replace(ran.flow(flow.name), broken=flow.broken)

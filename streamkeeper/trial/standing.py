@@ -1,7 +1,4 @@
-"""What a flow stands on beside its declaration: whether its table and sources are those of its checkpoint.
-
-No Spark is asked. A flow may run meanwhile.
-"""
+"""What a flow stands on beside its declaration: whether table and sources are its checkpoint's."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ import html
 import json
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from streamkeeper.declare.model import Notifier
@@ -161,21 +162,24 @@ class Alert:
         """File name of the occasion."""
         return f"{self.kind.value}-{hashlib.sha256(self.occasion.encode()).hexdigest()[:16]}.json"
 
-    def for_templates(self) -> AlertInWords:
-        """Return the alert with the fields that a notifier's arguments may use."""
+    def for_templates(self) -> SimpleNamespace:
+        """Return ``alert`` as a notifier's arguments may use it: ``{{ alert.subject }}``, all of them texts.
+
+        ``html`` is text and link, escaped.
+        """
         body = f"<pre>{html.escape(self.text)}</pre>"
         if self.link:
             body += f'<p><a href="{html.escape(self.link)}">{html.escape(self.link)}</a></p>'
-        return AlertInWords(
-            self.subject,
-            self.text,
-            body,
-            self.kind.value,
-            self.flow,
-            self.link or "",
-            self.at,
-            self.incident,
-            self.action,
+        return SimpleNamespace(
+            subject=self.subject,
+            text=self.text,
+            html=body,
+            kind=self.kind.value,
+            flow=self.flow,
+            link=self.link or "",
+            at=self.at,
+            incident=self.incident,
+            action=self.action,
         )
 
 
@@ -193,24 +197,6 @@ class Pending:
     def was_delivered_to(self, notifier: Notifier) -> bool:
         """Return whether a notifier got the alert."""
         return _key(notifier) in self.delivered
-
-
-@dataclass(frozen=True)
-class AlertInWords:
-    """Fields of ``alert`` in a notifier's arguments: ``{{ alert.subject }}``, ``{{ alert.text }}``, …
-    ``html`` is text and link, escaped. ``incident`` is the same for a trouble and for its end, ``action`` is
-    ``trigger`` or, for an end, ``resolve``.
-    """
-
-    subject: str
-    text: str
-    html: str
-    kind: str
-    flow: str
-    link: str
-    at: str
-    incident: str
-    action: str
 
 
 def record(home: FlowHome, alert: Alert) -> bool:

@@ -29,6 +29,7 @@ from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.observe.observed import Observed
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, one_look, read_record, to_json
+from streamkeeper.support.amounts import sum_known
 from streamkeeper.support.times import ms_in_iso
 from streamkeeper.tables import recovery_lock
 from streamkeeper.tables.past_versions import changed_by
@@ -256,9 +257,10 @@ def _look(storage: Storage, table: AssetTable, note: AssetNote) -> tuple[AssetNo
         if recovery not in note.recoveries
     )
     before = News(recoveries=note.news.recoveries) if log.is_changed else note.news
-    rows = None if None in (before.rows, log.news.rows) else (before.rows or 0) + (log.news.rows or 0)
     news = News(
-        before.commits + log.news.commits, rows, tuple(dict.fromkeys((*before.recoveries, *recoveries)))
+        before.commits + log.news.commits,
+        sum_known((before.rows, log.news.rows)),
+        tuple(dict.fromkeys((*before.recoveries, *recoveries))),
     )
     flows = {name: move.position for name, move in moves.items()}
     version = note.version if log.version is None else log.version
@@ -361,8 +363,7 @@ def _read_log(path: str, note: AssetNote) -> _LogNews:
         if recovery is not None:
             news = replace(news, recoveries=(recovery, *news.recoveries))
         elif _brings_rows(commit) and not is_changed:
-            rows = None if None in (news.rows, commit.rows) else (news.rows or 0) + (commit.rows or 0)
-            news = replace(news, commits=news.commits + 1, rows=rows)
+            news = replace(news, commits=news.commits + 1, rows=sum_known((news.rows, commit.rows)))
         if version is None and (recovery is not None or _brings_rows(commit)):
             version = commit.version
         is_changed = is_changed or recovery is not None

@@ -163,9 +163,7 @@ class Ends:
 
 @dataclass(frozen=True)
 class _Recent:
-    """Content of a flow's ``recent.json``; ``machinery`` is what the last batch ran on, and ``ends`` up to
-    where it has read.
-    """
+    """Content of ``recent.json``: ``machinery`` of the last batch, ``ends`` up to where it has read."""
 
     batches: tuple[Batch, ...]
     machinery: Machinery | None = None

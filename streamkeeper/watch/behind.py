@@ -24,6 +24,7 @@ from streamkeeper.redaction import redact_text
 from streamkeeper.sources.base.format import Lag
 from streamkeeper.sources.formats import format_of
 from streamkeeper.storage import Storage, read_record, to_json
+from streamkeeper.support.amounts import sum_known
 from streamkeeper.watch.pending_input import pause_after
 
 MEASURE_SECONDS = 20.0
@@ -309,5 +310,4 @@ def _read(home: FlowHome) -> _LagRecord | None:
 
 
 def _sum(numbers: Sequence[int | None]) -> int | None:
-    counts = [number for number in numbers if number is not None]
-    return sum(counts) if counts and len(counts) == len(numbers) else None
+    return sum_known(numbers) if numbers else None

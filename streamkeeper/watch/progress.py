@@ -126,9 +126,7 @@ def _judge_silence(
 
 
 def needs_listing(position: Position, before: Note | None, now: float, allowed: float | None) -> bool:
-    """Return whether the sources must be listed: while pending input is not known, and once more before an
-    alert.
-    """
+    """Return whether the sources must be listed: until pending input is known, and before an alert."""
     if before is None or before.position != position or now < before.next_listing:
         return False
     return before.since is None or (not before.late and allowed is not None and now - before.since >= allowed)
@@ -136,9 +134,7 @@ def needs_listing(position: Position, before: Note | None, now: float, allowed: 
 
 @dataclass(frozen=True)
 class Look:
-    """One look at one flow, for people. ``age`` is seconds since the last commit, ``silent`` since pending
-    input was first found.
-    """
+    """One look at a flow: ``age`` is seconds since the last commit, ``silent`` since input first waited."""
 
     flow: str
     state: State
@@ -232,9 +228,7 @@ def is_over(trouble: Alert, present: Position) -> bool:
 
 
 def _started(home: FlowHome) -> bool:
-    """Return whether there ever was an attempt to run the flow. A DAG that was never switched on is no
-    trouble.
-    """
+    """Return whether the flow was ever tried: a DAG that was never switched on is no trouble."""
     return bool(home.epochs()) or home.storage.read(home.supervisor) is not None
 
 

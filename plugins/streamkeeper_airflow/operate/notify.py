@@ -129,7 +129,7 @@ def send(notifier: Notifier, alert: Alert) -> str | None:
 def prepare(notifier: Notifier, alert: Alert) -> tuple[BaseNotifier, Context]:
     """Create a notifier and render its arguments, which may use ``alert``.
 
-    See :class:`streamkeeper.watch.alerts.AlertInWords`.
+    See :meth:`streamkeeper.watch.alerts.Alert.for_templates`.
 
     :raises NotifierUnusable: there is no such class, it is no notifier, it takes other arguments, or a
         template is wrong.

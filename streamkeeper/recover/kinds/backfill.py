@@ -112,9 +112,7 @@ def own_home(work: Work) -> FlowHome:
 
 
 def given_up(work: Work) -> None:
-    """Hold the backfill's own flow, whose process may still live: it stops after its chunk, and none begins
-    again.
-    """
+    """Hold the backfill's own flow, whose process may still live: it stops after its chunk."""
     if work.book.find(f"{FILL}.started") is not None and work.evidence(FILL) is None:
         holds.put(
             own_home(work),

@@ -78,9 +78,7 @@ def plan(settings: Settings, manifest: Manifest, request: BackupRequest, recover
 
 
 def copy(work: Work) -> dict[str, Any]:
-    """Copy the files of what was pinned, then write the commit that makes them a table; what is there already
-    is left.
-    """
+    """Copy the pinned files, then write the commit that makes them a table; existing files are left."""
     pinned = work.result(PIN, AllPinned).pinned
     return {
         "copied": [

@@ -232,9 +232,7 @@ def _of_kept(
 
 
 def _of_flow(home: FlowHome, around: _Around, notes: list[str]) -> Iterator[Removal]:
-    """Return what goes of one flow: each removal names its folders and files, and the generation that they
-    are the checkpoint of, if any.
-    """
+    """Return what goes of one flow, each removal with the generation whose checkpoint it is, if any."""
     numbers = home.generations()
     starts = {
         number: start for number in numbers if (start := generations.read_start(home, number)) is not None

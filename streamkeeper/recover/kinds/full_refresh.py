@@ -72,9 +72,7 @@ def plan(
 
 
 def _plan_flow(settings: Settings, flow: Flow, request: RefreshRequest) -> Planned:
-    """Plan the next generation of one flow. One that never began needs none: its first reads everything as it
-    is.
-    """
+    """Plan the next generation of one flow; one that never began needs none: its first reads everything."""
     if Observed(open_home(settings, flow.full_name)).begun is None:
         note = "The flow never ran: its first generation will read everything."
         return replace(never_begun(settings, flow, note), start=StartAt(EARLIEST)), ()

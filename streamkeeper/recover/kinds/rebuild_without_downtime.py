@@ -21,7 +21,7 @@ from streamkeeper.recover.kinds import full_refresh
 from streamkeeper.recover.moves import side_table
 from streamkeeper.recover.moves.side_table import RECOVERY, SideTables
 from streamkeeper.recover.plans import plan as plans
-from streamkeeper.recover.plans.kind import Kind, StepKind, Work, kind
+from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.plan import CopyPlan, FlowPlan, Plan, Refusal
 from streamkeeper.recover.requests.form import declared_table
 from streamkeeper.recover.requests.full_refresh import Emptying, RebuildRequest
@@ -71,13 +71,8 @@ def plan_again(work: Work) -> dict[str, Any]:
 
     :raises RecoveryError: the declaration of a flow changed, or other flows write the table now.
     """
-    plan, manifest = work.plan, read_manifest(work.settings)
-    recovery_kind = kind(plan.recovery)
-    again = plans.as_stored(
-        recovery_kind.plan(
-            work.settings, manifest, recovery_kind.read_request(plan.request), plan.recovery_id
-        )
-    )
+    plan = work.plan
+    again = shared_steps.planned_now(work, read_manifest(work.settings))
     shared_steps.check_same_flows(plan, again)
     before = {flow.flow: flow for flow in plan.flows}
     changed = sorted(flow.flow for flow in again.flows if flow.fingerprint != before[flow.flow].fingerprint)
@@ -97,10 +92,7 @@ def plan_again(work: Work) -> dict[str, Any]:
 
 
 def remove_side_table(work: Work) -> dict[str, Any]:
-    """Remove what was built; the checkpoints stay where the flows continue in them.
-
-    What a driver that may still live works on is left to ``clean_up``.
-    """
+    """Remove what was built, but no checkpoint that a flow continues in, and nothing of a living driver."""
     return side_table.remove(work.settings, work.plan)
 
 
@@ -125,9 +117,7 @@ def _cleaned(settings: Settings, writers: list[Flow]) -> dict[str, list[str]]:
 
 
 def _with_cleaned(flow: FlowPlan, sources: Collection[str]) -> FlowPlan:
-    """Say in the impacts of a flow that its sources may lose more until the table is put in place, and nobody
-    knows how much.
-    """
+    """Say in a flow's impacts that its sources may lose more until the table is put in place."""
     impacts = (
         replace(impact, lost=_and_more(impact.lost)) if impact.source in sources else impact
         for impact in flow.impacts

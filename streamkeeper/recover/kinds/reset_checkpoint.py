@@ -1,6 +1,4 @@
-"""``reset_checkpoint``: the plan of a flow's next generation, from its sources and its sink. Planning changes
-nothing.
-"""
+"""``reset_checkpoint``: the plan of a flow's next generation. Planning changes nothing."""
 
 from __future__ import annotations
 

@@ -99,9 +99,7 @@ def plan(settings: Settings, manifest: Manifest, request: RestoreRequest, recove
 
 
 def copy_back(work: Work) -> dict[str, Any]:
-    """Copy the files of a backup into the table's folder, where nothing names them yet; what is there already
-    is left.
-    """
+    """Copy a backup's files into the table's folder, where nothing names them yet; existing ones are left."""
     table = put_back.table_of(work.plan)
     return put_back.bring(work, table) if table.is_backup else {"note": "its files are in the table's folder"}
 
@@ -168,9 +166,7 @@ def _check_replaceable(path: str, copy: str) -> None:
 
 
 def _actions(copy: str, kind: str) -> Iterator[dict[str, Any]]:
-    """Return the actions of a kind in the one commit of a copy; none where the copy is gone, which check_copy
-    says.
-    """
+    """Return a kind's actions in a copy's one commit; none where the copy is gone, as check_copy says."""
     storage = open_storage(copy)
     lines = (storage.read(FIRST_COMMIT) or b"").splitlines()
     mine = (line for line in lines if line.startswith(f'{{"{kind}"'.encode()))

@@ -122,9 +122,7 @@ def _place(table: _Table, flow: Flow, request: RewindRequest) -> Place:
 def _others(
     table: _Table, flow: Flow, past: PastVersion, request: RewindRequest, way: Move
 ) -> tuple[list[Planned], list[Refusal]]:
-    """Plan what becomes of the other flows of a table that is restored; refuse those that would have to go
-    along and were not named.
-    """
+    """Plan the other flows of a restored table; refuse those that have to go along and are not named."""
     planned: list[Planned] = []
     missing: list[Refusal] = []
     for other in (item for item in table.flows if item.full_name != flow.full_name):

@@ -113,9 +113,7 @@ def left_alone(plan: Plan) -> dict[str, str]:
 
 
 def property_hours(duration: str) -> float | None:
-    """Read a table's ``delta.deletedFileRetentionDuration`` (``interval 30 days``) in hours; None where it
-    says something else.
-    """
+    """Read ``delta.deletedFileRetentionDuration`` (``interval 30 days``) in hours; None if it is no time."""
     match = _DURATION.fullmatch(duration.strip())
     return float(match[1]) * _HOURS[match[2].lower()] if match else None
 

@@ -68,9 +68,7 @@ def match_sources(
 
 
 def _misfit(checkpoint: Checkpoint, key: str, offset: Any, source: Source) -> str | None:
-    """Return why a source of a checkpoint cannot be this one of the flow's; None where nothing speaks against
-    it.
-    """
+    """Return why a source of a checkpoint cannot be this one of the flow; None if nothing says so."""
     wrong = check_fits(source.format, offset)
     if wrong is not None:
         return f"{key} is not {source.name}: {wrong.rstrip('.')}"

@@ -33,9 +33,7 @@ from streamkeeper.tables.flows_at_version import FlowAt, flow_at, query_ids
 
 @dataclass(frozen=True)
 class KeptPlace(Place):
-    """A place whose offsets a backup has kept: ``kept_offsets``, by the names that the flow's sources had
-    then.
-    """
+    """A place whose offsets a backup has kept: ``kept_offsets``, by the sources' names then."""
 
     kept_offsets: dict[str, Any] = field(default_factory=dict)
     watermark_ms: int = 0
@@ -46,9 +44,7 @@ class KeptPlace(Place):
         return StartAt(OFFSETS, offsets=self.kept_offsets, generation=self.generation.number)
 
     def lacking_state(self) -> str | None:
-        """Return the file of its offsets: without it no checkpoint can be copied, whatever there is of the
-        state.
-        """
+        """Return the file of its offsets, without which no checkpoint can be copied, whatever its state."""
         return self.checkpoint.path(f"offsets/{self.batch}")
 
     def offsets(self) -> OffsetEntry:
@@ -143,9 +139,7 @@ def _from_an_unknown_batch(planned: Planned, safe: bool, way: Move) -> Planned:
 
 
 def _kept_place(home: FlowHome, stood: FlowAt) -> KeptPlace | None:
-    """Return the place that the kept offsets say; None where nothing was kept, or the checkpoint that they
-    speak of is gone.
-    """
+    """Return the place of the kept offsets; None if none were kept, or their checkpoint is gone."""
     assert stood.generation is not None and stood.batch is not None, (
         "a flow that had written something stood after a batch"
     )
@@ -170,9 +164,7 @@ def _kept_place(home: FlowHome, stood: FlowAt) -> KeptPlace | None:
 
 
 def _with_kept(planned: Planned, place: KeptPlace, way: Move) -> Planned:
-    """Return the refusal for what a query may emit once more: the watermark that it had by then is not
-    continued.
-    """
+    """Return the refusal for what a query may emit again, as its watermark then is not continued."""
     flow, refused = planned
     if not place.watermark_ms or flow.stateful is False or UNKNOWN_IMPACT in way.accept:
         return flow, refused

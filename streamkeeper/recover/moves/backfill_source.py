@@ -117,9 +117,7 @@ def raw_source(source: Source, request: BackfillRequest) -> Source:
 
 
 def silent_source(source: Source) -> Source:
-    """Return one of the flow's other sources as a backfill reads it, under another name: nothing of it is
-    removed, and no file is listed.
-    """
+    """Return another source of the flow as a backfill reads it: renamed, without files or removals."""
     silent = _without_own_options(source)
     if not silent.reads_files:
         return silent
@@ -128,17 +126,13 @@ def silent_source(source: Source) -> Source:
 
 
 def _without_own_options(source: Source) -> Source:
-    """Return a source under the name that a backfill reads it by, without the options that are its stream's
-    alone.
-    """
+    """Return a source under a backfill's name, without the options of its stream alone."""
     plain = {key: value for key, value in source.options.items() if key.lower() not in _LEFT_OUT}
     return replace(source, name=source.name + _RAW, options=plain)
 
 
 def _from_source(flow: Flow, request: BackfillRequest, filters: Filters) -> Flow:
-    """Read one source from elsewhere, and nothing of the others: what the views make of its rows is what
-    comes.
-    """
+    """Read one source from elsewhere, and nothing of the others: its rows, through the views."""
     sources: list[Source] = []
     views: list[View] = []
     for source in flow.sources:
@@ -189,9 +183,7 @@ def _from_backup(flow: Flow, request: BackfillRequest, filters: Filters, backup:
 
 @dataclass(frozen=True)
 class SpecOfBackup(CdcSpec):
-    """How changes become rows that became rows once: what a flow with a literal wrote has the sequence that
-    it wrote, nulls in it.
-    """
+    """How changes become the rows that they became: a literal's rows have the sequence that it wrote."""
 
     parts_may_be_null: ClassVar[bool] = True
 
@@ -221,9 +213,7 @@ _LEFT_OUT = frozenset(
         "maxtriggerdelay", "latestfirst", "maxfileage", "cleansource", "sourcearchivedir",
     )
 )  # fmt: skip
-"""Options of a source that are its stream's alone: a backfill has chunks of its own, and neither skips,
-removes nor moves old files.
-"""
+"""Options of a stream alone: a backfill has its own chunks, and skips, removes and moves no files."""
 
 
 Frames = Callable[..., Any]

@@ -1,6 +1,4 @@
-"""The plan of one flow in a recovery: its next generation, from the request or from a place in its past; none
-if it is only held.
-"""
+"""The plan of one flow in a recovery: its next generation; none if the flow is only held."""
 
 from __future__ import annotations
 
@@ -216,9 +214,7 @@ def next_plan(
 
 
 def _given_again(flow: Flow, present: FlowNow, move: Move) -> Iterator[Refusal]:
-    """Yield the impact of a batch that was given to a sink's function, which may have written it, unless it
-    is accepted.
-    """
+    """Yield the impact of a batch that a sink's function may have written, unless it is accepted."""
     sink = flow.sink
     # Of files, Spark's log tells: the next driver looks there before it fences.
     if sink is None or sink.sink in FILE_SINKS or DUPLICATES in move.accept:

@@ -52,9 +52,7 @@ def impact_of_begun_anew(settings: Settings, flow: Flow, after: int, move: Move)
 
 
 def _took_rows(home: FlowHome, generation: Generation) -> bool:
-    """Return whether the recovery that decided a generation took rows from the table, for it to bring
-    again.
-    """
+    """Return whether the recovery that decided a generation took rows for it to bring again."""
     if generation.recovery is None:
         return False
     planned = ledger.open(home.storage, home.pipeline, generation.recovery).find(PLANNED)

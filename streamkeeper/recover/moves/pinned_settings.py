@@ -16,9 +16,7 @@ from streamkeeper.observe.position import CommittedPosition
 
 
 def changes(flow: Flow, standing: CommittedPosition) -> Iterator[str]:
-    """Return which pinned settings a new checkpoint would have otherwise: by what is declared, and Spark's
-    defaults.
-    """
+    """Return the pinned settings that a new checkpoint would have otherwise, as declared or by default."""
     try:
         entry = standing.offsets()
         operators = standing.checkpoint.operators()

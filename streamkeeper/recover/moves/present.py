@@ -40,9 +40,7 @@ class FlowNow:
 
     @property
     def lets_rows_through(self) -> bool:
-        """Whether each row that it writes is of one that it reads in the same batch: it keeps no state, or
-        only leaves rows out.
-        """
+        """Whether each row that it writes is of one of the same batch: no state, or one that drops rows."""
         operators = self.declared_operators
         return self.stateful is False or (bool(operators) and DEDUPE.issuperset(operators))
 
@@ -56,9 +54,7 @@ class FlowNow:
 
     @property
     def makes_its_state(self) -> bool:
-        """Whether the query, as declared now as far as that is known, keeps a state that the pipeline's own
-        code makes.
-        """
+        """Whether the query as declared now, if known, keeps a state that the pipeline's own code makes."""
         return not OWN_STATES.isdisjoint(self.declared_operators)
 
 
@@ -93,9 +89,7 @@ def look_at(settings: Settings, flow: Flow, strict: bool) -> FlowNow:
 def _is_stateful(
     park: Hold | None, flow: Flow, standing: CommittedPosition, operators: tuple[str, ...]
 ) -> bool | None:
-    """Whether the query as declared now keeps state: known where its own driver parked it, or where this
-    declaration committed batches.
-    """
+    """Whether the query as declared now keeps state, by its driver's park or its committed batches."""
     if (
         park is not None
         and park.details.get("fingerprint") == flow.fingerprint
@@ -122,7 +116,5 @@ def _position(standing: CommittedPosition, strict: bool) -> dict[str, Any] | Non
 
 
 def is_safe_to_repeat(flow: Flow, operators: Iterable[str]) -> bool:
-    """Return whether rows that are read again change nothing in the target: changes by key do not, unless
-    state makes other rows of them.
-    """
+    """Return whether rows that come again change nothing: changes by key, unless state alters them."""
     return isinstance(flow.declaration, AutoCdcFlow) and DEDUPE.issuperset(operators)

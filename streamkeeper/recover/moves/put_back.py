@@ -71,9 +71,7 @@ class TableToRestore:
 
 @dataclass(frozen=True)
 class Restoring:
-    """What a restore replaces: ``table``, by the backup ``backup_id``, None if by an earlier version;
-    ``words`` name either.
-    """
+    """What a restore replaces: ``table``, by the backup ``backup_id``, or (None) by an earlier version."""
 
     table: TableToRestore | None = None
     backup_id: str | None = None
@@ -151,9 +149,7 @@ def once_fenced(plan: Plan) -> str:
 
 
 def once_decided(plan: Plan) -> str:
-    """Return the way out if a table was not restored although the next generations, which need it, are
-    decided.
-    """
+    """Return the way out if a table was not restored though generations that need it are decided."""
     return (
         "It was not restored. The flows' next generations are decided and must not start before the table is"
         f" restored. {_anew(plan)}"
@@ -213,9 +209,7 @@ def written_late(
 
 
 def _writers(work: Work, plan: Plan, returning: bool) -> Iterator[tuple[str, str]]:
-    """Return what the flows that read late batches again, or those that do not, commit under, each with the
-    flow's name.
-    """
+    """Return what flows that read late batches again, or those that do not, commit under, by flow."""
     for flow in plan.flows:
         again = flow.next_generation is not None and flow.start.mode != AFTER_LAST
         if again == returning:

@@ -51,9 +51,7 @@ _AT_ONCE = 8
 
 @dataclass(frozen=True)
 class _Part:
-    """The batches of one generation that lead to where a flow stands: those above ``after``, up to and with
-    ``upto``.
-    """
+    """The batches of one generation on the way to a flow's position: above ``after``, up to ``upto``."""
 
     number: int
     writer: str
@@ -152,9 +150,7 @@ def _after_place(line: _Line, other: _Line, place: Place) -> tuple[list[_Part], 
 
 
 def _read_from(impacts: Sequence[SourceImpact], start: StartAt) -> dict[str, Any] | None:
-    """Return a position before all that is read again, by source; sources of which nothing is are left out.
-    None where it is not known.
-    """
+    """Return a position before all that is read again, by source, without unread ones; None if unknown."""
     position: dict[str, Any] = {}
     for impact in impacts:
         if impact.repeated.nothing:
@@ -181,9 +177,7 @@ def _beyond(line: _Line, position: Mapping[str, Any]) -> Iterator[_Part]:
 
 
 def _last_within(part: _Part, position: Mapping[str, Any]) -> int | None:
-    """Return the last batch of a part that read no further than a position; None where none did, or its
-    offsets are not there any more.
-    """
+    """Return the last batch of a part that read no further than a position; None if none, or unknown."""
     if part.place is None:
         return None
 
@@ -273,8 +267,6 @@ def _rows_of(path: str, undone: Sequence[_Part]) -> Amount:
 
 
 def _holds_more(commit: LogCommit, ours: Mapping[str, int], parts_by_writer: Mapping[str, _Part]) -> bool:
-    """Return whether a commit has rows of more batches than those that are undone: it put a side table
-    in place.
-    """
+    """Return whether a commit has rows of more batches than the undone: it put a side table in place."""
     whole = commit.version == 0 or past_versions.changed_by(commit) is not None
     return whole and any(batch > 0 for app, batch in ours.items() if batch <= parts_by_writer[app].upto)

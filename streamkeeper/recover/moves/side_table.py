@@ -60,9 +60,7 @@ def check_replaceable(path: str, protocol: dict[str, Any], metadata: dict[str, A
 
 
 def left_over(settings: Settings, pipeline: str) -> Iterator[str]:
-    """Return the recoveries of a pipeline that are over and have left a table that they built, or a
-    part of one.
-    """
+    """Return the recoveries of a pipeline that are over and have left a side table, or a part of one."""
     storage = open_storage(settings.state)
     for recovery in ledger.recoveries(storage, pipeline):
         book = ledger.open(storage, pipeline, recovery)
@@ -113,9 +111,7 @@ def remove(settings: Settings, plan: Plan) -> dict[str, Any]:
 
 
 def _checkpoints(home: FlowHome, recovery_id: str) -> list[str]:
-    """Return the checkpoints that a recovery made beside for a flow and that no generation of the flow's has
-    begun with.
-    """
+    """Return the checkpoints that a recovery made beside for a flow and no generation began with."""
     folder, mine = f"{home.root}/checkpoints", f"{_FOLDER}{mark_of(recovery_id)}-"
     names = [name for name in home.storage.names(folder) if name.startswith(mine)]
     if not names:

@@ -1,4 +1,1 @@
-"""What a recovery is before it runs: its kind, its plan, its impact.
-
-A plan is a value that is shown, approved, carried out and kept.
-"""
+"""What a recovery is before it runs: its kind, its impact, its plan, which is shown, approved and kept."""

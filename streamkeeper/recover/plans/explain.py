@@ -49,10 +49,7 @@ def as_text(plan: Plan) -> str:
 
 
 def trade_offs() -> str:
-    """Return the strategies compared, as a Markdown table for a DAG's docs.
-
-    Airflow opens these docs beside every page of the DAG.
-    """
+    """Return the strategies compared, as a Markdown table for a DAG's docs, which Airflow shows beside it."""
     rows = [TRADE_OFFS[0], ("---",) * len(TRADE_OFFS[0]), *TRADE_OFFS[1:]]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
@@ -205,10 +202,7 @@ def consent(plan: Plan) -> str:
 
 
 def _cost(plan: Plan, word: Impact) -> str:
-    """Return an impact as a verb and a number of rows, if all that is accepted with it was counted.
-
-    Else in general words.
-    """
+    """Return an impact as a verb and rows, if all accepted with it was counted; else in general words."""
     covered = [amount for item in plan.refusals if item.impact == word for amount in _covered(plan, item)]
     amounts = [amount for amount in covered if amount is not None and not amount.nothing]
     if (
@@ -223,9 +217,7 @@ def _cost(plan: Plan, word: Impact) -> str:
 
 
 def _covered(plan: Plan, refusal: Refusal) -> list[Amount | None]:
-    """Return the amounts of all that a refusal covers; None for what no plan counts, such as commits of
-    others.
-    """
+    """Return the amounts that a refusal covers; None for what no plan counts, such as others' commits."""
     flow = plan.flow(refusal.flow or "")
     if flow is None:
         return [None]

@@ -40,9 +40,7 @@ KINDS: dict[str, str] = {
 """Module and name of the :class:`Kind` of every recovery, by its name. Imported only when needed."""
 
 REGISTER_AGAIN = "streamkeeper_jobs.catalog.registration:register_again"
-"""Called with the Spark session and the work after each Spark step that may have changed tables
-(:meth:`Kind.may_have_changed`).
-"""
+"""Called with Spark session and work after steps that may change tables (:meth:`Kind.may_have_changed`)."""
 
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -100,10 +98,7 @@ class Work:
 
 
 Act = Callable[[Work], dict[str, Any]]
-"""Carries out a step and returns its evidence, a JSON object.
-
-An earlier run may have been killed at any moment: a step must detect what was done.
-"""
+"""Carries out a step that may have been killed half done; returns its evidence, a JSON object."""
 
 
 @dataclass(frozen=True)

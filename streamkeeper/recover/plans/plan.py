@@ -265,10 +265,7 @@ def _worse_sources(approved: FlowPlan, again: FlowPlan) -> Iterator[str]:
 
 
 def _grew(was: Amount, now: Amount) -> bool:
-    """Return whether an amount costs more than the accepted one.
-
-    An amount of which only the unknown part grew costs no more.
-    """
+    """Return whether an amount costs more than the accepted one; a larger unknown part costs no more."""
     if now.rows_unknown and not was.rows_unknown:
         return True
     more_files = was.files is not None and (now.files or 0) > was.files

@@ -129,9 +129,7 @@ class Evidence:
         )
 
     def _for_real(self, driver: DriverEvidence) -> float | None:
-        """Return the seconds that a driver needs for all rows that its plan reads again; None if these were
-        not counted.
-        """
+        """Return the seconds that a driver needs for the rows that are read again; None if not counted."""
         if driver.total is not None:
             return driver.seconds * driver.total / driver.rows if driver.rows else None
         flow = self.plan.flow(driver.flow) if self.plan is not None else None

@@ -151,9 +151,7 @@ def check_schedules(pipeline: Pipeline, manifest: Manifest) -> None:
 
 
 def _naming(recovery: str, *sorts: str, required: bool = False) -> set[str]:
-    """Return the fields of a recovery's form that name what is declared of some sorts, or those of them that
-    must be given.
-    """
+    """Return the form's fields that name declarations of some sorts, or those that must be given."""
     from streamkeeper.manifest.manifest import Manifest
     from streamkeeper.recover.plans.kind import kind
 

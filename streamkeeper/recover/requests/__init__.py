@@ -1,4 +1,1 @@
-"""Requests of recoveries: one module for each kind, named as its DAG.
-
-:mod:`streamkeeper.recover.requests.form` is the mechanism.
-"""
+"""Requests of recoveries, a module a kind; :mod:`streamkeeper.recover.requests.form` is the mechanism."""

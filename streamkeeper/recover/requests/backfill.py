@@ -179,12 +179,6 @@ class BackfillRequest(Rehearsable):
             "backup": (values["backup"] or "newest") if read == BACKUP else None,
         }
 
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> BackfillRequest:
-        """Return a request from a plan, also from one made before the offsets had the form's names."""
-        names = {"start": "from_offsets", "end": "to_offsets"}
-        return super().from_json({names.get(name, name): item for name, item in value.items()})
-
 
 def _source(name: Any, flow: Flow, read: str, wrong: list[str]) -> Source | None:
     sources = flow.sources

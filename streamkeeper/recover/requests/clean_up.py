@@ -17,11 +17,7 @@ PAUSE_DAYS = 8
 
 @dataclass(frozen=True)
 class CleanUpRequest(Request):
-    """A clean-up as requested.
-
-    ``forget_flows`` are names of flows of the pipeline that are no longer declared and whose files may be
-    removed.
-    """
+    """A clean-up as requested; ``forget_flows`` are names of undeclared flows whose files may go."""
 
     refused = "Nothing was cleaned up"
 

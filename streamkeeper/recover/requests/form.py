@@ -94,10 +94,7 @@ class FormField:
 
 
 def form_field(type: str, title: str, description: str, default: Any = None, **more: Any) -> Any:
-    """Declare a field of a request with one form field, named as the dataclass field.
-
-    Parameters as those of FormField.
-    """
+    """Declare a request's field with one form field of its name; parameters as those of FormField."""
     return form_fields(FormField("", type, title, description, default, **more))
 
 
@@ -293,10 +290,7 @@ _PYTHON: dict[str, tuple[type[Any], ...]] = {
 
 
 def check_type(field: FormField, value: Any) -> list[str]:
-    """Return what is wrong with a value by itself; empty if it fits.
-
-    The name of one flow or table is looked up later, by full or short name.
-    """
+    """Return what is wrong with a value by itself; empty if it fits. A flow or table is looked up later."""
     if field.names in (FLOW, TABLE) and not field.many:
         return []
     if value is None and (field.nullable or field.many):
@@ -347,10 +341,10 @@ def refuse(refused: str, wrong: Sequence[str]) -> None:
 def find_flow(name: Any, manifest: Manifest, wrong: list[str]) -> Flow | None:
     """Return a flow by the given name, or add to ``wrong`` why there is none."""
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_.]+", name):
-        declared_names = ", ".join(flow.full_name for flow in manifest.flows()) or "none"
+        flows = ", ".join(declared_names(FLOW, manifest)) or "none"
         wrong.append(
             f"flow is {name!r}, which is no flow's name (letters, digits, underscores and one dot). Declared"
-            f" are: {declared_names}."
+            f" are: {flows}."
         )
         return None
     try:
@@ -406,7 +400,7 @@ def chosen_tables(values: Mapping[str, Any], asking: Asking) -> tuple[str, ...]:
     if asking.wrong or not chosen_once({**values, "tables": named}, "tables", asking.wrong):
         return ()
     own = f"{values['pipeline']}."
-    names = _names(TABLE, asking.manifest)
+    names = declared_names(TABLE, asking.manifest)
     chosen = named or [name for name in names if values["all"] or name.startswith(own)]
     if not chosen:
         asking.wrong.append(
@@ -430,10 +424,7 @@ def chosen_once(values: Mapping[str, Any], things: str, wrong: list[str]) -> boo
 
 
 def find_table(name: Any, manifest: Manifest, wrong: list[str]) -> tuple[Pipeline, Table] | None:
-    """Return a table by ``pipeline.table``, or by its own name, which no two pipelines share.
-
-    Add to ``wrong`` why there is none.
-    """
+    """Return a table by ``pipeline.table`` or its own name; add to ``wrong`` why there is none."""
     for pipeline in manifest.pipelines:
         for table in pipeline.tables:
             if name in (table.name, f"{pipeline.name}.{table.name}"):
@@ -444,8 +435,8 @@ def find_table(name: Any, manifest: Manifest, wrong: list[str]) -> tuple[Pipelin
                     " change them. Reset or rewind its flows."
                 )
                 return None
-    declared_names = ", ".join(_names(TABLE, manifest)) or "none"
-    wrong.append(f"table is {name!r}, which no pipeline declares. Declared are: {declared_names}.")
+    tables = ", ".join(declared_names(TABLE, manifest)) or "none"
+    wrong.append(f"table is {name!r}, which no pipeline declares. Declared are: {tables}.")
     return None
 
 
@@ -462,11 +453,8 @@ def declared_table(name: str, manifest: Manifest, refused: str) -> tuple[Pipelin
     return declared
 
 
-def _names(entity: Named, manifest: Manifest) -> tuple[str, ...]:
-    """Return the declared flows, tables or pipelines by the names in forms:
-
-    `pipeline.flow`, `pipeline.table`.
-    """
+def declared_names(entity: Named, manifest: Manifest) -> tuple[str, ...]:
+    """Return the declared flows, tables or pipelines by their names in forms, such as `pipeline.flow`."""
     if entity == FLOW:
         return tuple(flow.full_name for flow in manifest.flows())
     if entity == TABLE:
@@ -482,9 +470,9 @@ def _names(entity: Named, manifest: Manifest) -> tuple[str, ...]:
 def _with_names(field: FormField, manifest: Manifest, ill: Mapping[str, str]) -> FormField:
     if field.names is None:
         return field
-    declared_names = _names(field.names, manifest)
-    first = tuple(name for name in ill if name in declared_names)
-    enum = (*first, *(name for name in declared_names if name not in first))
+    names = declared_names(field.names, manifest)
+    first = tuple(name for name in ill if name in names)
+    enum = (*first, *(name for name in names if name not in first))
     if not first or not field.mends:
         return replace(field, enum=enum)
     return replace(

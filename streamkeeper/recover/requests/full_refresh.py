@@ -70,10 +70,7 @@ class RebuildRequest(RefreshRequest):
 
 @dataclass(frozen=True)
 class WithBackupRequest(RefreshRequest):
-    """A full refresh with backup, as requested.
-
-    ``table`` is ``pipeline.table``; ``fill_from`` one of :data:`FILLS`; the retention is the backup's.
-    """
+    """A full refresh with backup: ``table`` is ``pipeline.table``, ``fill_from`` one of :data:`FILLS`."""
 
     table: str = _table("The table to back up, empty and fill again.")
     fill_from: str = form_field(

@@ -17,9 +17,7 @@ _APPROVAL = RUN[0].section
 
 @dataclass(frozen=True, kw_only=True)
 class Rehearsable(Request):
-    """A request of a recovery that can be rehearsed, and has impacts. ``rehearsal`` is the id of one that
-    was, or empty.
-    """
+    """A request with impacts that can be rehearsed; ``rehearsal`` is the id of a rehearsal, or empty."""
 
     rehearse: bool = form_field(
         "boolean",

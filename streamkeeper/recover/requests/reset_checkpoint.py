@@ -165,10 +165,7 @@ class ResetRequest(Rehearsable):
 
 
 def start_of(start: StartAt, flow: Flow) -> StartAt:
-    """Return the start of one flow out of that of several.
-
-    Explicit offsets may be given by source, or by flow and source.
-    """
+    """Return the start of one flow out of several: offsets may be given by source, or by flow and source."""
     if start.offsets is None:
         return start
     own = start.offsets.get(flow.full_name)

@@ -14,11 +14,7 @@ from streamkeeper.tables.backups import NEWEST
 
 @dataclass(frozen=True)
 class RestoreRequest(Rehearsable):
-    """A restore as requested.
-
-    Of ``table`` (``pipeline.table``), to a ``backup`` by its id or ``newest``, or to a ``version`` of the
-    table.
-    """
+    """A restore of ``table`` to a ``backup``, by its id or ``newest``, or to a ``version`` of the table."""
 
     refused = "The restore was not planned"
 

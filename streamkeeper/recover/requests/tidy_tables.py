@@ -6,13 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from streamkeeper.recover.requests.form import APPROVAL, PIPELINE, RUN, TABLE, Asking, Request, form_field
+from streamkeeper.recover.requests.form import (
+    APPROVAL,
+    PIPELINE,
+    RUN,
+    TABLE,
+    Asking,
+    Request,
+    declared_names,
+    form_field,
+)
 
 LEAST_HOURS = 168.0
-"""Least retention in hours: a week, Delta's own default.
-
-With less, VACUUM may remove files that a running query still reads.
-"""
+"""Least hours of retention: Delta's own default. With less, VACUUM may take what a running query reads."""
 
 
 @dataclass(frozen=True)
@@ -54,13 +60,8 @@ class TidyRequest(Request):
     def check(cls, values: Mapping[str, Any], asking: Asking) -> Mapping[str, Any]:
         """Take all tables of the pipeline where none is named; refuse those of another."""
         pipeline = values["pipeline"]
-        own = tuple(
-            f"{item.name}.{table.name}"
-            for item in asking.manifest.pipelines
-            if item.name == pipeline
-            for table in item.tables
-            if table.sink is None
-        )
+        tables = declared_names(TABLE, asking.manifest)
+        own = tuple(name for name in tables if name.startswith(f"{pipeline}."))
         if pipeline and (others := [name for name in values["tables"] if name not in own]):
             asking.wrong.append(
                 f"tables names {', '.join(others)}, which {pipeline} has not. Allowed are"

@@ -148,9 +148,7 @@ def _remove_unneeded(work: Work, home: FlowHome, item: Removal) -> str | None:
 
 
 def needed(storage: Storage, pipeline: str) -> Iterator[tuple[tuple[str, int], str]]:
-    """Yield the generations, as (flow, number), that a recovery names which was planned and is not over, with
-    that recovery.
-    """
+    """Yield the generations, as (flow, number), in the plans of open recoveries, with the recovery."""
     for recovery in ledger.recoveries(storage, pipeline):
         book = ledger.open(storage, pipeline, recovery)
         if book.end() is not None:

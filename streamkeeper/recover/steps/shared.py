@@ -115,6 +115,13 @@ def hold(work: Work) -> dict[str, Any]:
     return asdict(Held(drivers, {table: _version(work.settings, table) for table in plan.tables}))
 
 
+def planned_now(work: Work, manifest: Manifest) -> Plan:
+    """Return the plan of a recovery as it would be made now, as the ledger keeps one."""
+    recovery_kind, plan = kind(work.plan.recovery), work.plan
+    request = recovery_kind.read_request(plan.request)
+    return plans.as_stored(recovery_kind.plan(work.settings, manifest, request, plan.recovery_id))
+
+
 @dataclass(frozen=True)
 class PlannedAgain:
     """The plan that was made again under the hold, and the reasons why it is worse than the approved one."""
@@ -133,12 +140,7 @@ def plan_again(work: Work) -> dict[str, Any]:
     plan, manifest = work.plan, read_manifest(work.settings)
     for flow in plan.flows:
         _check_same(work.home(flow), flow, plan, manifest)
-    recovery_kind = kind(plan.recovery)
-    again = plans.as_stored(
-        recovery_kind.plan(
-            work.settings, manifest, recovery_kind.read_request(plan.request), plan.recovery_id
-        )
-    )
+    again = planned_now(work, manifest)
     impossible = [item.message for item in again.refusals if item.impact is None]
     _refuse("The plan can no longer be carried out. Nothing was changed:", impossible)
     check_same_flows(plan, again)

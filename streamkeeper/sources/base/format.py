@@ -238,9 +238,7 @@ class Lag:
 
 @dataclass(frozen=True)
 class Waiting:
-    """Whether there is pending input, described in ``description``. Input that could not be checked is
-    described, too, but does not count.
-    """
+    """Whether there is pending input, with a description, also of input that could not be checked."""
 
     pending: bool
     description: str = ""
@@ -248,9 +246,7 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Reading:
-    """What is read, as far as it is known. ``notes`` say of when the number is, what may come besides, and
-    what may lack.
-    """
+    """What is read, as far as known; ``notes`` say of when that is, and what may come besides or lack."""
 
     amount: Amount
     notes: tuple[str, ...] = ()
@@ -349,9 +345,7 @@ class SourceFormat(ABC, Generic[L, P]):
         return None
 
     def chunks(self, size: int) -> Mapping[str, str]:
-        """Return the reader options with which a bounded read takes so much a batch, and leaves nothing
-        out.
-        """
+        """Return the reader options with which a bounded read takes so much a batch, leaving nothing out."""
         return {"maxFilesPerTrigger": str(size)}
 
     def reader_options(self, source: Source) -> Mapping[str, str]:

@@ -1,4 +1,1 @@
-"""Sources of Delta tables: row statistics and the impact of a start.
-
-Positions are versions of the table's log.
-"""
+"""Sources of Delta tables: row statistics and the impact of a start. Positions are log versions."""

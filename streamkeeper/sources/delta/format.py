@@ -35,7 +35,7 @@ from streamkeeper.sources.base.format import (
 )
 from streamkeeper.sources.delta import impacts, statistics
 from streamkeeper.sources.delta.start import DeltaPosition, DeltaStarts, path_of
-from streamkeeper.support.amounts import Amount, SourceImpact, unknown
+from streamkeeper.support.amounts import Amount, SourceImpact, sum_known, unknown
 
 MOST = 1000
 """Unread commits that are read to tell a lag; of more, only their number and the oldest one's age is told."""
@@ -100,7 +100,7 @@ class Delta(DeltaStarts, PlannedFormat[History, DeltaPosition]):
             return Lag(versions=versions, seconds=seconds, reason=reason)
         rows = [None if part.has_feed else count for part in unread for _, count in part.files or (("", 0),)]
         return Lag(
-            None if None in rows else sum(row for row in rows if row is not None),
+            sum_known(rows),
             sum(len(part.files) for part in unread),
             sum(part.bytes for part in unread),
             versions,
@@ -156,9 +156,8 @@ def _of_versions(source: Source, history: History, first: int, last: int) -> Rea
             f" its commits are {history.oldest} to {history.newest}. Choose versions among these."
         )
     chosen = list(with_new_rows(history, first, last, source.option("skipChangeCommits") == "true"))
-    rows = [commit.new_rows for commit in chosen]
+    row_count = sum_known([commit.new_rows for commit in chosen])
     reason = f"version {next((one.version for one in chosen if one.new_rows is None), None)} does not say it"
-    row_count = None if None in rows else sum(number for number in rows if number is not None)
     files, size = sum(len(one.files) for one in chosen), sum(one.bytes for one in chosen)
     versions = (
         f"version{'' if len(chosen) == 1 else 's'} {', '.join(str(one.version) for one in chosen) or 'none'}"

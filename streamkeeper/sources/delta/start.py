@@ -38,10 +38,7 @@ class DeltaPosition:
         return int(self.offset["reservoirVersion"])
 
     def version_before(self, history: History) -> int:
-        """Return the version before the position.
-
-        The position's own version if the table no longer holds that one.
-        """
+        """Return the version before the position; the position's own if the former is no longer held."""
         return self.version - 1 if self.version > 0 and history.holds_from(self.version - 1) else self.version
 
     def replay_options(self, history: History) -> dict[str, str]:
@@ -57,10 +54,7 @@ class DeltaPosition:
 
     @property
     def replayed_version(self) -> int:
-        """The version of the table that a replay up to the offset reads first (source:
-
-        DeltaSource.getBatch).
-        """
+        """The table's version that a replay up to the offset reads first (DeltaSource.getBatch)."""
         return self.version if self.offset.get("isStartingVersion") else self.version - 1
 
 
@@ -77,12 +71,6 @@ def after_last(
     version = next_held(offset, history)
     position = DeltaPosition(before(history, version, offset))
     return Resolved(position, (f"{reason}; it continues with version {version}",), lost=reason)
-
-
-def at(offset: dict[str, Any], history: History, change_feed: bool = False) -> Resolved[DeltaPosition]:
-    """Continue at a requested offset, of this table and of a version that is held with its files."""
-    reason = is_gone(offset, history) or vacuumed(offset, history, change_feed)
-    return Resolved(DeltaPosition(offset)) if reason is None else Resolved(wrong=reason)
 
 
 def at_end(history: History, old: Mapping[str, Any] | None = None) -> DeltaPosition:
@@ -153,7 +141,9 @@ class DeltaStarts(SourceFormat[History, DeltaPosition]):
         return at_moment(look(), moment_ms, before.offset)
 
     def at(self, source: Source, before: Before, look: Look, offset: Any) -> Resolved[DeltaPosition]:
-        return at(offset, look(), source.reads_change_feed)
+        history = look()
+        reason = is_gone(offset, history) or vacuumed(offset, history, source.reads_change_feed)
+        return Resolved(DeltaPosition(offset)) if reason is None else Resolved(wrong=reason)
 
     def is_there(self, source: Source) -> bool:
         return delta_log.exists(path_of(source))

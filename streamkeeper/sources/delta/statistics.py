@@ -59,10 +59,7 @@ def rows_of(path: str, version: int | None = None) -> int:
 
 
 def _deleted(table: Any, path: str) -> int | None:
-    """Return how many rows deletion vectors remove; None if that is unknown.
-
-    deltalake counts a file's rows including deleted ones.
-    """
+    """Return how many rows deletion vectors remove, which deltalake counts as rows; None if unknown."""
     if _VECTORS not in (table.protocol().reader_features or ()):
         return 0
     summary = read_summary(path, table.version())

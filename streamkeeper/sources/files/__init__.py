@@ -1,4 +1,1 @@
-"""Sources of files: options, listing, and the impact of a start.
-
-Positions are sets of files that were read.
-"""
+"""Sources of files: options, listing, and the impact of a start. Positions are sets of read files."""

@@ -1,7 +1,4 @@
-"""Impact of a reset in a files source: which files are read, not read, read again, or gone.
-
-Sources are only read.
-"""
+"""Impact of a reset in a files source: which files are read, not read, read again, or gone."""
 
 from __future__ import annotations
 
@@ -33,10 +30,7 @@ _MAYBE_READ = (
 
 @dataclass(frozen=True)
 class FilesPosition:
-    """Files that count as processed.
-
-    ``entries`` reads them anew at each call: millions of them need not be kept in memory.
-    """
+    """Files that count as processed; ``entries`` reads them anew at each call, to keep none in memory."""
 
     entries: Callable[[], Iterable[FileEntry]]
 
@@ -58,10 +52,7 @@ class _Files:
     doubtful: bool = False
     changed: frozenset[str] = frozenset()
     renamed: bool = False
-    """Whether they were processed under another source's name.
-
-    A start after the last processed batch then reads them again.
-    """
+    """Whether they were processed under another source's name: a start after the last batch repeats them."""
     lists_are_gone: bool = False
     """Whether the newest lists may be gone: then files that no list has may have been processed, too."""
     listed: Mapping[str, int] = field(default_factory=dict)

@@ -29,10 +29,7 @@ from streamkeeper.settings import why_refused_place
 from streamkeeper.support.amounts import Amount
 
 COUNT_LIMIT = 64 * 1024 * 1024
-"""Bytes up to which rows of line-based files are counted for a plan.
-
-A larger source has only files and bytes.
-"""
+"""Bytes up to which rows of line-based files are counted for a plan, besides files and bytes."""
 
 
 _PATTERN = re.compile(r"[*?{\[]")
@@ -125,9 +122,7 @@ def gone(source: Source, entries: Iterable[FileEntry]) -> list[str]:
 
 
 def _is_set_aside(source: Source, entry: FileEntry, path: str) -> bool:
-    """Return whether a local file has another name, by its time; a file of an object store is another one
-    then.
-    """
+    """Return whether a local file has another name, by its time; in object stores it is another file."""
     folder, pattern = Path(path).parent, source.option("pathGlobFilter")
     return "://" not in path and any(
         (_is_hidden(other.name) or (bool(pattern) and not _matches(other.name, pattern)))

@@ -118,18 +118,12 @@ class FileOptions:
             )
 
     def _archived(self, path: str) -> bool:
-        """Return whether a file is in the archive, where Spark keeps it under its whole path.
-
-        Only a local archive can be checked.
-        """
+        """Return whether a file is in the archive, under its whole path; only a local archive is checked."""
         return "://" not in self.archive and Path(f"{self.archive}{path}").is_file()
 
 
 def _milliseconds(text: str) -> int | None:
-    """Return a time in milliseconds as Spark reads it: a number and a unit, by default ms.
-
-    None if it is none.
-    """
+    """Return milliseconds of a time as Spark reads it: a number and a unit, by default ms; None if none."""
     match = _TIME.fullmatch(text.lower())
     unit = _UNITS.get(match[2]) if match else None
     return int(int(match[1]) * unit) if match and unit is not None else None

@@ -1,4 +1,1 @@
-"""Sources of Kafka: options, offsets, and the impact of a start.
-
-Brokers are asked without a JVM.
-"""
+"""Sources of Kafka: options, offsets, and the impact of a start. Brokers are asked without a JVM."""

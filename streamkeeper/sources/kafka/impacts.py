@@ -1,7 +1,4 @@
-"""Impact of a reset in a Kafka source.
-
-Records between offsets are upper bounds: compaction and transactions leave gaps.
-"""
+"""Impact of a reset in a Kafka source, with upper bounds: compaction and transactions leave gaps."""
 
 from __future__ import annotations
 
@@ -81,10 +78,7 @@ class KafkaSnapshot:
 
     @property
     def holes(self) -> str:
-        """Why the history of the source is incomplete although its offsets exist.
-
-        Empty if it is not, or unknown.
-        """
+        """Why the history of the source is incomplete though its offsets exist; empty if not, or unknown."""
         compacted = [
             topic
             for topic in (self.topics.compacted if self.topics is not None else ())
@@ -311,10 +305,7 @@ def _lost(onward: Onward) -> Amount:
 
 
 def _moved(impact: SourceImpact, snapshot: KafkaSnapshot, target: Offsets) -> SourceImpact:
-    """Compare the flow's position with the new start by partition.
-
-    A partition that the flow did not know was not read.
-    """
+    """Compare position and new start by partition; one that the flow did not know was not read."""
     position = dict(snapshot.readable_offsets if snapshot.offset else snapshot.initial or {})
     for topic, parts in (snapshot.topics.earliest if snapshot.topics else {}).items():
         position[topic] = {**parts, **position.get(topic, {})}

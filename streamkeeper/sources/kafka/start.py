@@ -24,9 +24,7 @@ from streamkeeper.sources.kafka.options import patience, start_options
 
 @dataclass(frozen=True)
 class KafkaLook:
-    """What the topics of a source hold, and the offsets of a time (epoch ms), which are asked for only when
-    needed.
-    """
+    """What a source's topics hold, and the offsets of a time (epoch ms), asked for only when needed."""
 
     topics: Topics
     at_time: Callable[[int], Offsets]
@@ -117,55 +115,6 @@ def read_of(source: Source, before: Before, topics: Topics) -> Read:
     return Read(offsets, ids, tuple(returned))
 
 
-def at(offsets: Offsets, initial: Offsets | None, topics: Topics) -> Resolved[KafkaPosition]:
-    """Continue at requested offsets, one for every partition, within what is held."""
-    wrong = misfits(offsets, topics)
-    if wrong:
-        return Resolved(wrong=f"{'; '.join(wrong)}. Give one for every partition")
-    return Resolved(_at(resolved(offsets, topics), initial, topics))
-
-
-def at_moment(offsets: Offsets, initial: Offsets | None, topics: Topics) -> KafkaPosition:
-    """Continue at the offsets of a time, limited to what the topics held when they were read."""
-    within = {
-        topic: {
-            part: min(
-                max(offsets.get(topic, {}).get(part, offset_range.first), offset_range.first),
-                offset_range.end,
-            )
-            for part, offset_range in parts.items()
-        }
-        for topic, parts in topics.ranges.items()
-    }
-    return _at(within, initial, topics)
-
-
-def at_end(initial: Offsets | None, topics: Topics) -> KafkaPosition:
-    """Continue with the records that arrive from now on."""
-    return _at(topics.latest, initial, topics)
-
-
-def as_declared(source: Source, topics: Callable[[], Topics]) -> KafkaPosition | None:
-    """Start at the declared offsets of a source; None for a word, which Spark's own reader understands.
-
-    :param topics: returns the contents of the topics.
-    :raises DeclarationError: its offsets omit a partition, name one that does not exist, or lie outside of
-        what is held.
-    """
-    if isinstance(source.start, str):
-        return None
-    present_topics = topics()
-    declared: Offsets = {topic: dict(parts) for topic, parts in source.start.items()}
-    wrong = misfits(declared, present_topics)
-    if wrong:
-        raise DeclarationError(
-            f"{source.location}: the source {source.name} cannot start as declared: {'; '.join(wrong)}."
-            " Correct its start."
-        )
-    offsets = resolved(declared, present_topics)
-    return KafkaPosition(None, offsets, offsets)
-
-
 def _at(offsets: Offsets, initial: Offsets | None, topics: Topics) -> KafkaPosition:
     """Return the position; if the first offset ever read is unknown, the earliest retained offset is used."""
     first: dict[str, Any] = topics.earliest if initial is None else initial
@@ -194,28 +143,58 @@ class KafkaStarts(SourceFormat[KafkaLook, KafkaPosition]):
             return Resolved(self.declared(source, look))
         topics = look().topics
         read = read_of(source, before, topics)
-        resolved = after_last(read.offsets, initial, topics, read.ids)
+        onward = after_last(read.offsets, initial, topics, read.ids)
         if not read.returned:
-            return resolved
+            return onward
         note = f"read again, from where an earlier generation ended: {', '.join(read.returned)}"
-        return replace(resolved, returned=read.returned, notes=(*resolved.notes, note))
+        return replace(onward, returned=read.returned, notes=(*onward.notes, note))
 
     def beginning(self, look: Look) -> KafkaPosition:
         earliest = look().topics.earliest
         return KafkaPosition(None, earliest, earliest)
 
     def declared(self, source: Source, look: Look) -> KafkaPosition | None:
-        return as_declared(source, lambda: look().topics)
+        """Start at the declared offsets of a source; None for a word, which Spark's own reader understands.
+
+        :raises DeclarationError: its offsets omit a partition, name one that does not exist, or lie outside
+            of what is held.
+        """
+        if isinstance(source.start, str):
+            return None
+        topics = look().topics
+        declared: Offsets = {topic: dict(parts) for topic, parts in source.start.items()}
+        wrong = misfits(declared, topics)
+        if wrong:
+            raise DeclarationError(
+                f"{source.location}: the source {source.name} cannot start as declared: {'; '.join(wrong)}."
+                " Correct its start."
+            )
+        offsets = resolved(declared, topics)
+        return KafkaPosition(None, offsets, offsets)
 
     def end(self, before: Before, look: Look) -> KafkaPosition:
-        return at_end(before.initial(), look().topics)
+        topics = look().topics
+        return _at(topics.latest, before.initial(), topics)
 
     def moment(self, before: Before, look: Look, moment_ms: int) -> KafkaPosition:
         contents = look()
-        return at_moment(contents.at_time(moment_ms), before.initial(), contents.topics)
+        offsets, topics = contents.at_time(moment_ms), contents.topics
+        # Limited to what the topics held when they were read.
+        within = {
+            topic: {
+                part: min(max(offsets.get(topic, {}).get(part, span.first), span.first), span.end)
+                for part, span in parts.items()
+            }
+            for topic, parts in topics.ranges.items()
+        }
+        return _at(within, before.initial(), topics)
 
     def at(self, source: Source, before: Before, look: Look, offset: Any) -> Resolved[KafkaPosition]:
-        return at(offset, before.initial(), look().topics)
+        topics = look().topics
+        wrong = misfits(offset, topics)
+        if wrong:
+            return Resolved(wrong=f"{'; '.join(wrong)}. Give one for every partition")
+        return Resolved(_at(resolved(offset, topics), before.initial(), topics))
 
     def reader_options(self, source: Source) -> Mapping[str, str]:
         return {**start_options(source), **patience(source)}
