@@ -23,7 +23,7 @@ from streamkeeper.trial.verdict import Compatibility, Verdict
 from streamkeeper.watch.batch_numbers import recent
 from tests.oracle import all_rows, counted
 from tests.worlds.flow_world import NAME, event
-from tests.worlds.sources.source_world import DEDUPE, FILES, JOIN, UNION, DeltaBed
+from tests.worlds.sources.source_world import DEDUPE, FILES, UNION, DeltaBed
 from tests.worlds.suites import long_after
 from tests.worlds.tables.backup_world import Recoverer
 
@@ -110,7 +110,8 @@ def test_a_batch_that_only_the_sink_has_counts_as_processed_within_a_version_too
     assert flow.bed.start(2).evidence["ruled_by"] == "sink"
 
 
-@pytest.mark.parametrize("state", long_after(1, [EMPTY, REBUILT]))
+@pytest.mark.long
+@pytest.mark.parametrize("state", [EMPTY, REBUILT])
 def test_latest_reads_only_what_is_committed_after_the_new_generation_began(delta: Make, state: str) -> None:
     flow = delta(view=DEDUPE)
     flow.arrive(1)
@@ -133,23 +134,6 @@ def test_a_timestamp_reads_the_versions_committed_at_it_or_later(delta: Make) ->
     flow.bed.reset(StartAt(TIMESTAMP, timestamp_ms=moment))
     run(flow)
     flow.bed.holds([*flow.bed.events, event(2), event(3)])
-
-
-def test_an_explicit_offset_counts_what_is_up_to_it_as_processed(delta: Make) -> None:
-    flow = delta()
-    for number in (1, 2, 3):
-        flow.arrive(number)
-    run(flow)
-    table_id = require_history(flow.path, "raw").table_id or ""
-    flow.bed.reset(StartAt(OFFSETS, offsets={"raw": offset_before(table_id, 2)}))
-    run(flow)
-    flow.bed.holds([*flow.bed.events, event(3)])
-    flow.bed.reset(StartAt(OFFSETS, offsets={"raw": offset_before("another", 2)}))
-    assert flow.bed.run() is Outcome.PARKED
-    assert (
-        "The offsets of source raw cannot be used: the table was recreated"
-        in flow.bed.park().details["message"]
-    )
 
 
 def test_an_initial_snapshot_that_was_read_half_goes_on_there(delta: Make) -> None:
@@ -372,44 +356,6 @@ def test_a_source_whose_schemas_are_tracked_says_that_the_flow_is_ready_and_goes
     flow.bed.holds([event(1), event(2)], columns)
 
 
-@pytest.mark.long
-def test_a_schema_that_moves_on_is_followed_by_the_log_in_the_generations_own_checkpoint(delta: Make) -> None:
-    flow = delta(parameters="track_schema=True, ", view='.select("event_id", "user_id", "n")')
-    flow.arrive(1)
-    run(flow)
-    flow.sql("ALTER TABLE {table} ADD COLUMN more STRING")
-    flow.sql("INSERT INTO {table} VALUES ('e2', 2, 2, timestamp'2026-01-01T00:00:02Z', 'x')")
-    flow.bed.events.append(event(2))
-    assert flow.bed.run() is Outcome.RESTART
-    run(flow)
-    flow.bed.reset()
-    flow.sql("INSERT INTO {table} VALUES ('e3', 3, 3, timestamp'2026-01-01T00:00:03Z', 'x')")
-    flow.bed.events.append(event(3))
-    run(flow)
-    flow.bed.holds(all_rows(flow.bed.events))
-    for number in (1, 2):
-        assert any(
-            name.startswith("_schema_log") for name in flow.bed.checkpoint(number).names("sources/raw")
-        )
-
-
-@pytest.mark.long
-def test_a_join_with_files_keeps_matching_across_a_reset(delta: Make) -> None:
-    flow = delta(**JOIN)
-    flow.arrive(1, 2, 3)
-    flow.bed.arrive(2, folder="files")
-    run(flow)
-    flow.bed.holds([event(2)])
-    flow.declare(**{**JOIN, "flow": JOIN["flow"] + '.dropDuplicates(["event_id"])'})
-    flow.bed.reset()
-    flow.bed.arrive(1, 2, folder="files")
-    flow.arrive(4)
-    run(flow)
-    flow.bed.arrive(4, folder="files")
-    run(flow)
-    flow.bed.holds([event(2), event(1), event(4)])
-
-
 @pytest.mark.parametrize(
     ("start", "expected"),
     long_after(
@@ -448,17 +394,6 @@ def test_a_table_that_is_added_is_not_read_whole_but_starts_as_declared_by_a_res
     flow.arrive(3)
     run(flow)
     flow.bed.holds([event(number) for number in ((1, 3) if read else (3,))])
-
-
-@pytest.mark.long
-def test_what_lies_before_the_declared_start_is_no_state_of_the_first_generation(delta: Make) -> None:
-    flow = delta()
-    flow.arrive(1)
-    flow.declare(parameters="start='latest', ", view=DEDUPE)
-    run(flow)
-    flow.arrive(1, 2)
-    run(flow)
-    flow.bed.holds([event(1), event(2)])
 
 
 @pytest.mark.long
