@@ -155,6 +155,7 @@ def test_an_initial_snapshot_that_was_read_half_goes_on_there(delta: Make) -> No
     flow.bed.holds([*flow.bed.events, *map(event, again)])
 
 
+@pytest.mark.long
 def test_a_table_that_was_made_anew_parks_the_flow_until_the_loss_is_accepted(delta: Make) -> None:
     flow = delta()
     flow.arrive(1, 2)
@@ -168,27 +169,6 @@ def test_a_table_that_was_made_anew_parks_the_flow_until_the_loss_is_accepted(de
     flow.bed.reset(accepted=("data-loss",))
     run(flow)
     flow.bed.holds(all_rows(flow.bed.events))
-
-
-@pytest.mark.long
-def test_commits_that_were_cleaned_up_unread_park_the_flow_until_their_loss_is_accepted(delta: Make) -> None:
-    flow = delta()
-    flow.arrive(1)
-    run(flow)
-    for number in range(2, 15):
-        flow.arrive(number)
-    flow.bed.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
-    assert list(flow.log.glob("*.checkpoint*")), (
-        "Delta made a checkpoint, from which the table can be read without the commits before"
-    )
-    for version in range(9):
-        for name in (f"{version:020d}.json", f".{version:020d}.json.crc", f"{version:020d}.crc"):
-            (flow.log / name).unlink(missing_ok=True)
-    assert flow.bed.run() is Outcome.PARKED
-    assert "version 1 is to be read next, and the log starts at 9 now" in flow.bed.park().details["message"]
-    flow.bed.reset(accepted=("data-loss",))
-    run(flow)
-    flow.bed.holds([event(1), *(event(number) for number in range(10, 15))])
 
 
 def test_files_that_vacuum_took_unread_park_the_flow(delta: Make) -> None:
@@ -208,25 +188,6 @@ def test_files_that_vacuum_took_unread_park_the_flow(delta: Make) -> None:
         "files of versions from 1 on were removed, as by VACUUM, before they were read"
         in flow.bed.park().details["message"]
     )
-
-
-@pytest.mark.long
-def test_changed_rows_park_the_flow_until_it_says_what_to_do_with_them(delta: Make) -> None:
-    flow = delta()
-    flow.arrive(1, 2)
-    run(flow)
-    flow.sql("DELETE FROM {table} WHERE n = 1")
-    flow.arrive(3)
-    assert flow.bed.run() is Outcome.PARKED
-    park = flow.bed.park().details
-    assert (park["condition"], park["recovery"], park["classed"]) == (
-        "DELTA_SOURCE_TABLE_IGNORE_CHANGES",
-        None,
-        "needs correction",
-    )
-    flow.declare(options='"skipChangeCommits": True')
-    run(flow)
-    flow.bed.holds(all_rows(flow.bed.events))
 
 
 @pytest.mark.long
@@ -427,19 +388,3 @@ def test_what_a_reset_read_from_before_the_declared_start_is_state_of_a_later_ge
     flow.arrive(1, 2)
     run(flow)
     flow.bed.holds([event(1), event(2)])
-
-
-@pytest.mark.long
-def test_a_table_of_the_warehouse_is_read_by_its_name(delta: Make) -> None:
-    flow = delta()
-    text = (
-        (flow.bed.root / "pipelines" / "events.py")
-        .read_text()
-        .replace('path="{data}/source"', 'table="source"')
-    )
-    flow.bed.declare(text)
-    flow.arrive(1)
-    (flow.bed.root / "warehouse").mkdir()
-    Path(flow.path).rename(flow.bed.root / "warehouse" / "source")
-    run(flow)
-    flow.bed.holds([event(1)])
