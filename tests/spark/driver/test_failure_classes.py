@@ -110,7 +110,7 @@ OF_THE_LAST_BATCH: dict[str, Callable[[Path], None]] = {
 }
 
 
-@pytest.mark.parametrize("name", long_after(2, OF_THE_LAST_BATCH))
+@pytest.mark.parametrize("name", long_after(1, OF_THE_LAST_BATCH))
 def test_lost_offsets_of_the_last_batch_are_found_again_by_the_reset_that_the_park_names(
     make_bed: Make, name: str
 ) -> None:

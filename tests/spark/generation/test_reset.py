@@ -63,25 +63,6 @@ def test_after_the_last_processed_loses_nothing_and_repeats_nothing(make_bed: Ma
     assert (began.event, began.evidence["seed_batch"]) == ("driver.began", 0)
 
 
-def test_a_batch_that_only_the_sink_has_counts_as_processed(make_bed: Make) -> None:
-    bed = make_bed(STATELESS)
-    for number in range(1, 6):
-        bed.arrive(number)
-    run(bed)
-    bed.forget_commit()
-    bed.reset()
-    bed.arrive(6)
-    run(bed)
-    bed.holds(all_rows(bed.events))
-    evidence = bed.start(2).evidence
-    assert (
-        evidence["last_commit"],
-        evidence["last_transaction"],
-        evidence["batch"],
-        evidence["ruled_by"],
-    ) == (1, 2, 2, "sink")
-
-
 @pytest.mark.parametrize("state", long_after(1, [EMPTY, REBUILT]))
 def test_latest_reads_only_what_comes_after_the_new_generation_began(bed: Flowbed, state: str) -> None:
     bed.arrive(1)

@@ -14,7 +14,7 @@ from streamkeeper_jobs.trial.try_flow import try_flow
 from streamkeeper.delta.history import offset_before, require_history
 from streamkeeper.delta.log import latest_version
 from streamkeeper.exit_codes import Outcome
-from streamkeeper.flows.generations import EMPTY, LATEST, OFFSETS, REBUILT, TIMESTAMP, StartAt
+from streamkeeper.flows.generations import EMPTY, OFFSETS, TIMESTAMP, StartAt
 from streamkeeper.history import events
 from streamkeeper.history.events import Kind
 from streamkeeper.storage import open_storage
@@ -108,20 +108,6 @@ def test_a_batch_that_only_the_sink_has_counts_as_processed_within_a_version_too
     run(flow)
     flow.bed.holds(all_rows(flow.bed.events))
     assert flow.bed.start(2).evidence["ruled_by"] == "sink"
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("state", [EMPTY, REBUILT])
-def test_latest_reads_only_what_is_committed_after_the_new_generation_began(delta: Make, state: str) -> None:
-    flow = delta(view=DEDUPE)
-    flow.arrive(1)
-    run(flow)
-    flow.arrive(2, 3)
-    flow.bed.reset(StartAt(LATEST), state=state)
-    run(flow)
-    flow.arrive(3, 4)
-    run(flow)
-    flow.bed.holds([event(1), event(4), *([event(3)] if state == EMPTY else [])])
 
 
 @pytest.mark.long
