@@ -24,6 +24,8 @@ from tests.worlds.suites import long_after
 
 BROKEN = "import streamkeeper\nraise RuntimeError('half saved')\n"
 Make = Callable[..., Flowbed]
+TABLE = 'create_streaming_table("events"'
+PARTITIONED = pipeline().replace(TABLE, f'{TABLE}, partition_cols=["day"]')
 
 
 def test_the_table_equals_the_oracle_after_a_normal_run_and_the_next(
@@ -229,13 +231,7 @@ def test_a_file_that_raises_parks_its_flow_until_it_can_be_read_and_others_go_on
             (pipeline(flow="None"), "must return a DataFrame"),
             (pipeline(flow='events.groupBy("user_id").count()'), "aggregation"),
             (pipeline(flow="events.sparkSession.range(1)"), "does not stream"),
-            (
-                pipeline().replace(
-                    'create_streaming_table("events"',
-                    'create_streaming_table("events", partition_cols=["day"]',
-                ),
-                "partitioned by day",
-            ),
+            (PARTITIONED, "partitioned by day"),
         ],
     ),
     ids=["unknown column", "no frame", "append of an aggregation", "not streaming", "partition column"],
