@@ -1,4 +1,4 @@
-"""Resets by Airflow's API: of a locked table, by the clock, and with an impact that got worse."""
+"""Resets by Airflow's API: by the clock, and with an impact that got worse."""
 
 from __future__ import annotations
 
