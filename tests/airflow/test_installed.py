@@ -16,6 +16,7 @@ from streamkeeper_airflow.bundle import StreamkeeperBundle
 
 from streamkeeper.distribution.provider_info import get_provider_info
 from streamkeeper.settings import PROJECT
+from tests.worlds.suites import long_but
 
 THREE_LINES = "from streamkeeper_airflow import all_dags\n\nglobals().update(all_dags())\n"
 BUNDLES = "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST"
@@ -95,7 +96,7 @@ def test_the_section_of_settings_fits_airflows_schema_of_providers() -> None:
     jsonschema.validate(get_provider_info(), schema)
 
 
-@pytest.mark.parametrize("place", ["none", "checkout", "copy"])
+@pytest.mark.parametrize("place", long_but(["none", "checkout", "copy"], "copy"))
 def test_airflow_has_one_plugin_and_a_copy_is_named_with_what_to_delete(
     place: str, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,17 +39,6 @@ NAME = "changes"
 FLOW, DAG = f"{NAME}.clean_events", f"flow__{NAME}__clean_events"
 
 
-def runs_after(world: World, epoch: int, batch: int = -1) -> FlowStatus:
-    """Wait until a driver of a later epoch runs, and has committed a later batch."""
-
-    def look() -> FlowStatus | None:
-        found = world.look()
-        later = (found.epoch or 0) > epoch and found.state == "running" and (found.batch or -1) > batch
-        return found if later else None
-
-    return wait_until(look, STARTING, f"a driver after epoch {epoch} runs")
-
-
 def shown(world: World) -> str:
     """Return the flow's state as the command line shows it."""
     command = [sys.executable, "-m", "streamkeeper", "flows", "--json"]
@@ -147,44 +136,6 @@ def deploy(world: World, text: str, which: str) -> None:
         return (found.state == "running" and ran is not None and ran.fingerprint == wanted) or None
 
     wait_until(runs, 2 * STARTING, f"the flow runs with {which} declaration")
-
-
-def test_a_change_that_fits_takes_over_and_one_that_breaks_is_refused_until_a_reset(world: World) -> None:
-    world.await_flow("running", batch=1)
-    text = trying(world.pipeline_file.read_text())
-    first = world.look().epoch or 0
-    world.declare(NAME, text.replace('"maxFilesPerTrigger": 20', '"maxFilesPerTrigger": 19'))
-    tried = runs_after(world, first)
-    run = str(world.api.runs(DAG, limit=1)[0]["dag_run_id"])
-
-    fits = world.pipeline_file.read_text().replace(
-        "event_id IS NOT NULL", "event_id IS NOT NULL AND user_id > -1"
-    )
-    world.declare(NAME, fits)
-    taken = runs_after(world, tried.epoch or 0, tried.batch or 0)
-    assert (taken.generation, taken.epoch) == (1, (tried.epoch or 0) + 1)
-    assert became(world, ChangeState.READY).verdict.tried
-
-    world.declare(NAME, without_deduplication(world))
-    refused = became(world, ChangeState.REFUSED)
-    assert refused.verdict.recovery == RESET
-    on = wait_until(
-        lambda: seen if (seen := world.look()).batch != taken.batch else None, ENDING, "the flow runs on"
-    )
-    assert on.epoch == taken.epoch
-    assert shown(world) == "change refused"
-
-    lease = leases.current(world.home)
-    assert lease is not None
-    os.kill(lease.process.pid, signal.SIGKILL)
-    again = runs_after(world, lease.epoch, on.batch or 0)
-    assert (again.generation, holds.all_of(world.home)) == (1, [])
-    assert str(world.api.runs(DAG, limit=1)[0]["dag_run_id"]) == run, "the run goes on through all of it"
-
-    reset = world.api.trigger(RESET, world.form(flow=FLOW, approval=False))
-    assert world.api.wait_for_run(RESET, reset, 2 * ENDING) == "success"
-    world.await_flow("running", generation=2, batch=1)
-    assert shown(world) in RUNS
 
 
 def refused(world: World) -> FlowStatus:

@@ -42,14 +42,13 @@ SET_APART = {
 theirs is tried.
 """
 CARRIED_OUT: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("backup_table", {}),
     ("full_refresh_with_backup", {}),
     ("restore_table", {"version": None, "backup": "newest"}),
     ("rewind", {"target": "restored"}),
     ("clean_up", {}),
 )
-"""What is carried out here, with values beside those of ``GOOD``; the others are below, and in test_story.py
-and test_adoption.py.
+"""What is carried out here, with values beside those of ``GOOD``: a restore makes its backup. The others are
+below, and in test_story.py and test_adoption.py.
 """
 
 

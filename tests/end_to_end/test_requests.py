@@ -1,4 +1,4 @@
-"""Resets by Airflow's API: of a locked table, by the clock, and with an impact that got worse."""
+"""Resets by Airflow's API: by the clock, and with an impact that got worse."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import pytest
 
 from streamkeeper.flows import holds, ledger
 from streamkeeper.recover.steps import shared as shared_steps
-from streamkeeper.tables import recovery_lock
 from tests.end_to_end.world import ENDING, RESET, World
 
 pytestmark = pytest.mark.long
@@ -19,17 +18,6 @@ FLOW, SCHEDULE = f"{NAME}.clean_events", f"schedule__{NAME}__yearly"
 def standing(world: World) -> None:
     """Every test here starts from a flow that runs and is held by nobody."""
     world.await_flow("running")
-
-
-def test_a_table_that_another_recovery_works_on_is_left_to_it(world: World) -> None:
-    recovery_lock.take(world.home.storage, NAME, NAME, "someone-else")
-    try:
-        before = world.footprint()
-        said = world.refusal_of(RESET, world.api.trigger(RESET, world.form(approval=False)))
-        assert "The recovery someone-else has locked the table requests" in said
-        assert world.footprint() == before
-    finally:
-        recovery_lock.give_back(world.home.storage, NAME, NAME, "someone-else")
 
 
 def test_a_scheduled_recovery_runs_with_nobody_asked_and_a_task_that_is_cleared_triggers_no_second_one(

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
 
 from demo.tables import count_rows, read_rows
 from streamkeeper.flows import holds, leases
@@ -233,13 +232,3 @@ def the_monitor_tells_of_no_progress_and_of_its_end(pair: Pair) -> None:
         os.killpg(group, signal.SIGCONT)
     pair.await_rows("left_numbers", pair.left)
     pair.await_told("recovered", "(no-progress) is resolved")
-
-
-def test_small_files_of_a_table_are_put_together_while_its_flow_runs(pair: Pair) -> None:
-    path = pair.world.settings.table_path("right_numbers")
-    before = DeltaTable(path).get_add_actions().num_rows
-    run = pair.world.trigger("tidy_tables", {"pipeline": "pair", "tables": ["pair.right_numbers"]})
-    assert pair.world.api.wait_for_run("tidy_tables", run, ENDING) == "success"
-    assert DeltaTable(path).get_add_actions().num_rows < before
-    pair.produce(8)
-    pair.await_rows("right_numbers", pair.produced)

@@ -214,20 +214,6 @@ class World:
         }
         return {**defaults, **values}
 
-    def refusal_of(self, dag_id: str, run: str) -> str:
-        """Wait until a run of a recovery is over, which must have been refused; give what the log of its plan
-        says.
-        """
-        over = self.api.wait_for_run(dag_id, run, 3 * ENDING)
-        tasks = self.api.tasks(dag_id, run)
-        states = {name: item["state"] for name, item in tasks.items()}
-        assert (over, set(states.values())) == ("success", {"skipped"}), states
-        log = self.api.log(dag_id, run, "plan", tasks["plan"]["try_number"])
-        note = self.api.run(dag_id, run)["note"]
-        assert note.startswith("Refused: ")
-        assert note.splitlines()[0].removeprefix("Refused: ") in log
-        return log
-
     def await_red(self) -> dict[str, Any]:
         """Wait until a run of the flow has failed, and give it."""
 

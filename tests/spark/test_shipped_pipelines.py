@@ -47,6 +47,7 @@ def test_the_newest_change_wins_over_batches_a_restart_and_the_snapshot(pipeline
     assert names(test) == {1: "Ada L.", 3: "Eve"}
 
 
+@pytest.mark.long
 def test_without_the_deduplication_the_checkpoint_does_not_fit(pipeline_test: Make) -> None:
     test = pipeline_test(CUSTOMERS)
     test.arrive("customers_cdc", [change(1, "Ada", 1)])

@@ -41,7 +41,7 @@ from streamkeeper.watch import alerts, crash_loops
 from streamkeeper.watch.alerts import AlertKind
 from tests.airflow.conftest import a_try, elsewhere, lease
 from tests.airflow.deferral import carry_out
-from tests.worlds.suites import long_but
+from tests.worlds.suites import long_after, long_but
 from tools.waiting import wait_until
 
 FLOW = "first.first_flow"
@@ -457,7 +457,7 @@ class Unlisted(ActivitySubprocess):
 
 
 @pytest.mark.parametrize("bed", [SLOT], indirect=True)
-@pytest.mark.parametrize("status", [404, 403], ids=["heartbeat answered 404", "token ended"])
+@pytest.mark.parametrize("status", long_after(1, [404, 403]), ids=["heartbeat answered 404", "token ended"])
 def test_a_driver_outlives_a_task_that_airflow_kills_and_the_next_try_attaches(
     status: int, bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:

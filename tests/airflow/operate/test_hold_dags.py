@@ -95,26 +95,9 @@ def test_the_flows_that_are_asked_for_are_held_by_who_asked_and_nobody_else_is(
     [
         pytest.param({}, ["Given are none of flows, pipeline and all. Give exactly one"], id="nothing"),
         pytest.param(
-            {"flows": FLOWS, "all": True},
-            ["Given are flows and all of flows, pipeline and all"],
-            id="two ways at once",
-        ),
-        pytest.param(
             {"flows": ["nope"]},
             ["flows is ['nope']; allowed are first.first_flow, second.second_flow"],
             id="unknown flow",
-        ),
-        pytest.param(
-            {"pipeline": "nope"}, ["pipeline is 'nope'; allowed are first, second"], id="unknown pipeline"
-        ),
-        pytest.param({"all": "yes"}, ["all is 'yes'; it must be of type boolean"], id="no boolean"),
-        pytest.param(
-            {"all": True, "deadline": -1},
-            ["deadline is -1; it must be a number of seconds, 0 or more"],
-            id="negative",
-        ),
-        pytest.param(
-            {"all": True, "deadline": True}, ["deadline is True; it must be of type number"], id="no number"
         ),
         pytest.param(
             {"al": True, "deadline": "soon"}, ["Unknown: 'al'", "deadline is 'soon'"], id="two at once"

@@ -153,6 +153,7 @@ def test_an_old_log_of_a_driver_stays_for_the_dag_that_knows_which_drivers_live(
     assert (home / "logs/drivers/orders.clean/1.log").exists()
 
 
+@pytest.mark.long
 def test_a_bare_clean_would_remove_the_run_that_goes_on(home: Path) -> None:
     """This is what the housekeeping is for; once it is false, `airflow db clean` will do."""
     code = (

@@ -45,7 +45,6 @@ from tests.worlds.tables.cdc_world import (
     WITHOUT_VECTORS,
     CdcBed,
     alone,
-    killed_before_the_target,
 )
 
 BY_MERGE = replace(TABLE, properties={"delta.enableChangeDataFeed": "true"})
@@ -71,24 +70,6 @@ def listed(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[int]
 
 def names(bed: CdcBed) -> dict[int, str]:
     return {row["id"]: row["name"] for row in bed.rows()}
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("ignore_nulls", [False, True], ids=["whole rows", "ignoring nulls"])
-def test_a_batch_that_was_killed_between_what_it_remembers_and_its_merge_is_applied_again(
-    ignore_nulls: bool, make: Callable[..., CdcBed]
-) -> None:
-    bed = make(replace(SPEC, ignore_null_updates=ignore_nulls))
-    bed.apply((1, 1, "U", "a", "x"), (2, 1, "U", "b", "x"), (3, 1, "U", "c", "x"))
-    rows = [(1, 5, "D", None, None), (None, 2, "T", None, None), (3, 3, "U", "new", "x")]
-    with killed_before_the_target():
-        bed.apply(*rows, batch=1)
-    assert bed.remembered().count() == 2
-    assert names(bed) == {1: "a", 2: "b", 3: "c"}
-    bed.apply(*rows, batch=1)
-    assert names(bed) == {3: "new"}
-    bed.apply((1, 4, "U", "late", "x"))
-    assert names(bed) == {3: "new"}
 
 
 @pytest.mark.long

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
@@ -21,15 +20,11 @@ from streamkeeper_jobs.spark.delta_snapshot import Listed, read_snapshot
 from streamkeeper_jobs.spark.jvm import classes
 from streamkeeper_jobs.spark.session import with_settings
 
-from tests import cdc_oracle
 from tests.worlds.suites import long_after
 from tests.worlds.tables.cdc_world import (
-    DONE_BY_OTHERS,
     SPEC,
     TABLE,
     CdcBed,
-    change,
-    in_order,
     killed_before_the_target,
     optimized,
 )
@@ -250,33 +245,6 @@ def test_a_table_that_cannot_be_read_into_the_index_is_searched(
     bed.apply(*upserts(3, 1))
     assert names(bed) == {1: "1 at 3", 2: "2 at 2"}
     assert searches == [1, 2]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("run", range(4))
-def test_two_flows_of_one_table_and_others_beside_them_come_to_the_oracles_table(
-    run: int, spark: SparkSession, tmp_path: Path, searches: list[int]
-) -> None:
-    random = Random(run)
-    flows = [CdcBed(spark, tmp_path, SPEC, query_id=name).prepare() for name in ("one", "other")]
-    sent: list[Row] = []
-    for at in range(1, 15):
-        rows: list[Row] = [
-            (key, at, random.choice("UUUD"), f"{at}", "x") for key in random.sample(range(60), 25)
-        ]
-        flow = random.choice(flows)
-        if random.random() < 0.3:
-            with killed_before_the_target():
-                flow.apply(*rows, batch=flow.batches)
-            flow.batches -= 1
-        flow.apply(*rows)
-        sent += rows
-        if random.random() < 0.4:
-            random.choice(DONE_BY_OTHERS)(flow)
-    columns, stored = ("id", "at", "op", "name", "city"), ("id", "name", "city")
-    wanted = cdc_oracle.newest([change(row, columns, stored) for row in sent], False)
-    assert flows[0].rows() == in_order(wanted), f"run {run}"
-    assert len(searches) < 7, "half of the batches and more were marked by the index"
 
 
 def row_groups(bed: CdcBed) -> int:

@@ -20,6 +20,7 @@ from streamkeeper.errors import DeclarationError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations
 from tests.worlds.pipelines import edited
+from tests.worlds.suites import long_after
 from tests.worlds.tables.cdc_world import SPEC, TABLE, CdcBed, alone
 from tests.worlds.tables.customers_world import INCREMENTAL, PIPELINE, SNAPSHOT, CustomersBed, delete, upsert
 
@@ -102,7 +103,7 @@ ORDERS = {
 }
 
 
-@pytest.mark.parametrize("columns", ORDERS.values(), ids=ORDERS)
+@pytest.mark.parametrize("columns", long_after(3, ORDERS.values()), ids=ORDERS)
 def test_any_literal_that_is_allowed_fits_the_type_and_no_other_is_allowed(
     columns: str, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -20,34 +20,15 @@ Make = Callable[..., Flowbed]
 WITHIN = '.withWatermark("event_time", "1 hour").dropDuplicatesWithinWatermark(["event_id"])'
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("before", "after", "condition"),
-    long_after(
-        1,
-        [
-            pytest.param(
-                DEDUPE,
-                "",
-                "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA",
-                id="deduplication removed",
-            ),
-            pytest.param(
-                "", DEDUPE, "STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY", id="deduplication added"
-            ),
-            pytest.param(
-                DEDUPE,
-                '.dropDuplicates(["user_id"])',
-                "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE",
-                id="other key",
-            ),
-            pytest.param(
-                WITHIN,
-                DEDUPE,
-                "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA",
-                id="other kind of deduplication",
-            ),
-        ],
-    ),
+    [
+        ("", DEDUPE, "STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY"),
+        (DEDUPE, '.dropDuplicates(["user_id"])', "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE"),
+        (WITHIN, DEDUPE, "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA"),
+    ],
+    ids=["deduplication added", "other key", "other kind of deduplication"],
 )
 def test_a_change_of_the_query_that_its_checkpoint_cannot_take_parks_the_flow(
     make_bed: Make, before: str, after: str, condition: str
@@ -65,7 +46,7 @@ def test_a_change_of_the_query_that_its_checkpoint_cannot_take_parks_the_flow(
         "needs recovery",
         "reset_checkpoint",
     )
-    assert details["stateful"] is bool(after)
+    assert details["stateful"] is True
     assert details["fingerprint"] == bed.fingerprint()
     assert counted(bed.rows(), ["n"]) == rows
     bed.reset()
@@ -129,7 +110,7 @@ OF_THE_LAST_BATCH: dict[str, Callable[[Path], None]] = {
 }
 
 
-@pytest.mark.parametrize("name", long_after(2, OF_THE_LAST_BATCH))
+@pytest.mark.parametrize("name", long_after(1, OF_THE_LAST_BATCH))
 def test_lost_offsets_of_the_last_batch_are_found_again_by_the_reset_that_the_park_names(
     make_bed: Make, name: str
 ) -> None:

@@ -19,6 +19,7 @@ from pyspark.sql import functions as f
 
 from streamkeeper.drivers.failures import Failure, FailureClass, classify
 from tests.worlds import checkpoint_samples as samples
+from tests.worlds.suites import long_after
 
 RECOVER, CORRECT, RESTART = (
     FailureClass.NEEDS_RECOVERY,
@@ -268,7 +269,7 @@ def failure_of(bed: Bed, provoke: Callable[[Bed], None]) -> Failure:
     return classify(causes_of(raised.value))
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", long_after(4, ROWS))
 def test_what_spark_raises_is_classed_as_the_table_says(
     name: str, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -64,44 +63,6 @@ def test_kill_9_in_mid_batch_and_between_the_sinks_commit_and_the_checkpoints(ma
         sink,
         "sink",
     )
-
-
-@pytest.mark.long
-def test_of_two_drivers_started_at_once_exactly_one_runs(bed: Flowbed) -> None:
-    bed.arrive(1)
-    command = [sys.executable, str(submit.JOB), "--flow", NAME, "--available-now"]
-    environment = {**os.environ, **submit.environment(bed.settings)}
-    both = [
-        subprocess.Popen(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        for _ in range(2)
-    ]
-    said = [driver.communicate(timeout=300)[0].decode() for driver in both]
-    assert sorted(driver.returncode for driver in both) == [Outcome.STOPPED, Outcome.LEASE_HELD], "\n".join(
-        said
-    )
-    assert bed.home.epochs() == [1]
-    bed.holds(bed.events)
-
-
-@pytest.mark.long
-def test_the_driver_ends_by_a_hold_with_exit_code_0_and_the_next_is_held(bed: Flowbed) -> None:
-    from streamkeeper.flows import holds
-
-    bed.arrive(1)
-    with bed.driver() as driver:
-        driver.until(lambda: batch_of(bed) == 0)
-        holds.put(bed.home, holds.person("ann"), "the disk is changed", "ann")
-        assert driver.wait() == Outcome.STOPPED, driver.said()
-    with bed.driver() as held:
-        assert held.wait() == Outcome.HELD, held.said()
-    assert "person-ann, by ann" in held.said()
 
 
 @pytest.mark.long

@@ -8,7 +8,6 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -298,15 +297,6 @@ def spark_events(folder: Path) -> Iterator[dict[str, Any]]:
         for line in file.read_text().splitlines():
             if line.endswith("}"):  # the application that was killed may have left half a line
                 yield json.loads(line)
-
-
-@pytest.mark.parametrize(
-    "order",
-    [*permutations((Outcome.PARKED, Outcome.FAILED, Outcome.STOPPED))],
-    ids=lambda order: " ".join(item.name for item in order),
-)
-def test_the_end_that_counts_does_not_depend_on_who_ended_first(order: tuple[Outcome, ...]) -> None:
-    assert of_all(order) is Outcome.PARKED
 
 
 @pytest.mark.parametrize(

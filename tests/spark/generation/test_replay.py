@@ -4,7 +4,6 @@ where a driver was killed.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest.mock import Mock
@@ -20,7 +19,7 @@ from streamkeeper.sources.replay_steps import BYTES, FILES, RECORDS
 from streamkeeper.watch import progress
 from tests.killing import Killed, dying
 from tests.oracle import first_per
-from tests.worlds.flow_world import Flowbed, heartbeat, pipeline
+from tests.worlds.flow_world import Flowbed, pipeline
 from tests.worlds.sources.source_world import DEDUPE, DeltaBed, KafkaBed
 from tests.worlds.suites import long_after
 
@@ -185,41 +184,3 @@ def test_commits_since_a_declared_start_are_replayed_step_by_step(delta: Callabl
     expected = [item for item in flow.bed.events if item["n"] != 0][:6]
     flow.bed.holds([*expected, flow.bed.events[7], flow.bed.events[9]])
     assert flow.bed.start(2).seed_batch == 2
-
-
-@pytest.mark.long
-def test_a_driver_that_is_killed_is_followed_by_one_that_goes_on(
-    make_bed: Make, spark: SparkSession, small_steps: None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """By kill -9, in a replay of twelve steps of one file each."""
-    bed = make_bed(PLAIN)
-    for number in range(1, 13):
-        bed.arrive(number, number + 20)
-    assert bed.run() is Outcome.STOPPED
-    one_file = pipeline(view=BY_USER, files=1).replace(
-        '"200 milliseconds"', f'"200 milliseconds", spark_conf={{"{FILES}": "1"}}'
-    )
-    bed.declare(one_file)
-    bed.reset()
-
-    def done() -> int:
-        beat = heartbeat(bed)
-        return beat.details.get("rebuild", {}).get("step", 0) if beat is not None else 0
-
-    with bed.driver("--available-now") as driver:
-        driver.until(lambda: done() >= 3)
-        driver.kill()
-    before = done()
-    assert 3 <= before < 12
-    spark.conf.set(FILES, "1")
-    bed.arrive(33, 34)
-    assert bed.run() is Outcome.STOPPED
-    said = capsys.readouterr().out
-    found = re.search(r"the driver of epoch 2 completed (\d+) of 12 steps; this one continues", said)
-    assert found is not None, said
-    assert int(found[1]) - before in {0, 1}, "the step that was under way may have been committed"
-    assert f"state rebuilt by {found[1]} of" not in said, "no step was done twice"
-    bed.holds(bed.events[:24])
-    assert (bed.start(2).seed_batch, bed.start(2).epoch) == (11, 3)
-    names = bed.home.storage.names(f"{bed.start(2).checkpoint}/sources/events_raw")
-    assert {"9.compact", "10", "11"} <= set(names)

@@ -63,51 +63,6 @@ def test_after_the_last_processed_loses_nothing_and_repeats_nothing(make_bed: Ma
     assert (began.event, began.evidence["seed_batch"]) == ("driver.began", 0)
 
 
-def test_a_batch_that_only_the_sink_has_counts_as_processed(make_bed: Make) -> None:
-    bed = make_bed(STATELESS)
-    for number in range(1, 6):
-        bed.arrive(number)
-    run(bed)
-    bed.forget_commit()
-    bed.reset()
-    bed.arrive(6)
-    run(bed)
-    bed.holds(all_rows(bed.events))
-    evidence = bed.start(2).evidence
-    assert (
-        evidence["last_commit"],
-        evidence["last_transaction"],
-        evidence["batch"],
-        evidence["ruled_by"],
-    ) == (1, 2, 2, "sink")
-
-
-def test_a_batch_that_was_planned_and_not_committed_is_read_by_the_new_generation(make_bed: Make) -> None:
-    """A batch is planned by a start that fails: the flow's next declaration does not fit the checkpoint."""
-    bed = make_bed()
-    bed.arrive(1, 2)
-    run(bed)
-    bed.declare(STATELESS)
-    bed.arrive(3)
-    assert bed.run() is Outcome.PARKED
-    assert bed.checkpoint(1).offset_batches() == [0, 1]
-    assert bed.checkpoint(1).commit_batches() == [0]
-    bed.reset()
-    run(bed)
-    bed.holds(all_rows(bed.events))
-
-
-def test_earliest_reads_all_again_into_the_same_table(make_bed: Make) -> None:
-    bed = make_bed(STATELESS)
-    bed.arrive(1, 2)
-    run(bed)
-    bed.reset(StartAt(EARLIEST))
-    bed.arrive(3)
-    run(bed)
-    bed.holds([*bed.events[:2], *bed.events])
-    assert bed.start(2).seed_batch is None
-
-
 @pytest.mark.parametrize("state", long_after(1, [EMPTY, REBUILT]))
 def test_latest_reads_only_what_comes_after_the_new_generation_began(bed: Flowbed, state: str) -> None:
     bed.arrive(1)
@@ -281,19 +236,6 @@ def test_a_new_source_is_read_from_its_beginning_and_one_that_is_gone_is_dropped
     bed.holds([item for item in bed.events if item["n"] != 3])
     assert lost.exists()
     assert bed.start(3).evidence["notes"] == ["source events_raw is no longer read"]
-
-
-@pytest.mark.long
-def test_a_new_source_of_a_stateful_query_is_read_from_its_beginning(make_bed: Make) -> None:
-    both = {"more": SECOND, "sources": ["distinct_events", "second"], "parameters": "events, second"}
-    bed = make_bed()
-    bed.arrive(1)
-    run(bed)
-    bed.arrive(1, 10, folder="second")
-    bed.declare(pipeline(view="", flow='events.unionByName(second).dropDuplicates(["event_id"])', **both))
-    bed.reset()
-    run(bed)
-    bed.holds(first_per(bed.events, ["event_id"]))
 
 
 def test_a_source_whose_path_is_a_pattern_goes_on_after_the_files_that_it_has_read(make_bed: Make) -> None:

@@ -30,7 +30,6 @@ from tests.worlds.recover.impact_world import (
     files,
 )
 from tests.worlds.state_stores import PROVIDER, ROCKS
-from tests.worlds.suites import long_after
 
 SEED = int(os.environ.get("STREAMKEEPER_SEED", "1"))
 
@@ -72,16 +71,14 @@ def brokers_if_needed(request: pytest.FixtureRequest) -> Brokers:
     return lambda: str(request.getfixturevalue("brokers"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "case",
-    long_after(
-        1,
-        [
-            Case("dedupe", "offsets", FILES, 3),
-            Case("windows", "earliest", FILES, 1),
-            Case("outer join", "rewind kept", FILES, 2),
-        ],
-    ),
+    [
+        Case("dedupe", "offsets", FILES, 3),
+        Case("windows", "earliest", FILES, 1),
+        Case("outer join", "rewind kept", FILES, 2),
+    ],
     ids=str,
 )
 def test_rows_that_come_twice_are_those_that_the_plan_said(

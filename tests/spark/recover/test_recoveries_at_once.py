@@ -78,18 +78,6 @@ def test_a_driver_that_is_just_starting_begins_nothing_under_a_hold(
     assert bed.home.generations() == [1, 2]
 
 
-def test_a_backup_that_was_planned_before_a_recovery_came_waits_for_another_time(
-    bed: Flowbed, at_work: Recoverer
-) -> None:
-    at_work.plan("backup_table", "b1", table=TABLE)
-    at_work.plan("reset_checkpoint", "r1", flow=NAME)
-    at_work.step("r1", "hold")
-    with pytest.raises(TableLocked, match=r"The recovery r1 has locked the table events.*so b1 cannot start"):
-        at_work.step("b1", "pin")
-    assert engine.give_up(bed.settings, "events", "r1", "rejected")
-    assert at_work.step("b1", "pin")["pinned"][0]["table"]["rows"] == 2
-
-
 def test_a_recovery_that_comes_while_a_backup_looks_at_its_table_keeps_it_from_pinning(
     bed: Flowbed, at_work: Recoverer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

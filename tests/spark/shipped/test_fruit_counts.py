@@ -10,7 +10,6 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.tws_tester import TwsTester
 
 from streamkeeper.declare.model import AppendFlow
-from streamkeeper.exit_codes import Outcome
 from streamkeeper.manifest.import_file import load_pipeline
 from streamkeeper.testing import PipelineTest
 from tests.oracle import counted
@@ -43,16 +42,6 @@ def pieces(*parts: Iterable[Batch], stock: dict[str, int] = STOCK) -> list[dict[
     for fruit, number in (item for batches in parts for batch in batches for item in batch):
         found[fruit] = found.get(fruit, stock.get(fruit, 0)) + number
     return rows(list(found.items()))
-
-
-@pytest.mark.long
-def test_the_counts_begin_with_the_stocktaking(pipeline_test: Callable[..., PipelineTest]) -> None:
-    test = pipeline_test(PIPELINES / "fruit_counts.py")
-    batches = (BEFORE[0], AFTER[0])
-    for batch in batches:
-        test.arrive("fruit_files", rows(batch))
-        assert test.run("counted_fruit") is Outcome.STOPPED
-    assert counted(test.rows("fruit_counts"), COLUMNS) == counted(pieces(batches), COLUMNS)
 
 
 def test_rows_of_a_test_take_the_place_of_an_initial_state(

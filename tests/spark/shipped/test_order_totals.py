@@ -81,6 +81,7 @@ def put(bed: Flowbed, batches: Iterable[Sequence[Order]]) -> None:
         bed.put([one.row for one in batch], "orders")
 
 
+@pytest.mark.long
 def test_orders_are_totalled_by_hour_and_late_ones_are_counted(
     pipeline_test: Callable[..., PipelineTest],
 ) -> None:

@@ -78,6 +78,7 @@ def of(*lines: str) -> Counter[str]:
     return Counter(word for line in lines for word in line.split())
 
 
+@pytest.mark.long
 def test_words_are_counted_over_a_restart(
     pipeline_test: Callable[..., PipelineTest], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from streamkeeper_jobs.trial.try_flow import try_flow
 from streamkeeper.delta.history import offset_before, require_history
 from streamkeeper.delta.log import latest_version
 from streamkeeper.exit_codes import Outcome
-from streamkeeper.flows.generations import EMPTY, LATEST, OFFSETS, REBUILT, TIMESTAMP, StartAt
+from streamkeeper.flows.generations import EMPTY, OFFSETS, TIMESTAMP, StartAt
 from streamkeeper.history import events
 from streamkeeper.history.events import Kind
 from streamkeeper.storage import open_storage
@@ -23,7 +23,7 @@ from streamkeeper.trial.verdict import Compatibility, Verdict
 from streamkeeper.watch.batch_numbers import recent
 from tests.oracle import all_rows, counted
 from tests.worlds.flow_world import NAME, event
-from tests.worlds.sources.source_world import DEDUPE, FILES, JOIN, UNION, DeltaBed
+from tests.worlds.sources.source_world import DEDUPE, FILES, UNION, DeltaBed
 from tests.worlds.suites import long_after
 from tests.worlds.tables.backup_world import Recoverer
 
@@ -110,19 +110,6 @@ def test_a_batch_that_only_the_sink_has_counts_as_processed_within_a_version_too
     assert flow.bed.start(2).evidence["ruled_by"] == "sink"
 
 
-@pytest.mark.parametrize("state", long_after(1, [EMPTY, REBUILT]))
-def test_latest_reads_only_what_is_committed_after_the_new_generation_began(delta: Make, state: str) -> None:
-    flow = delta(view=DEDUPE)
-    flow.arrive(1)
-    run(flow)
-    flow.arrive(2, 3)
-    flow.bed.reset(StartAt(LATEST), state=state)
-    run(flow)
-    flow.arrive(3, 4)
-    run(flow)
-    flow.bed.holds([event(1), event(4), *([event(3)] if state == EMPTY else [])])
-
-
 @pytest.mark.long
 def test_a_timestamp_reads_the_versions_committed_at_it_or_later(delta: Make) -> None:
     flow = delta()
@@ -133,23 +120,6 @@ def test_a_timestamp_reads_the_versions_committed_at_it_or_later(delta: Make) ->
     flow.bed.reset(StartAt(TIMESTAMP, timestamp_ms=moment))
     run(flow)
     flow.bed.holds([*flow.bed.events, event(2), event(3)])
-
-
-def test_an_explicit_offset_counts_what_is_up_to_it_as_processed(delta: Make) -> None:
-    flow = delta()
-    for number in (1, 2, 3):
-        flow.arrive(number)
-    run(flow)
-    table_id = require_history(flow.path, "raw").table_id or ""
-    flow.bed.reset(StartAt(OFFSETS, offsets={"raw": offset_before(table_id, 2)}))
-    run(flow)
-    flow.bed.holds([*flow.bed.events, event(3)])
-    flow.bed.reset(StartAt(OFFSETS, offsets={"raw": offset_before("another", 2)}))
-    assert flow.bed.run() is Outcome.PARKED
-    assert (
-        "The offsets of source raw cannot be used: the table was recreated"
-        in flow.bed.park().details["message"]
-    )
 
 
 def test_an_initial_snapshot_that_was_read_half_goes_on_there(delta: Make) -> None:
@@ -171,6 +141,7 @@ def test_an_initial_snapshot_that_was_read_half_goes_on_there(delta: Make) -> No
     flow.bed.holds([*flow.bed.events, *map(event, again)])
 
 
+@pytest.mark.long
 def test_a_table_that_was_made_anew_parks_the_flow_until_the_loss_is_accepted(delta: Make) -> None:
     flow = delta()
     flow.arrive(1, 2)
@@ -184,27 +155,6 @@ def test_a_table_that_was_made_anew_parks_the_flow_until_the_loss_is_accepted(de
     flow.bed.reset(accepted=("data-loss",))
     run(flow)
     flow.bed.holds(all_rows(flow.bed.events))
-
-
-@pytest.mark.long
-def test_commits_that_were_cleaned_up_unread_park_the_flow_until_their_loss_is_accepted(delta: Make) -> None:
-    flow = delta()
-    flow.arrive(1)
-    run(flow)
-    for number in range(2, 15):
-        flow.arrive(number)
-    flow.bed.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
-    assert list(flow.log.glob("*.checkpoint*")), (
-        "Delta made a checkpoint, from which the table can be read without the commits before"
-    )
-    for version in range(9):
-        for name in (f"{version:020d}.json", f".{version:020d}.json.crc", f"{version:020d}.crc"):
-            (flow.log / name).unlink(missing_ok=True)
-    assert flow.bed.run() is Outcome.PARKED
-    assert "version 1 is to be read next, and the log starts at 9 now" in flow.bed.park().details["message"]
-    flow.bed.reset(accepted=("data-loss",))
-    run(flow)
-    flow.bed.holds([event(1), *(event(number) for number in range(10, 15))])
 
 
 def test_files_that_vacuum_took_unread_park_the_flow(delta: Make) -> None:
@@ -224,25 +174,6 @@ def test_files_that_vacuum_took_unread_park_the_flow(delta: Make) -> None:
         "files of versions from 1 on were removed, as by VACUUM, before they were read"
         in flow.bed.park().details["message"]
     )
-
-
-@pytest.mark.long
-def test_changed_rows_park_the_flow_until_it_says_what_to_do_with_them(delta: Make) -> None:
-    flow = delta()
-    flow.arrive(1, 2)
-    run(flow)
-    flow.sql("DELETE FROM {table} WHERE n = 1")
-    flow.arrive(3)
-    assert flow.bed.run() is Outcome.PARKED
-    park = flow.bed.park().details
-    assert (park["condition"], park["recovery"], park["classed"]) == (
-        "DELTA_SOURCE_TABLE_IGNORE_CHANGES",
-        None,
-        "needs correction",
-    )
-    flow.declare(options='"skipChangeCommits": True')
-    run(flow)
-    flow.bed.holds(all_rows(flow.bed.events))
 
 
 @pytest.mark.long
@@ -372,44 +303,6 @@ def test_a_source_whose_schemas_are_tracked_says_that_the_flow_is_ready_and_goes
     flow.bed.holds([event(1), event(2)], columns)
 
 
-@pytest.mark.long
-def test_a_schema_that_moves_on_is_followed_by_the_log_in_the_generations_own_checkpoint(delta: Make) -> None:
-    flow = delta(parameters="track_schema=True, ", view='.select("event_id", "user_id", "n")')
-    flow.arrive(1)
-    run(flow)
-    flow.sql("ALTER TABLE {table} ADD COLUMN more STRING")
-    flow.sql("INSERT INTO {table} VALUES ('e2', 2, 2, timestamp'2026-01-01T00:00:02Z', 'x')")
-    flow.bed.events.append(event(2))
-    assert flow.bed.run() is Outcome.RESTART
-    run(flow)
-    flow.bed.reset()
-    flow.sql("INSERT INTO {table} VALUES ('e3', 3, 3, timestamp'2026-01-01T00:00:03Z', 'x')")
-    flow.bed.events.append(event(3))
-    run(flow)
-    flow.bed.holds(all_rows(flow.bed.events))
-    for number in (1, 2):
-        assert any(
-            name.startswith("_schema_log") for name in flow.bed.checkpoint(number).names("sources/raw")
-        )
-
-
-@pytest.mark.long
-def test_a_join_with_files_keeps_matching_across_a_reset(delta: Make) -> None:
-    flow = delta(**JOIN)
-    flow.arrive(1, 2, 3)
-    flow.bed.arrive(2, folder="files")
-    run(flow)
-    flow.bed.holds([event(2)])
-    flow.declare(**{**JOIN, "flow": JOIN["flow"] + '.dropDuplicates(["event_id"])'})
-    flow.bed.reset()
-    flow.bed.arrive(1, 2, folder="files")
-    flow.arrive(4)
-    run(flow)
-    flow.bed.arrive(4, folder="files")
-    run(flow)
-    flow.bed.holds([event(2), event(1), event(4)])
-
-
 @pytest.mark.parametrize(
     ("start", "expected"),
     long_after(
@@ -451,17 +344,6 @@ def test_a_table_that_is_added_is_not_read_whole_but_starts_as_declared_by_a_res
 
 
 @pytest.mark.long
-def test_what_lies_before_the_declared_start_is_no_state_of_the_first_generation(delta: Make) -> None:
-    flow = delta()
-    flow.arrive(1)
-    flow.declare(parameters="start='latest', ", view=DEDUPE)
-    run(flow)
-    flow.arrive(1, 2)
-    run(flow)
-    flow.bed.holds([event(1), event(2)])
-
-
-@pytest.mark.long
 @pytest.mark.parametrize("read", [True, False], ids=["it had read", "it had read nothing"])
 def test_what_lies_before_the_declared_start_is_no_state_of_a_later_generation_either(
     delta: Make, read: bool
@@ -492,19 +374,3 @@ def test_what_a_reset_read_from_before_the_declared_start_is_state_of_a_later_ge
     flow.arrive(1, 2)
     run(flow)
     flow.bed.holds([event(1), event(2)])
-
-
-@pytest.mark.long
-def test_a_table_of_the_warehouse_is_read_by_its_name(delta: Make) -> None:
-    flow = delta()
-    text = (
-        (flow.bed.root / "pipelines" / "events.py")
-        .read_text()
-        .replace('path="{data}/source"', 'table="source"')
-    )
-    flow.bed.declare(text)
-    flow.arrive(1)
-    (flow.bed.root / "warehouse").mkdir()
-    Path(flow.path).rename(flow.bed.root / "warehouse" / "source")
-    run(flow)
-    flow.bed.holds([event(1)])

@@ -20,6 +20,7 @@ from tests.worlds.recover.old_jobs import run_old_job
 from tests.worlds.recover.recoveries import impact
 from tests.worlds.sources import file_names
 from tests.worlds.sources.file_names import HIDDEN, NAMES, PATTERNS, PLAIN
+from tests.worlds.suites import long_after
 from tests.worlds.tables.backup_world import Recoverer
 
 Make = Callable[..., Flowbed]
@@ -75,7 +76,7 @@ BESIDE = {
 
 
 @pytest.mark.parametrize("declares", ["", ", day INT"], ids=["not declared", "declared"])
-@pytest.mark.parametrize("batches", BESIDE.values(), ids=BESIDE.keys())
+@pytest.mark.parametrize("batches", long_after(1, map(pytest.param, BESIDE.values())), ids=BESIDE.keys())
 def test_files_beside_folders_of_a_column_are_read_with_null_in_it(
     batches: tuple[list[str], ...], declares: str, make_bed: Make
 ) -> None:

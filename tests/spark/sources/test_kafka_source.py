@@ -12,10 +12,6 @@ import pytest
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows.generations import (
     AFTER_LAST,
-    EMPTY,
-    LATEST,
-    OFFSETS,
-    REBUILT,
     TIMESTAMP,
     StartAt,
 )
@@ -59,19 +55,6 @@ def test_after_the_last_processed_loses_nothing_and_repeats_nothing(kafka: Make)
     assert flow.bed.start(2).positions == {"raw": {flow.topic: {"0": 3, "1": 4}}}
 
 
-@pytest.mark.parametrize("state", long_after(1, [EMPTY, REBUILT]))
-def test_latest_reads_only_what_comes_after_the_new_generation_began(kafka: Make, state: str) -> None:
-    flow = kafka(view=DEDUPE)
-    flow.arrive(1)
-    run(flow)
-    flow.arrive(2, 3)
-    flow.bed.reset(StartAt(LATEST), state=state)
-    run(flow)
-    flow.arrive(3, 4)
-    run(flow)
-    flow.bed.holds([event(1), event(4), *([event(3)] if state == EMPTY else [])])
-
-
 @pytest.mark.long
 def test_a_timestamp_reads_the_records_written_at_it_or_later(kafka: Make) -> None:
     flow = kafka()
@@ -86,18 +69,6 @@ def test_a_timestamp_reads_the_records_written_at_it_or_later(kafka: Make) -> No
     run(flow)
     flow.bed.holds([*flow.bed.events, event(3), event(5)])
     assert flow.bed.start(2).positions == {"raw": {flow.topic: {"0": 1, "1": 1}}}
-
-
-def test_explicit_offsets_may_name_numbers_and_the_two_ends(kafka: Make) -> None:
-    flow = kafka()
-    flow.arrive(*range(1, 7))
-    run(flow)
-    flow.bed.reset(StartAt(OFFSETS, offsets={"raw": {flow.topic: {"0": 2, "1": -1}}}))
-    run(flow)
-    flow.bed.holds([*flow.bed.events, event(6)])
-    flow.bed.reset(StartAt(OFFSETS, offsets={"raw": {flow.topic: {"0": -1, "1": -2}}}))
-    run(flow)
-    flow.bed.holds([*flow.bed.events, event(6), event(1), event(3), event(5)])
 
 
 @pytest.mark.parametrize("view", long_after(1, ["", DEDUPE]), ids=["stateless", "stateful"])
@@ -136,6 +107,7 @@ def test_a_loss_that_the_source_declares_to_bear_is_said_and_stops_nothing(
     flow.bed.holds([event(2), event(8), event(10)])
 
 
+@pytest.mark.long
 def test_a_topic_that_was_made_anew_is_found_though_it_has_grown_past_the_old_position(kafka: Make) -> None:
     flow = kafka()
     flow.arrive(1, 2, 3, 4)

@@ -86,21 +86,3 @@ def test_a_declared_start_that_leaves_a_partition_out_needs_a_correction(kafka: 
     flow.bed.run()
     park = flow.bed.park().details
     assert (park["classed"], park["recovery"]) == ("needs correction", None), park
-
-
-def test_a_renamed_column_needs_somebody_to_say_that_the_flow_is_ready(delta: Delta) -> None:
-    flow = delta(parameters="track_schema=True, ", view='.select("event_id")')
-    flow.bed.spark.sql(
-        f"CREATE TABLE delta.`{flow.path}` (event_id STRING, user_id INT, n INT, event_time TIMESTAMP) USING"
-        " delta TBLPROPERTIES ('delta.columnMapping.mode' = 'name')"
-    )
-    flow.arrive(1)
-    said = [flow.bed.run().name]
-    flow.sql("ALTER TABLE {table} RENAME COLUMN n TO number")
-    said += [flow.bed.run().name for _ in range(3)]
-    assert said == ["STOPPED", "RESTART", "PARKED", "HELD"]
-    assert (
-        flow.bed.park()
-        .details["condition"]
-        .startswith("DELTA_STREAMING_CANNOT_CONTINUE_PROCESSING_POST_SCHEMA_EVOLUTION")
-    )

@@ -24,7 +24,6 @@ from streamkeeper.support.amounts import SourceImpact
 from tests.oracle import all_rows
 from tests.worlds.flow_world import NAME, Flowbed
 from tests.worlds.sources.source_world import DEDUPE, DeltaBed, KafkaBed
-from tests.worlds.suites import long_after
 from tests.worlds.tables.backup_world import Recoverer
 
 Kafka = Callable[..., KafkaBed]
@@ -107,7 +106,8 @@ def test_deleted_rows_are_not_counted(delta: Delta, vectors: str) -> None:
     )
 
 
-@pytest.mark.parametrize("of", long_after(1, ["delta", "kafka"]))
+@pytest.mark.long
+@pytest.mark.parametrize("of", ["delta", "kafka"])
 def test_a_flow_whose_last_offsets_are_gone_goes_on_where_its_driver_says_that_it_stood(
     of: str, request: pytest.FixtureRequest
 ) -> None:

@@ -25,10 +25,9 @@ from streamkeeper.readers import drop_repeats
 from streamkeeper.settings import Settings
 from tests.oracle import counted
 from tests.worlds.drivers import batch_of, kill_after_the_sinks_commit
-from tests.worlds.flow_world import COLUMNS, SCHEMA, Flowbed, running_driver
+from tests.worlds.flow_world import COLUMNS, Flowbed
 from tests.worlds.flows.sinks import in_topic, into_files, into_function, into_topic, make_topic, topic_holds
 from tests.worlds.recover.results import MODES, is_exact, totals
-from tests.worlds.small_world import write_manifest
 from tests.worlds.sources.on_s3 import environment_on_s3
 from tests.worlds.sources.s3_proxy import proxy
 from tests.worlds.sources.s3_server import BUCKET, s3_server
@@ -37,19 +36,6 @@ from tests.worlds.states import shapes
 pytestmark = pytest.mark.long
 
 THERE = f"s3a://{BUCKET}"
-SHARED = """
-from streamkeeper import pipelines as dp
-
-dp.configure_pipeline(shared_driver=True)
-"""
-ONE_OF_THEM = f"""
-dp.create_source("NAME_raw", format="json", path="{{data}}/NAME", schema="{SCHEMA}")
-dp.create_streaming_table("NAMEs")
-
-@dp.append_flow(name="NAME", target="NAMEs", sources=["NAME_raw"], trigger="200 milliseconds")
-def NAME(raw):
-    return raw.dropDuplicates(["event_id"])
-"""
 
 
 class OnS3(Flowbed):
@@ -211,25 +197,3 @@ def test_the_log_of_files_on_s3_is_written_on_condition_where_the_state_is_elsew
     of_log = f"PUT /{BUCKET}/out/_spark_metadata/"
     asked = [request for request in network.requests if request.startswith(of_log)]
     assert asked == [f"{of_log}{name}" for name in ("", "0", "1")], "the folder's mark, and the entries"
-
-
-def test_flows_of_a_shared_driver_that_was_killed_go_on_exactly(on_s3: Callable[..., OnS3]) -> None:
-    names = ("left", "right")
-    text = SHARED + "".join(ONE_OF_THEM.replace("NAME", name) for name in names)
-    bed = on_s3(text, name="events.left", target="lefts")
-    flows = list(write_manifest(bed.settings).flows())
-
-    def arrive(*numbers: int) -> None:
-        for name in names:
-            bed.arrive(*numbers, folder=name)
-
-    arrive(1, 2, 8)
-    log = bed.root / "driver.log"
-    with running_driver(bed.settings, submit.driver(bed.settings, flows).command(), log) as driver:
-        driver.until(lambda: batch_of(bed) is not None)
-        kill_after_the_sinks_commit(bed, driver, arrive)
-    arrive(8, 1000)
-    bed.read_all(flows)
-    once = {row["n"]: row for row in bed.events}
-    for name in names:
-        bed.of(f"{name}s").holds([*once.values()])

@@ -86,15 +86,6 @@ UNION = {
     "inputs": "events, files",
     "flow": "events.unionByName(files)",
 }
-JOIN = {
-    "more": FILES,
-    "sources": ("parsed", "files"),
-    "inputs": "events, files",
-    "flow": (
-        'events.join(files.selectExpr("event_id AS other", "event_time AS other_time"), '
-        'F.expr("event_id = other AND event_time = other_time")).select("event_id", "user_id", "n")'
-    ),
-}
 
 
 @dataclass

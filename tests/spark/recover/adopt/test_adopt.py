@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.cli.inspecting import inspect_place
@@ -28,7 +27,7 @@ from streamkeeper.storage import LocalStorage
 from streamkeeper.support.amounts import DUPLICATES, UNKNOWN_IMPACT
 from tests.oracle import all_rows, first_per
 from tests.worlds.checkpoint_samples import confs
-from tests.worlds.flow_world import NAME, SCHEMA, Flowbed, pipeline
+from tests.worlds.flow_world import NAME, Flowbed, pipeline
 from tests.worlds.recover.old_jobs import PLAIN, Query, deduped, files_of, run_old_job
 from tests.worlds.sources.source_world import DEDUPE, UNION, DeltaBed
 from tests.worlds.state_stores import PROVIDER, ROCKS
@@ -36,27 +35,6 @@ from tests.worlds.suites import long_after
 from tests.worlds.tables.backup_world import Recoverer
 
 Make = Callable[..., Flowbed]
-COUNTS = """
-from pyspark.sql import functions as F
-from streamkeeper import pipelines as dp
-
-dp.create_source("events_raw", format="json", path="{data}/events", schema="SCHEMA", \
-options={"maxFilesPerTrigger": 1})
-dp.create_streaming_table("events")
-
-@dp.append_flow(name="clean_events", target="events", sources=["events_raw"], trigger="200 milliseconds")
-def clean_events(events):
-    windows = events.withWatermark("event_time", "10 seconds").groupBy(F.window("event_time", "10 seconds"))
-    counted = windows.count()
-    return counted.select(F.col("window.start").cast("string").alias("start"), "count")
-""".replace("SCHEMA", SCHEMA)
-
-
-def counted(events: DataFrame) -> DataFrame:
-    windows = (
-        events.withWatermark("event_time", "10 seconds").groupBy(F.window("event_time", "10 seconds")).count()
-    )
-    return windows.select(F.col("window.start").cast("string").alias("start"), "count")
 
 
 def given(folder: Path, **values: Any) -> dict[str, Any]:
@@ -217,23 +195,6 @@ def _forget_cached(bed: Flowbed) -> None:
 
 
 @pytest.mark.long
-def test_an_aggregation_goes_on_with_its_open_windows(make_bed: Make) -> None:
-    bed = make_bed(COUNTS)
-    for numbers in ((1, 2, 12), (13, 24), (14, 35)):
-        bed.arrive(*numbers)
-    folder = run_old_job(bed, counted, {PROVIDER: ROCKS})
-    before = {row["start"][-8:]: row["count"] for row in bed.rows()}
-    bed.arrive(36, 37, 60)
-    bed.arrive(61)
-    assert adopt(bed, folder)["operators"] == ["stateStoreSave"]
-    assert bed.run() is Outcome.STOPPED
-    found = [(row["start"][-8:], row["count"]) for row in bed.rows()]
-    assert len(found) == len(dict(found)), "no window comes twice"
-    assert before.items() <= dict(found).items()
-    assert sum(dict(found).values()) == 9, "all but the two events of the last window, which is open"
-
-
-@pytest.mark.long
 def test_sources_of_two_kinds_get_the_flows_names(
     delta: Callable[..., DeltaBed],
 ) -> None:
@@ -255,20 +216,6 @@ def test_sources_of_two_kinds_get_the_flows_names(
     assert bed.run() is Outcome.STOPPED
     bed.holds(first_of_each(bed))
     assert set(bed.start(1).positions) == {"files", "raw"}
-
-
-@pytest.mark.long
-def test_what_the_old_job_still_sends_adds_nothing(make_bed: Make) -> None:
-    bed = make_bed(pipeline(view="", files=1))
-    bed.arrive(1)
-    folder = run_old_job(bed, lambda events: events)
-    adopt(bed, folder)
-    bed.arrive(2)
-    assert bed.run() is Outcome.STOPPED
-    run_old_job(bed, lambda events: events)
-    bed.arrive(3)
-    assert bed.run() is Outcome.STOPPED
-    bed.holds(bed.events)
 
 
 @pytest.mark.parametrize(
