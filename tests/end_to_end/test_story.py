@@ -4,8 +4,14 @@ back exactly.
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+from pathlib import Path
+
 from demo import evidence
 from demo.tables import count_rows
+from streamkeeper.flows import leases
 from streamkeeper.history import events
 from streamkeeper.history.events import Kind
 from tests import events_evidence
@@ -27,8 +33,10 @@ def wait_for_more_rows(world: World) -> int:
     )
 
 
-def test_a_flow_runs_breaks_is_parked_and_is_brought_back_exactly(world: World) -> None:
+def test_a_flow_runs_outlives_its_task_breaks_is_parked_and_is_brought_back_exactly(world: World) -> None:
     a_flow_runs_by_itself_and_its_table_grows(world)
+    a_driver_outlives_its_task_and_the_next_try_attaches_to_it(world)
+    a_killed_driver_is_followed_by_another(world)
     a_bad_change_parks_the_flow_and_the_run_says_what_broke_and_what_fits(world)
     a_reset_with_approval_brings_it_back_exactly(world)
     the_table_is_what_the_oracle_says(world)
@@ -41,6 +49,37 @@ def a_flow_runs_by_itself_and_its_table_grows(world: World) -> None:
     [run] = world.api.runs(DAG)
     assert run["state"] == "running"
     assert world.api.tasks(DAG, run["dag_run_id"])["gate"]["state"] == "success"
+
+
+def a_driver_outlives_its_task_and_the_next_try_attaches_to_it(world: World) -> None:
+    """The task's process is killed the hard way: no second driver may be started beside the first."""
+    before = world.await_flow("running", generation=1, batch=1)
+    [run] = world.api.runs(DAG)
+    lease = leases.current(world.home)
+    assert lease is not None
+    note = Path(f"{lease.log}.pid")
+    supervisor = int(
+        Path(f"/proc/{json.loads(note.read_text())['pid']}/stat").read_text().rsplit(")", 1)[1].split()[1]
+    )
+    os.kill(supervisor, signal.SIGKILL)
+    world.api.wait_for_task(DAG, run["dag_run_id"], "run", ("up_for_retry",), ENDING)
+    world.api.wait_for_task(DAG, run["dag_run_id"], "run", ("running",), ENDING)
+    wait_until(
+        lambda: "attaching to it" in world.api.log(DAG, run["dag_run_id"], "run", 2) or None,
+        ENDING,
+        "the second try attaches",
+    )
+    assert world.look().epoch == before.epoch
+    wait_for_more_rows(world)
+
+
+def a_killed_driver_is_followed_by_another(world: World) -> None:
+    lease = leases.current(world.home)
+    assert lease is not None
+    os.kill(lease.process.pid, signal.SIGKILL)
+    wait_until(lambda: (leases.current(world.home) or lease).epoch > lease.epoch or None, ENDING, "the next")
+    world.await_flow("running", generation=1, batch=1)
+    wait_for_more_rows(world)
 
 
 def a_bad_change_parks_the_flow_and_the_run_says_what_broke_and_what_fits(world: World) -> None:
@@ -87,7 +126,7 @@ def the_table_is_what_the_oracle_says(world: World) -> None:
 
 
 def the_log_of_events_tells_it_once_and_in_order(world: World) -> None:
-    """Starts, a park and a reset leave exactly their events, by whom they were."""
+    """Starts, a kill, a park and a reset leave exactly their events, by whom they were."""
 
     def told() -> list[str] | None:
         # The recoveries of each night may come in between.
@@ -100,10 +139,13 @@ def the_log_of_events_tells_it_once_and_in_order(world: World) -> None:
         return kept if Kind.RECOVERED in kept else None
 
     found = wait_until(told, ENDING, "the monitor tells that the flow commits again")
+    began = ["started by driver", "committed by driver"]
     before = [
         "started by driver",
         "generation by driver",
         "committed by driver",
+        "retried by supervisor",
+        *began,
         "stopped by driver",
         "started by driver",
         "change-taken by driver",
@@ -118,6 +160,6 @@ def the_log_of_events_tells_it_once_and_in_order(world: World) -> None:
         "released by admin",
     ]
     # Then driver, recovery and monitor go on beside each other.
-    after = ["started by driver", "committed by driver", "alert", "recovered", "recovery-finished by admin"]
+    after = [*began, "alert", "recovered", "recovery-finished by admin"]
     assert found[: len(before)] == before
     assert sorted(found[len(before) :]) == sorted(after)
