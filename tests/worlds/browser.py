@@ -54,7 +54,7 @@ const x = Math.min(...boxes.map(box => box.left)), right = Math.max(...boxes.map
 const y = Math.min(...boxes.map(box => box.top)), bottom = Math.max(...boxes.map(box => box.bottom));
 const inside = box => box.right > x && box.left < right && box.bottom > y && box.top < bottom;
 const texts = all("body *").filter(one => inside(one.getBoundingClientRect())
-    && [...one.childNodes].some(child => child.nodeType === Node.TEXT_NODE)).map(one => one.innerText);
+    && [...one.childNodes].some(child => child.nodeType === Node.TEXT_NODE)).map(one => one.textContent);
 return {text: texts.join("\\n"), clip: {x, y, width: right - x, height: bottom - y, scale: 1}};
 """
 """The rectangle around elements, and all texts in it, once the page stands still."""

@@ -33,7 +33,7 @@ LOST = 12
 """Rows that wait when the plan is made."""
 MINUTES = 5
 """Minutes of history before the kill, after it, and of the next generation."""
-WINDOW = (1100, 3000)
+WINDOW = (1280, 3000)
 """So high that nothing of a page must be scrolled to."""
 HOLDER = holds.person("ada")
 REASON = "the corrected changes come as new files"
@@ -112,7 +112,7 @@ def of_its_last_hours(story: Story, customers: Customers, person: Person) -> Pat
         person.visit(page_of(story.view))
         person.press("1 h")
         for mark in ("restart", "recovery"):
-            person.await_that(f"document.querySelector('[data-mark={mark}]')", f"a mark of a {mark}")
+            person.await_that(f"document.querySelectorAll('[data-mark={mark}]').length", f"a {mark} is marked")
         return person.crop("charts", "section[aria-label='Last hours']")
 
 
