@@ -66,21 +66,18 @@ def shown(rows: list[dict[str, Any]]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("page", "source", "flow", "table"),
+    ("page", "names"),
     [
-        ("targets/append", "orders_raw", "orders_flow", "orders"),
-        ("targets/update-complete", "orders_raw", "order_totals", "order_totals"),
-        ("sources/kafka", "orders_topic", "orders", "orders"),
+        ("targets/append", ("orders_raw", "orders_flow", "orders")),
+        ("targets/update-complete", ("orders_raw", "order_totals", "order_totals")),
+        ("sources/kafka", ("orders_topic", "orders", "orders")),
     ],
 )
 def test_rows_come_to_the_tables_beside_them(
-    page: str,
-    source: str,
-    flow: str,
-    table: str,
-    pipeline_test: Callable[..., PipelineTest],
-    tmp_path: Path,
+    page: str, names: tuple[str, str, str], pipeline_test: Callable[..., PipelineTest], tmp_path: Path
 ) -> None:
+    """``names`` are those of the source, the flow and the table."""
+    source, flow, table = names
     code, rows = example(page)
     file = tmp_path / "page" / "orders.py"
     file.parent.mkdir()

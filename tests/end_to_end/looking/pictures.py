@@ -112,7 +112,8 @@ def of_its_last_hours(story: Story, customers: Customers, person: Person) -> Pat
         person.visit(page_of(story.view))
         person.press("1 h")
         for mark in ("restart", "recovery"):
-            person.await_that(f"document.querySelectorAll('[data-mark={mark}]').length", f"a {mark} is marked")
+            marks = f"document.querySelectorAll('[data-mark={mark}]').length"
+            person.await_that(marks, f"a {mark} is marked")
         return person.crop("charts", "section[aria-label='Last hours']")
 
 
