@@ -33,7 +33,7 @@ OTHERS := $(sort $(filter-out $(ORDERED) tests/benchmarks,$(patsubst %/,%,$(dir 
 # What is passed on comes last, so that it wins.
 PYTEST = $(PY) -m pytest $(BESIDE) -m $(1) --durations=25 $(PYTEST_OPTIONS)
 
-.PHONY: help setup java browser prometheus jars s3-jars avro-jars demo test test-long test-matrix test-newest test-fast check format docs docs-serve chaos bench lock wheel changelog .env up down up-test clean
+.PHONY: help setup java browser prometheus jars s3-jars avro-jars demo test test-long test-matrix test-newest test-fast check format docs docs-serve pictures chaos bench lock wheel changelog .env up down up-test clean
 
 # Compose's plugin, or the program of its own that older systems have. An image is built before it is used, so that none is pulled.
 COMPOSE = $(if $(shell docker compose version 2>/dev/null),docker compose,docker-compose)
@@ -78,6 +78,9 @@ docs: $(PROJECT_STAMP) ## write the parts of docs/ that are made from the code, 
 
 docs-serve: $(PROJECT_STAMP) ## show the site at http://127.0.0.1:8000, as docs/ is edited; PORT=…
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs serve --dev-addr 127.0.0.1:$(or $(PORT),8000)
+
+pictures: setup browser ## take the pictures of docs/pictures from the demo's own flow, which takes half an hour
+	@$(PY) -m tests.end_to_end.looking.pictures
 
 chaos: setup ## kill drivers, tasks and schedulers of a real Airflow, with WHERE=cluster also Spark's, Kafka, S3, with WHERE=disk fill its disk (as root); ROUNDS=… (20), SEED=…, VICTIMS=…, KEEP=… a folder
 	@$(PY) -m tests.chaos $(if $(WHERE),--where $(WHERE)) --rounds $(or $(ROUNDS),20) $(if $(SEED),--seed $(SEED)) $(if $(VICTIMS),--victims $(VICTIMS)) $(if $(KEEP),--keep $(KEEP))

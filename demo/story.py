@@ -63,11 +63,7 @@ def prepare(home: Path, settings: Settings) -> tuple[Path, Settings]:
 
 def tell(api: AirflowApi, settings: Settings, generator: Generator) -> int:
     """Play the story; return 0, or 1 after saying what did not come true."""
-    view, snapshot = (
-        FlowView(settings, FlowHome(open_storage(settings.state), *name.split(".")), name)
-        for name in (FLOW, SNAPSHOT)
-    )
-    story = Story(api, generator, view, snapshot)
+    story = Story.of(api, settings, generator)
     try:
         story.it_runs()
         story.it_breaks()
@@ -93,6 +89,15 @@ class Story:
     began: float = field(default_factory=time.monotonic)
     step: int = 0
 
+    @classmethod
+    def of(cls, api: AirflowApi, settings: Settings, generator: Generator) -> Story:
+        """Return the story of the flows that these settings name."""
+        view, snapshot = (
+            FlowView(settings, FlowHome(open_storage(settings.state), *name.split(".")), name)
+            for name in (FLOW, SNAPSHOT)
+        )
+        return cls(api, generator, view, snapshot)
+
     def it_runs(self) -> None:
         """The flow runs under Airflow, its table changes, and the snapshot is read once."""
         self._title(f"The flow {FLOW} runs under Airflow, and its table changes with every batch")
@@ -106,6 +111,16 @@ class Story:
     def it_breaks(self) -> None:
         """The pipeline file loses its deduplication, and the flow is parked."""
         self._title("Someone removes dropDuplicates from the pipeline file")
+        self.remove_deduplication()
+        park = wait("the flow is parked", self.view.parked)
+        check("the park names SQLSTATE 42K03", park.details.get("sql_state") == "42K03", park)
+        self._say(f"parked: {park.details['condition']}, SQLSTATE {park.details['sql_state']}")
+        note = wait("the failed run has a note with 42K03", self._note)
+        self._say("the note on the failed run says:")
+        self._quote(note)
+
+    def remove_deduplication(self) -> None:
+        """Take ``dropDuplicates`` away from the pipeline file."""
         file = self.view.settings.pipelines / FILE
         before = file.read_text(encoding="utf-8")
         aside = file.with_name(f".{FILE}.writing")
@@ -113,12 +128,6 @@ class Story:
         aside.replace(file)
         removed = DEDUPLICATION.findall(before)[0].split("#")[0].strip()
         self._say(f"{file}: {removed} is gone")
-        park = wait("the flow is parked", self.view.parked)
-        check("the park names SQLSTATE 42K03", park.details.get("sql_state") == "42K03", park)
-        self._say(f"parked: {park.details['condition']}, SQLSTATE {park.details['sql_state']}")
-        note = wait("the failed run has a note with 42K03", self._note)
-        self._say("the note on the failed run says:")
-        self._quote(note)
 
     def a_dry_run_shows_the_plan(self) -> None:
         """The recovery's plan, without anything being changed."""

@@ -23,6 +23,16 @@ from streamkeeper.drivers.causes import (
     particulars,
     remedy,
 )
+from streamkeeper.errors import (
+    ChangeRefused,
+    CheckpointError,
+    NewerCheckpoint,
+    RecoveryError,
+    RowsOfOthers,
+    SinkDisagrees,
+    StreamkeeperError,
+    TableUnfit,
+)
 from streamkeeper.redaction import redact_text
 from streamkeeper.support.json_values import read_as
 
@@ -278,6 +288,43 @@ _BY_MESSAGE: Mapping[FailureClass, Mapping[str, str]] = {
 
 A failure that is in neither table is transient, unless the declaration is at fault.
 """
+_MESSAGE_HELPS = "What the message names."
+_BY_ERROR: Mapping[type[StreamkeeperError], tuple[FailureClass, str, str, str | None]] = {
+    SinkDisagrees: (
+        FailureClass.NEEDS_RECOVERY,
+        "its checkpoint and its table contradict each other",
+        "Or restore the newer of the two, as the message says.",
+        "reset_checkpoint",
+    ),
+    CheckpointError: (FailureClass.NEEDS_RECOVERY, "its checkpoint cannot be read", "", "reset_checkpoint"),
+    RecoveryError: (
+        FailureClass.NEEDS_RECOVERY,
+        "its generation cannot start as decided",
+        "",
+        "reset_checkpoint",
+    ),
+    RowsOfOthers: (
+        FailureClass.NEEDS_RECOVERY,
+        "its table has rows that none of its flows wrote",
+        'Or declare existing_rows="keep" of the table.',
+        "adopt",
+    ),
+    ChangeRefused: (
+        FailureClass.NEEDS_CORRECTION,
+        "a batch holds changes that cannot be applied, and nothing of it was written",
+        _MESSAGE_HELPS,
+        None,
+    ),
+    TableUnfit: (
+        FailureClass.NEEDS_CORRECTION,
+        "its table is not as its flows left it, and nothing was written",
+        _MESSAGE_HELPS,
+        None,
+    ),
+}
+"""Errors of Streamkeeper itself that park a flow: class, meaning, what helps beside the recovery, and the
+recovery. Of an error's classes the nearest decides.
+"""
 _APPENDS_ONLY = (
     "Let the source declare the option skipChangeCommits, which passes over such commits, or readChangeFeed,"
     " which reads the changes."
@@ -373,12 +420,26 @@ def classify(causes: Sequence[Cause]) -> Failure:
     return _failure(FailureClass.TRANSIENT, "a failure that another try may fix", "", main, causes)
 
 
+def own(error: Exception) -> Failure | None:
+    """Return the failure that an error of Streamkeeper itself is; None if it is another one, whose causes
+    decide (:func:`classify`), as do those of a checkpoint that a newer Spark wrote.
+    """
+    row = next((_BY_ERROR[base] for base in type(error).__mro__ if base in _BY_ERROR), None)
+    if row is None or isinstance(error, NewerCheckpoint):
+        return None
+    classed, meaning, _, recovery = row
+    return Failure(classed, None, None, meaning, recovery, str(error), {"type": type(error).__name__})
+
+
 def known() -> Iterator[tuple[str, FailureClass, str, str, str | None]]:
-    """Yield each failure that the tables have: its condition, or the pattern of its message; its class, its
-    meaning, what helps (empty where the meaning says it), and the recovery that fits.
+    """Yield each failure that the tables have: its condition, the pattern of its message, or the class of
+    Streamkeeper's own error; its class, its meaning, what helps (empty where the meaning says it), and the
+    recovery that fits.
     """
     for key, (classed, meaning, helps) in {**_CONDITIONS, **_MESSAGES}.items():
         yield key, classed, meaning, helps, _recovery(classed)
+    for error, row in _BY_ERROR.items():
+        yield error.__name__, *row
 
 
 def _recovery(classed: FailureClass) -> str | None:

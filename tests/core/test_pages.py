@@ -36,10 +36,10 @@ from streamkeeper.trial.verdict import Compatibility
 from tests import cdc_oracle
 from tests.cdc_oracle import DELETE, UPSERT, Change
 from tests.worlds.pipelines import TAIL, load
-from tests.worlds.recover.printed_plans import ASKED
+from tests.worlds.recover.sessions import SESSIONS
 from tools.docs.errors import SQL_STATES
 from tools.docs.made import PARTS, pages, stale
-from tools.docs.markdown import FENCE, LINK, MADE, anchors, written
+from tools.docs.markdown import FENCE, LINK, MADE, TABLE, anchors, cells, written
 from tools.docs.site import on_page_markdown
 
 JARS = PROJECT / ".cache" / "jars"
@@ -292,7 +292,7 @@ def test_each_part_that_is_made_from_the_code_is_what_the_code_says() -> None:
     assert [_name(page) for page in stale()] == [], "write them: python -m tools.docs"
     named = re.findall(r"^<!-- from the code: (.+) -->$", _all(), re.MULTILINE)
     once = [name for name in named if not name.startswith("steps ")]
-    assert sorted(once) == sorted({*PARTS, *(f"plan {name}" for name in ASKED)} - {"plan", "steps"})
+    assert sorted(once) == sorted({*PARTS, *(f"session {name}" for name in SESSIONS)} - {"session", "steps"})
 
 
 def test_each_page_is_in_the_navigation_of_the_site() -> None:
@@ -360,7 +360,7 @@ def test_the_runbook_has_each_state_and_each_exit_code() -> None:
 
 def test_the_example_of_auto_cdc_comes_to_the_tables_beside_it() -> None:
     section = (DOCS / "how-to/targets/auto-cdc.md").read_text().partition("\n## ")[0]
-    changes, newest, versions = (_rows(table) for table in re.findall(r"(?:^\|.*\n)+", section, re.MULTILINE))
+    changes, newest, versions = (cells(table) for table in TABLE.findall(section))
     read = [
         Change(UPSERT if kind == "UPSERT" else DELETE, (key,), int(at), {"id": key, "city": city})
         for key, city, kind, at in changes
@@ -370,10 +370,6 @@ def test_the_example_of_auto_cdc_comes_to_the_tables_beside_it() -> None:
         [*row.values(), str(start), "" if end is None else str(end)]
         for row, start, end in cdc_oracle.versions(read)
     ] == versions
-
-
-def _rows(table: str) -> list[list[str]]:
-    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
 
 
 def _all() -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from demo.airflow.service import USER, AirflowService
+from streamkeeper.settings import PROJECT
 from tools import browser
 from tools.waiting import NeverCame, wait_until
 
@@ -27,6 +28,8 @@ SECONDS = 120
 MISSED = "missed"
 SCREENSHOTS = "STREAMKEEPER_SCREENSHOTS"
 """Names the folder that pictures are written to; unset, they go to the test's own folder."""
+LEFTOVERS = ("<", "127.0.0.1:", "/tmp/", str(PROJECT))
+"""What a picture for readers never shows: markup of a test, and places of the machine that took it."""
 VISIBLE = """
 const all = selector => [...document.querySelectorAll(selector)].filter(
     one => one.checkVisibility({visibilityProperty: true}) && one.getBoundingClientRect().width);
@@ -42,6 +45,29 @@ const hit = document.elementFromPoint(x, y);
 return hit && (one.contains(hit) || hit.contains(one)) ? [x, y] : null;
 """
 """Where an element is, unless it is outside the window, something covers it, or the page still moves."""
+
+PARTS = """
+const parts = %s.map(one => all(one)[0]);
+if (parts.includes(undefined) || moves()) return null;
+const boxes = parts.map(one => one.getBoundingClientRect());
+const x = Math.min(...boxes.map(box => box.left)), right = Math.max(...boxes.map(box => box.right));
+const y = Math.min(...boxes.map(box => box.top)), bottom = Math.max(...boxes.map(box => box.bottom));
+const inside = box => box.right > x && box.left < right && box.bottom > y && box.top < bottom;
+const texts = all("body *").filter(one => inside(one.getBoundingClientRect())
+    && [...one.childNodes].some(child => child.nodeType === Node.TEXT_NODE)).map(one => one.textContent);
+return {text: texts.join("\\n"), clip: {x, y, width: right - x, height: bottom - y, scale: 1}};
+"""
+"""The rectangle around elements, and all texts in it, once the page stands still."""
+
+
+def check_for_readers(text: str) -> None:
+    """Check the text of a picture for readers.
+
+    :raises ValueError: it shows what :data:`LEFTOVERS` names.
+    """
+    shown = [mark for mark in LEFTOVERS if mark in text]
+    if shown:
+        raise ValueError(f"A picture for readers shows {', '.join(map(repr, shown))}, in: {text}")
 
 
 class Person:
@@ -96,10 +122,15 @@ class Person:
         )
         self._ask("Page.addScriptToEvaluateOnNewDocument", source=source)
 
-    def resize(self, width: int) -> None:
-        """Give the window another width."""
-        size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+    def resize(self, width: int, height: int = 800, sharpness: int = 1) -> None:
+        """Give the window another size; ``sharpness`` is how many pixels one of the page's becomes."""
+        size = {"width": width, "height": height, "deviceScaleFactor": sharpness, "mobile": False}
         self._ask("Emulation.setDeviceMetricsOverride", **size)
+
+    def show_for_readers(self, width: int, height: int) -> None:
+        """Show the pages that are opened from now on in the light theme and twice as sharp."""
+        self.resize(width, height, sharpness=2)
+        self.await_that("localStorage.setItem('theme', 'light') || 1", "the theme is chosen")
 
     def type_key(self, key: str, code: int, text: str = "") -> None:
         """Press one key; ``code`` is its Windows key code, ``text`` what it writes."""
@@ -150,14 +181,23 @@ class Person:
         text = f"const [one] = all({json.dumps(selector)}); return one && one.innerText.includes("
         self._wait(f"{text}{json.dumps(words)})", f"{words!r} in {selector}")
 
-    def picture(self, name: str) -> Path:
-        """Save what is on the screen as ``<name>.png``."""
+    def picture(self, name: str, **more: Any) -> Path:
+        """Save what is on the screen as ``<name>.png``; ``more`` is for the browser."""
         if name != MISSED:
             self._wait("return !moves()", "the page stands still")
         self._pictures.mkdir(parents=True, exist_ok=True)
         file = self._pictures / f"{name}.png"
-        file.write_bytes(base64.b64decode(self._ask("Page.captureScreenshot")["data"]))
+        file.write_bytes(base64.b64decode(self._ask("Page.captureScreenshot", **more)["data"]))
         return file
+
+    def crop(self, name: str, *selectors: str) -> Path:
+        """Save the first visible elements of some CSS selectors, with what is between them, for readers.
+
+        :raises ValueError: they show what is of a test or of this machine.
+        """
+        part = self._wait(PARTS % json.dumps(selectors), f"{', '.join(selectors)} on the page")
+        check_for_readers(part["text"])
+        return self.picture(name, clip=part["clip"])
 
     def await_dags(self, ids: set[str]) -> None:
         """Wait until the list of DAGs has links to these, and to no other."""

@@ -1,4 +1,4 @@
-"""Failures of Spark and Delta, by the conditions that people search for."""
+"""Failures of Spark, Delta and Streamkeeper, by the conditions that people search for."""
 
 from __future__ import annotations
 
@@ -86,6 +86,8 @@ _PARTS = {
     FailureClass.RESTART: ("The flow is started again at once", "The next start is expected to succeed."),
     FailureClass.TRANSIENT: ("The flow is tried again", "It is never parked for one of these."),
 }
+_PAGES = {"reset_checkpoint": "reset", "adopt": "adopt"}
+"""Page of each recovery that a failure names."""
 
 
 def errors() -> str:
@@ -103,7 +105,7 @@ def _section(
 ) -> Iterator[str]:
     title, text = _PARTS[classed]
     yield from (f"## {title}", "", text, "")
-    head = ("condition, or message", "SQLSTATE", "what it means", "what helps")
+    head = ("condition, error or message", "SQLSTATE", "what it means", "what helps")
     yield table(
         head,
         [
@@ -114,7 +116,8 @@ def _section(
 
 
 def _helps(helps: str, recovery: str | None) -> str:
-    return f"[`{recovery}`](../how-to/recover/reset.md)" if recovery else helps
+    link = f"[`{recovery}`](../how-to/recover/{_PAGES[recovery]}.md)" if recovery else ""
+    return re.sub(r"\(docs/(\S+\.md)\)", r"([page](../\1))", ". ".join(filter(None, (link, helps))))
 
 
 def _sql_state(key: str) -> str:

@@ -26,7 +26,7 @@ PARTS = {
     "recoveries": "tools.docs.recoveries:kinds",
     "steps": "tools.docs.recoveries:steps",
     "trade-offs": "tools.docs.recoveries:trade_offs",
-    "plan": "tests.worlds.recover.printed_plans:printed",
+    "session": "tests.worlds.recover.sessions:printed",
     "errors": "tools.docs.errors:errors",
     "settings": "tools.docs.lists:settings",
     "metrics": "tools.docs.lists:metrics",

@@ -24,18 +24,11 @@ from streamkeeper.drivers.causes import Cause
 from streamkeeper.drivers.failures import Failure, FailureClass
 from streamkeeper.drivers.submit import LOG_VARIABLE, SUPERVISED_VARIABLE
 from streamkeeper.errors import (
-    ChangeRefused,
-    CheckpointError,
     DeclarationError,
     FlowHeld,
     LeaseLost,
-    NewerCheckpoint,
-    RecoveryError,
     RequestError,
-    RowsOfOthers,
-    SinkDisagrees,
     StreamkeeperError,
-    TableUnfit,
 )
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, holds, leases
@@ -351,7 +344,8 @@ def _fail(  # noqa: PLR0917 - how a flow failed, and where
     except LeaseLost as lost:
         say(f"{lost} It had failed: {error}")
         return Outcome.LEASE_LOST
-    failure = _with_schema_in_force(flow, _look_for_damage(home, heartbeat.generation, _classify(error)))
+    failure = failures.own(error) or failures.classify(causes_of(error))
+    failure = _with_schema_in_force(flow, _look_for_damage(home, heartbeat.generation, failure))
     if failure.recovery is not None and not Observed(home).knows_position(
         settings.table_path(flow.declaration.target)
     ):
@@ -386,31 +380,6 @@ def _counted(home: FlowHome, lease: Lease, generation: int, failure: Failure, li
             break
         failure = replace(failure, tries=failure.tries + (before.code == failure.code))
     return replace(failure, tries=min(failure.tries, limit))
-
-
-def _classify(error: Exception) -> Failure:
-    classed: FailureClass = FailureClass.NEEDS_RECOVERY
-    recovery: str | None = "reset_checkpoint"
-    match error:
-        case ChangeRefused():
-            meaning = "a batch holds changes that cannot be applied, and nothing of it was written"
-            classed, recovery = FailureClass.NEEDS_CORRECTION, None
-        case RowsOfOthers():
-            meaning, recovery = "its table has rows that none of its flows wrote", "adopt"
-        case TableUnfit():
-            meaning = "its table is not as its flows left it, and nothing was written"
-            classed, recovery = FailureClass.NEEDS_CORRECTION, None
-        case SinkDisagrees():
-            meaning = "its checkpoint and its table contradict each other"
-        case NewerCheckpoint():
-            return failures.classify(causes_of(error))
-        case CheckpointError():
-            meaning = "its checkpoint cannot be read"
-        case RecoveryError():
-            meaning = "its generation cannot start as decided"
-        case _:
-            return failures.classify(causes_of(error))
-    return Failure(classed, None, None, meaning, recovery, str(error), {"type": type(error).__name__})
 
 
 def _with_schema_in_force(flow: Flow, failure: Failure) -> Failure:

@@ -10,8 +10,8 @@ from streamkeeper_jobs.driver.driver import _fail
 
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.drivers.causes import Cause
-from streamkeeper.drivers.failures import FailureClass, brief, classify, describe
-from streamkeeper.errors import NewerCheckpoint
+from streamkeeper.drivers.failures import FailureClass, brief, classify, describe, own
+from streamkeeper.errors import NewerCheckpoint, SinkDisagrees, SourceError, TableUnfit
 from streamkeeper.exit_codes import Outcome, described
 from streamkeeper.flows import holds, leases
 from streamkeeper.flows.leases import Heartbeat
@@ -339,3 +339,12 @@ def test_a_checkpoint_of_a_newer_spark_parks_its_flow_without_a_recovery(world: 
     park = holds.parked(world.home)
     assert park is not None and park.details["recovery"] is None
     assert "was written by a newer Spark" in park.reason and "Spark 4.2 reads v1 and v2" in park.reason
+
+
+def test_an_error_of_streamkeepers_own_is_classed_by_its_nearest_class_and_another_one_is_not() -> None:
+    disagrees, unfit = own(SinkDisagrees("behind")), own(TableUnfit("a copy"))
+    assert disagrees is not None
+    assert (disagrees.recovery, disagrees.code) == ("reset_checkpoint", "SinkDisagrees")
+    assert disagrees.meaning == "its checkpoint and its table contradict each other"
+    assert unfit is not None and (unfit.classed, unfit.recovery) == (CORRECT, None)
+    assert own(SourceError("no broker")) is None and own(NewerCheckpoint("v3")) is None

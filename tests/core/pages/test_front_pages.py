@@ -19,6 +19,7 @@ from streamkeeper.recover.plans import plan
 from streamkeeper.settings import PROJECT
 from streamkeeper.support.amounts import IMPACTS
 from streamkeeper.tables import backups
+from tests.worlds.browser import check_for_readers
 from tests.worlds.small_world import World
 from tools.docs.markdown import FENCE, LINK, anchors
 
@@ -75,6 +76,13 @@ def masked(line: str) -> str:
     """Return a line without what differs each time: spaces of a column, an age, a fingerprint."""
     line = re.sub(r"\b[0-9a-f]{16}\b", "<hash>", line)
     return " ".join(re.sub(r"\b\d+ s\b", "<age>", line).split())
+
+
+def test_a_picture_for_readers_shows_nothing_of_a_test_or_of_this_machine() -> None:
+    check_for_readers("Asked by ada: a release. Approve, and lose 12 rows")
+    for text in ("<img src=x>", "http://127.0.0.1:8080/dags", "/tmp/state", f"{PROJECT}/docs"):
+        with pytest.raises(ValueError, match="A picture for readers shows"):
+            check_for_readers(f"Asked by ada: {text}.")
 
 
 def test_all_places_name_one_version() -> None:

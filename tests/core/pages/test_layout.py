@@ -54,7 +54,7 @@ def test_the_page_of_a_recovery_has_its_sections_in_order(name: str) -> None:
     sections = [title for title in re.findall(r"^## (.+)$", text, re.MULTILINE) if title in SECTIONS]
     assert sections == SECTIONS
     plan = text.partition("\n## The plan\n")[2].partition("\n## ")[0]
-    assert "<!-- from the code: plan " in plan, "the plan is shown as it is printed"
+    assert "<!-- from the code: session " in plan, "the plan is shown as it is printed"
 
 
 def test_the_runbook_has_each_alert_that_asks_for_something() -> None:
