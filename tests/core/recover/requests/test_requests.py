@@ -182,7 +182,7 @@ WRITTEN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"to": StartAt("batch", batch=17), "along": ("p.g",)},
     ),
     "backfill": (
-        {"flow": "p.f", "read": "history", "start": {"t": {"0": 5}}, "end": None},
+        {"flow": "p.f", "read": "history", "from_offsets": {"t": {"0": 5}}},
         {"from_offsets": {"t": {"0": 5}}, "to_offsets": None},
     ),
     "clean_up": ({"pipeline": "p", "forget_flows": ["old"]}, {"forget_flows": ("old",), "keep_days": 30.0}),
