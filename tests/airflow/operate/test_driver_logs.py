@@ -16,6 +16,8 @@ from streamkeeper.errors import StorageError
 from streamkeeper.flows import leases
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.leases import process_started
+from streamkeeper.manifest.manifest import read_manifest
+from streamkeeper.settings import Settings
 from streamkeeper.storage import LocalStorage
 
 DAY = 86400
@@ -91,6 +93,7 @@ def test_a_full_disk_loses_its_old_logs(age: float, logs: Path, monkeypatch: pyt
         raise StorageError("no space left on device")
 
     write(logs / "20261001T000000-try1.log", age)
+    read_manifest(Settings.from_environment())
     monkeypatch.setattr(LocalStorage, "overwrite", fail)
     assert remove()["removed"] == int(age == LONG)
 
