@@ -21,8 +21,7 @@ from streamkeeper_airflow.table_asset import table_asset
 from streamkeeper.manifest.manifest import Flow, Manifest, read_manifest, settings_of
 from streamkeeper.settings import Settings
 
-# Any past date will do. Without one, a @continuous DAG's second run gets the logical date of its first, and
-# is never created.
+# Any past date: without one, a @continuous DAG's second run gets the first one's date, and is never created.
 LONG_AGO = datetime(2020, 1, 1, tzinfo=timezone.utc)
 AGAIN = ("manual", "operator_triggered")
 SETTINGS = Settings.from_environment()
@@ -33,8 +32,8 @@ def flow_dag(flows: list[Flow], manifest: Manifest) -> DAG:
     once = flows[0].declaration.once  # a once flow shares no driver
     names = [flow.full_name for flow in flows]
     tables = dict.fromkeys(flow.declaration.target for flow in flows if flow.sink is None)
-    which: dict[str, Any] = {"flows": names} if flows[0].pipeline.shared_driver else {"flow": names[0]}
-    settings = settings_of(SETTINGS, [flows[0].pipeline])
+    settings, shared = settings_of(SETTINGS, [flows[0].pipeline]), flows[0].pipeline.shared_driver
+    which: dict[str, Any] = {"flows": names} if shared else {"flow": names[0]}
     with DAG(
         dag_id=flows[0].dag_id,
         dag_display_name=name_of_flows(flows),
@@ -49,9 +48,8 @@ def flow_dag(flows: list[Flow], manifest: Manifest) -> DAG:
         doc_md=documentation(flows, manifest),
     ) as dag:
         gate = HoldGate(task_id="gate", **which)
-        outlets = [table_asset(table) for table in tables]
         which |= {"pool": settings.pool, "connection": settings.connection}
-        gate >> FlowOperator(task_id="run", once=once, outlets=outlets, **which)
+        gate >> FlowOperator(task_id="run", once=once, outlets=[*map(table_asset, tables)], **which)
     return dag
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any
 
 from streamkeeper.checkpoint import Checkpoint, OffsetEntry, StateOperator
@@ -74,6 +75,11 @@ class CommittedPosition:
             )
 
     @property
+    def is_removed(self) -> bool:
+        """Whether the generation's checkpoint was removed, perhaps only in part."""
+        return self.home is not None and generations.is_gone(self.home, self.generation.number)
+
+    @property
     def missing_in_sink(self) -> str | None:
         """Batches, as text, that the checkpoint committed but the sink lacks; None for none, or unknown."""
         first = 0 if self.start.seed_batch is None else self.start.seed_batch + 1
@@ -135,6 +141,15 @@ class CommittedPosition:
         """Yield where the generations before this one ended, whose rows the table has besides: the newest
         first, back to one that began otherwise than by going on, or whose checkpoint is gone.
         """
+        return takewhile(lambda position: not position.is_removed, self._continued())
+
+    def removed(self) -> Iterator[CommittedPosition]:
+        """Yield the generations before this one whose rows the table has besides, and whose checkpoints are
+        gone: where they ended is not known any more.
+        """
+        return (position for position in self._continued() if position.is_removed)
+
+    def _continued(self) -> Iterator[CommittedPosition]:
         home, generation, start = self.home, self.generation, self.start
         while home is not None and generation.start.mode in _GOES_ON and generation.start.generation is None:
             number, batch = start.evidence.get("generation"), start.evidence.get("batch")
@@ -144,7 +159,7 @@ class CommittedPosition:
             if any(other is not None and other.start.mode not in _GOES_ON for other in between):
                 return  # it was decided, never begun, and its recovery may have emptied the table
             decided, begun = generations.read(home, number), generations.read_start(home, number)
-            if decided is None or begun is None or generations.is_gone(home, number):
+            if decided is None or begun is None:
                 return
             generation, start = decided, begun
             checkpoint = Checkpoint(home.storage, start.checkpoint)

@@ -8,9 +8,10 @@ from typing import Any
 from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import check_fits, describe
 from streamkeeper.errors import CheckpointError, RequestError, StorageError
-from streamkeeper.flows.generations import AFTER_LAST, EMPTY, REBUILT, Restart, StartAt
-from streamkeeper.observe.position import CommittedPosition
+from streamkeeper.flows.generations import AFTER_LAST, EMPTY, LATEST, REBUILT, Restart, StartAt
+from streamkeeper.observe.position import CommittedPosition, sources_of
 from streamkeeper.sources.base.format import Case, SourceMove
+from streamkeeper.sources.files.impacts import path_then
 from streamkeeper.sources.formats import format_of
 from streamkeeper.support.amounts import NONE, SourceImpact, in_words, unknown
 
@@ -63,7 +64,29 @@ def impact_of(
             source.name, position_text, f"start {restart.start.mode}", lost=doubt, repeated=doubt
         )
     case = Case(source, standing, position, offset, restart, stateful, position_text)
-    return format_of(source).impact(case)
+    impact = format_of(source).impact(case)
+    number = None if position is None else forgotten(source, standing, is_new=offset is None)
+    if number is None or restart.start.mode == LATEST:
+        return impact
+    doubt = unknown(f"generation {number} read it, and its checkpoint was removed: how far is not known")
+    return replace(impact, repeated=doubt)
+
+
+def forgotten(source: Source, standing: CommittedPosition, is_new: bool) -> int | None:
+    """Return the newest earlier generation that read a source, or the path at which it reads now, and whose
+    checkpoint was removed; None if there is none, or what it read is known otherwise.
+
+    :param is_new: whether the position has no offset of the source.
+    """
+    is_elsewhere = path_then(standing.start.evidence, source) not in (None, source.path)
+    for position in standing.removed() if is_new or is_elsewhere else ():
+        assert position.home is not None, "only a generation with a home has earlier ones"
+        number = position.generation.number
+        if is_new and source.name in sources_of(position.home, number):
+            return number
+        if not is_new and path_then(position.start.evidence, source) == source.path:
+            return number
+    return None
 
 
 def impact_from(source: Source, move: SourceMove) -> SourceImpact:

@@ -20,6 +20,7 @@ from streamkeeper.errors import CheckpointError, DeclarationError, RecoveryError
 from streamkeeper.flows.generations import EARLIEST, Generation, Start
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.observe.position import CommittedPosition
+from streamkeeper.sources.impacts import forgotten
 from streamkeeper.sources.starts import starts_of
 from streamkeeper_jobs.sinks.job import Job
 from streamkeeper_jobs.spark.delta_table import last_written
@@ -96,13 +97,17 @@ def check_returned(flow: Flow, position: CommittedPosition) -> None:
     """
     known = {*position.sources, *position.checkpoint.sources()}
     for source in flow.pipeline.sources_of(flow.declaration) if position.sources else ():
-        returned = None if source.name in known else position.returned(source)
-        if returned is not None:
+        if source.name in known:
+            continue
+        returned = position.returned(source)
+        number = returned[0].generation.number if returned else forgotten(source, position, is_new=True)
+        if number is not None:
             raise RecoveryError(
-                f"The source {source.name} was read by generation {returned[0].generation.number} of"
+                f"The source {source.name} was read by generation {number} of"
                 f" {flow.full_name}, and not since: a restart would read it from its beginning, and write"
                 " those rows twice. Nothing was changed. Use reset_checkpoint, after-last: it goes on where"
-                " that generation ended. If it is another source, give it another name."
+                " that generation ended, or says that this is not known any more. If it is another source,"
+                " give it another name."
             )
 
 

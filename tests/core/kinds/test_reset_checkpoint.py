@@ -399,6 +399,25 @@ def test_a_path_that_a_source_reads_again_goes_on_with_the_files_read_there(
     assert impact(plan(stands, "earliest")).repeated.files == 5 - unread
 
 
+@pytest.mark.parametrize("is_source", [True, False], ids=["source", "path"])
+def test_what_a_removed_checkpoint_had_read_is_unknown(is_source: bool, stands: World) -> None:
+    """What a clean-up removed is not read again as if it were new."""
+    if is_source:
+        goes_on(stands)
+        last_run = {"sources": {"events_raw": "json"}}
+        stands.home.storage.overwrite(stands.home.last_run(1), json.dumps(last_run).encode())
+    else:
+        start = json.loads(stands.home.storage.read(stands.home.start(1)) or b"")
+        start["evidence"] = {"paths": {"events_raw": stands.flow.sources[0].path}}
+        stands.home.storage.overwrite(stands.home.start(1), json.dumps(start).encode())
+        second(stands, "after-last", [[], []], "events_raw", paths={"events_raw": "/elsewhere"})
+    stands.home.storage.create(stands.home.gone(1), b"{}")
+    found = plan(stands)
+    repeated = found.flows[0].impacts[0].repeated
+    assert repeated.files is None and "generation 1 read it, and its checkpoint was removed" in str(repeated)
+    assert refused(found) == [DUPLICATES]
+
+
 def test_what_an_emptied_table_had_is_not_in_it(stands: World) -> None:
     goes_on(stands, "earliest")
     found = plan(stands)
