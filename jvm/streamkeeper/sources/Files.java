@@ -155,9 +155,10 @@ public final class Files extends FileStreamSource {
       present.add(new Path(URI.create(file)));
     }
     for (FileEntry entry : listed) {
-      if (!present.contains(entry.sparkPath().toPath())) {
-        FileNotFoundException gone = new FileNotFoundException(entry.path() + " was removed before it was read");
-        throw Files.<RuntimeException>raised(QueryExecutionErrors$.MODULE$.fileNotExistError(entry.path(), gone));
+      Path path = entry.sparkPath().toPath();
+      if (!present.contains(path)) {
+        FileNotFoundException gone = new FileNotFoundException(path + " was removed before it was read");
+        throw Files.<RuntimeException>raised(QueryExecutionErrors$.MODULE$.fileNotExistError(path.toString(), gone));
       }
     }
   }
