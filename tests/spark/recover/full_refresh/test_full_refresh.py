@@ -188,7 +188,7 @@ def test_the_job_of_a_step_says_by_its_exit_code_how_it_ended_and_finds_what_is_
     assert done.returncode == 0, done.stderr[-4000:]
     assert rows_of(bed.spark, str(bed.table)) == 0
     ends = {
-        "empty_tables": (0, "empty_tables: {'tables'"),
+        "empty_tables": (0, "empty_tables: {'path'"),
         "verify_progress": (1, "needs the step release"),
         "nothing": (2, "no step"),
     }
@@ -199,7 +199,7 @@ def test_the_job_of_a_step_says_by_its_exit_code_how_it_ended_and_finds_what_is_
             *submission.recovery_step(bed.settings, "events", "r1", step).arguments,
         ]
         done = subprocess.run(job, env=environment, capture_output=True, text=True, check=False)
-        assert (done.returncode, said in done.stdout + done.stderr) == (code, True), done.stderr
+        assert (done.returncode, said in done.stdout + done.stderr) == (code, True), done.stdout + done.stderr
     assert [event.event for event in book.events()].count("empty_tables.started") == 1, (
         "what is done is not started again"
     )
