@@ -556,7 +556,7 @@ def expect_or_drop(
 
 @known_parameters
 def expect_or_fail(name: str, condition: str) -> Callable[[Function], Function]:
-    """Expect a condition as :func:`expect`; a row that fails it parks the flow, and no batch is written."""
+    """Expect a condition as :func:`expect`; a batch with a row that fails it parks the flow, unwritten."""
     return _expects({name: condition}, FAIL)
 
 
@@ -881,8 +881,7 @@ def configure_pipeline(
         watermark; None for no such alert.
     :param rehearse: recoveries that are refused unless they were rehearsed, such as ``["full_refresh"]``.
     :param driver: what the driver of each flow needs, or the shared one (:func:`driver`).
-    :param owner: of the tasks of the flows and schedules, such as ``"team a"``; None for the setting
-        ``STREAMKEEPER_DAG_OWNER``.
+    :param owner: of all their tasks, such as ``"team a"``; None for ``STREAMKEEPER_DAG_OWNER``.
     :param tags: of their DAGs, besides those of ``STREAMKEEPER_DAG_TAGS``.
     :param pool: Airflow's pool of the drivers' tasks; None for ``STREAMKEEPER_POOL``.
     :param connection: Airflow's connection to Spark's master, for the drivers and for recoveries of this
@@ -897,14 +896,7 @@ def configure_pipeline(
         )
     if not isinstance(shared_driver, bool):
         raise DeclarationError(f"{location}: shared_driver is {shared_driver!r}. Allowed are True and False.")
-    if not isinstance(notifiers, Sequence) or not all(isinstance(item, Notifier) for item in notifiers):
-        raise DeclarationError(f"{location}: the notifiers are {notifiers!r}. Give a list of dp.notifier(…).")
-    if isinstance(rehearse, str) or (unknown := [name for name in rehearse if name not in REHEARSABLE]):
-        misfit = rehearse if isinstance(rehearse, str) else unknown[0]
-        raise DeclarationError(
-            f"{location}: rehearse has {misfit!r}. Give a list of recoveries that can be rehearsed:"
-            f" {', '.join(REHEARSABLE)}."
-        )
+    _check_lists(notifiers, rehearse, location)
     registry.configured_at = location
     registry.driver = None if driver is None else checked_driver(driver, location)
     registry.configured = replace(
@@ -921,6 +913,17 @@ def configure_pipeline(
         pool=airflow_name("pool", pool, location),
         connection=spark_connection(connection, location),
     )
+
+
+def _check_lists(notifiers: Sequence[Notifier], rehearse: Sequence[str], location: Location) -> None:
+    if not isinstance(notifiers, Sequence) or not all(isinstance(item, Notifier) for item in notifiers):
+        raise DeclarationError(f"{location}: the notifiers are {notifiers!r}. Give a list of dp.notifier(…).")
+    if isinstance(rehearse, str) or (unknown := [name for name in rehearse if name not in REHEARSABLE]):
+        misfit = rehearse if isinstance(rehearse, str) else unknown[0]
+        raise DeclarationError(
+            f"{location}: rehearse has {misfit!r}. Give a list of recoveries that can be rehearsed:"
+            f" {', '.join(REHEARSABLE)}."
+        )
 
 
 def _tags(tags: object, location: Location) -> tuple[str, ...]:
